@@ -1,0 +1,20 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test format catalogue clean
+
+help:
+	@echo "make demo       train a small model on this machine, from the wizard to a text sample"
+	@echo "make test       the gate: format, lint, types, tests"
+	@echo "make format     let ruff format and fix what it can"
+	@echo "make catalogue  collect the sentences into the translation catalogue and compile it"
+
+# torch first and pinned: a later package that wants any torch must find it there.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,tracking]'
+	touch $@

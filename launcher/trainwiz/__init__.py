@@ -1,0 +1,3 @@
+"""trainwiz: an interactive config wizard and launcher for distributed PyTorch training."""
+
+__version__ = "0.1.0"

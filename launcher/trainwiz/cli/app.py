@@ -1,0 +1,35 @@
+"""The typer application and its commands' names. Each command lives in a module of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from trainwiz import __version__
+from trainwiz.language import t
+from trainwiz.ui import console
+
+app = typer.Typer(
+    name="trainwiz",
+    help=t("From a model and some GPUs to a training that is right: ask, check, write, launch."),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.data(f"trainwiz {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _everywhere(
+    lang: str = typer.Option(
+        "", "--lang", help=t("Language: en or zh (else TRAINWIZ_LANG, else the locale)."), metavar="LANG"
+    ),
+    version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
+) -> None:
+    """Options that stand before every command; `lang` was already read in `main`."""

@@ -1,0 +1,30 @@
+"""A bug in trainwiz: write all that a report needs to a file, and say where it is."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+import traceback
+from importlib import metadata
+
+from trainwiz.language import t
+from trainwiz.ui import console
+
+_VERSIONS_OF = ("trainwiz", "typer", "questionary", "pydantic", "torch", "accelerate", "deepspeed")
+
+
+def report(error: BaseException) -> str:
+    """Write the traceback and versions to a file of its own; print what happened; return the file's path."""
+    lines = [f"python {platform.python_version()} on {platform.platform()}"]
+    for name in _VERSIONS_OF:
+        try:
+            lines.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{name} -")
+    lines += ["arguments " + " ".join(sys.argv[1:]), "", *traceback.format_exception(error)]
+    with tempfile.NamedTemporaryFile("w", prefix="trainwiz-bug-", suffix=".log", delete=False) as file:
+        file.write("\n".join(lines))
+    console.talk(t("This is a bug in trainwiz: {kind}: {error}", kind=type(error).__name__, error=error), style="error")
+    console.talk(t("The details are in {path}; please attach it to a report.", path=file.name))
+    return file.name

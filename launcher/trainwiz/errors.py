@@ -1,0 +1,63 @@
+"""What trainwiz raises, and the exit code of each.
+
+    TrainwizError            1  the work failed
+    ├── UsageError           2  the command line, an answer or a file cannot be understood
+    │   └── PlanError        2  one or more keys of a plan are wrong; all of them are named
+    ├── Refused              1  findings of level error; nothing was started
+    └── Cancelled          130  Ctrl-C
+
+Anything else that reaches the top is a bug in trainwiz: exit code 3 and a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainwiz.message import Message, say
+
+
+class TrainwizError(Exception):
+    """A failure that is explained to the person in one message, and ends with what to type.
+
+    `remedy` is what to do about it, where that is known.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: Message, remedy: Message | None = None) -> None:
+        super().__init__(str(message))
+        self.message = message
+        self.remedy = remedy
+
+
+class UsageError(TrainwizError):
+    """The command line, an answer or a file cannot be understood."""
+
+    exit_code = 2
+
+
+class PlanError(UsageError):
+    """Keys of a plan are wrong. `problems` names each one; all are reported together."""
+
+    def __init__(self, problems: Sequence[Message], source: str = "") -> None:
+        head = (
+            say("{source}: the plan has {n} wrong value(s)", source=source, n=len(problems))
+            if source
+            else say("the plan has {n} wrong value(s)", n=len(problems))
+        )
+        super().__init__(head)
+        self.problems = tuple(problems)
+        self.source = source
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.message), *(f"  {p}" for p in self.problems)])
+
+
+class Refused(TrainwizError):
+    """Findings of level error stand in the way; nothing was started."""
+
+
+class Cancelled(TrainwizError):
+    """The person pressed Ctrl-C; what was entered is kept where the message says."""
+
+    exit_code = 130

@@ -1,0 +1,5 @@
+"""Bytes by formula: what a plan needs of device memory, host memory and disk."""
+
+from trainwiz.estimate.state import Estimate
+
+__all__ = ["Estimate"]

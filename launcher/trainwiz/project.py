@@ -1,0 +1,53 @@
+"""What lies around a plan on this machine: its folder, data, model, ports and locks. Types only.
+
+`probe.project` fills them in. None means: not looked at, or cannot be known here (a hub id, offline).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFacts:
+    """One data set as the plan names it. `kind`: embedded, file, folder, hub or missing.
+
+    `detail` says why it is missing. `samples` counts what the task would make of it, where that is cheap to know.
+    """
+
+    name: str
+    kind: str
+    samples: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """The model as the plan names it. `kind`: preset, folder, hub or missing."""
+
+    name: str
+    kind: str
+    parameters: int | None = None
+    hidden_size: int | None = None
+    num_layers: int | None = None
+    vocab_size: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """A project folder and its surroundings, as they are now."""
+
+    folder: str
+    train: DataFacts | None = None
+    eval: DataFacts | None = None
+    model: ModelFacts | None = None
+    missing_files: tuple[str, ...] = ()
+    changed_files: tuple[str, ...] = ()
+    """Generated files that differ from what was generated."""
+    stale_files: tuple[str, ...] = ()
+    """Generated files that the plan, as it is now, would render differently."""
+    port_in_use: int | None = None
+    """The planned rendezvous port, if something listens on it."""
+    build_locks: tuple[str, ...] = ()
+    """Lock files of a DeepSpeed build that nobody is running any more."""

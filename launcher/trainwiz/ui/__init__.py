@@ -1,0 +1,1 @@
+"""Printing: data to stdout, talk to stderr. The only owner of both."""

@@ -1,0 +1,50 @@
+"""Plain and styled lines. Colour only on a terminal that wants it; rich is imported when a table is drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+from trainwiz.errors import PlanError, TrainwizError
+from trainwiz.language import t, text
+from trainwiz.message import Message
+
+_STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that shows colour (NO_COLOR and TERM=dumb count)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(words: str, style: str, stream: TextIO | None = None) -> str:
+    """The words in a style (error, warning, hint, good, dim, bold), or as they are where colour is unwanted."""
+    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if coloured(stream or sys.stderr) else words
+
+
+def talk(message: Message | str = "", *, style: str | None = None) -> None:
+    """A line for the person, on stderr."""
+    words = text(message)
+    print(styled(words, style) if style else words, file=sys.stderr, flush=True)
+
+
+def data(line: str) -> None:
+    """A line of the command's result, on stdout."""
+    print(line, flush=True)
+
+
+def data_json(value: Any) -> None:
+    """The command's result as JSON, on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
+
+
+def failure(error: TrainwizError) -> None:
+    """A known error: what is wrong with the numbers, then what to do."""
+    talk(f"{styled(t('error:'), 'error')} {text(error.message)}")
+    if isinstance(error, PlanError):
+        for problem in error.problems:
+            talk(f"  {text(problem)}")
+    if error.remedy:
+        talk(f"{styled('→', 'good')} {text(error.remedy)}")

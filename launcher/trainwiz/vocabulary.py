@@ -1,0 +1,25 @@
+"""The legal values of a plan's keys, as types. Light: the first question must not wait for pydantic."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Task = Literal["causal_lm", "custom"]
+Engine = Literal["accelerate"]
+Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
+StrategyKind = Literal["single", "ddp", "deepspeed", "fsdp"]
+OffloadDevice = Literal["none", "cpu", "nvme"]
+MixedPrecision = Literal["no", "fp16", "bf16", "fp8"]
+TrainStrategy = Literal["epochs", "steps"]
+SchedulerType = Literal["constant", "linear", "cosine"]
+OptimizerName = Literal["adamw", "sgd"]
+Tracker = Literal["none", "tensorboard", "wandb"]
+
+ModelPreset = Literal["tiny", "gpt2-124m", "llama-1b"]
+
+MODEL_PRESETS: tuple[str, ...] = get_args(ModelPreset)
+EMBEDDED = "embedded"
+"""The data set that every Python carries: no download, no file."""
+
+UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
+"""Devices that are rendered from accelerate's documentation and were never run here."""

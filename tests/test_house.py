@@ -1,0 +1,89 @@
+"""The plan of the house, held by reading every module's imports."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "launcher" / "trainwiz"
+
+CORE = {
+    "errors": {"message"},
+    "message": set(),
+    "vocabulary": set(),
+    "machine": set(),
+    "project": set(),
+    "plan": {"errors", "message", "vocabulary"},
+    "batch": {"message"},
+    "questions": {"machine", "plan", "message", "vocabulary", "project"},
+    "decide": {"machine", "plan", "batch", "questions", "estimate", "message", "errors", "vocabulary", "project"},
+    "estimate": {"machine", "plan", "project", "vocabulary"},
+    "findings": {"machine", "plan", "project", "estimate", "message"},
+    "rules": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors"},
+    "render": {"machine", "plan", "errors", "message", "vocabulary"},
+    "command": {"machine", "plan", "message", "errors", "vocabulary"},
+    "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message"},
+}
+EDGES = {
+    "language": {"message"},
+    "resources": set(),
+    "process": {"language", "message", "errors", "command", "machine"},
+    "probe": {"process", "language"},
+    "wizard": {"language"},
+    "store": {"resources", "language"},
+    "ui": {"language"},
+}
+FREE = {"cli", "__main__", "__init__"}
+FOREIGN_TO_THE_CORE = {
+    "torch", "accelerate", "deepspeed", "transformers", "questionary", "prompt_toolkit", "typer", "click", "rich",
+    "subprocess", "socket", "psutil", "pynvml", "shutil", "tempfile", "signal",
+}  # fmt: skip
+
+
+def rooms() -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = file.relative_to(PACKAGE).with_suffix("").parts
+        found.setdefault(parts[0], []).append(file)
+    return found
+
+
+def imports(file: Path) -> set[str]:
+    """Full dotted names of everything a file imports, wherever in the file it does."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_every_room_is_known() -> None:
+    assert set(rooms()) <= CORE.keys() | EDGES.keys() | FREE
+    assert len(rooms()) > 8
+
+
+@pytest.mark.parametrize("room", sorted(CORE))
+def test_core_room_imports_only_what_it_may(room: str) -> None:
+    for file in rooms().get(room, []):
+        names = imports(file)
+        ours = {n.split(".")[1] for n in names if n.startswith("trainwiz.")} - {room}
+        assert ours <= CORE[room], f"{file} imports {ours - CORE[room]}"
+        foreign = {n.split(".")[0] for n in names} & FOREIGN_TO_THE_CORE
+        assert not foreign, f"{file} imports {foreign}"
+
+
+@pytest.mark.parametrize("room", sorted(EDGES))
+def test_edge_imports_no_other_edge(room: str) -> None:
+    for file in rooms().get(room, []):
+        ours = {n.split(".")[1] for n in imports(file) if n.startswith("trainwiz.")} - {room}
+        assert ours <= EDGES[room] | CORE.keys() | {"__version__"}, f"{file} imports {ours}"
+
+
+def test_torch_is_imported_by_no_module_of_ours() -> None:
+    for files in rooms().values():
+        for file in files:
+            heavy = {n.split(".")[0] for n in imports(file)} & {"torch", "accelerate", "deepspeed", "transformers"}
+            assert not heavy, f"{file} imports {heavy}; torch belongs in a child process"
