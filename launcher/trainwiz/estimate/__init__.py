@@ -1,5 +1,5 @@
 """Bytes by formula: what a plan needs of device memory, host memory and disk."""
 
-from trainwiz.estimate.state import Estimate
+from trainwiz.estimate.state import Estimate, estimate
 
-__all__ = ["Estimate"]
+__all__ = ["Estimate", "estimate"]

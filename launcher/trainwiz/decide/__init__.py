@@ -1,0 +1,72 @@
+"""Answers and machine become a plan; every value has its source, every default its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
+from trainwiz.decide.strategy import Option
+from trainwiz.vocabulary import MODEL_PRESETS
+
+if TYPE_CHECKING:
+    from trainwiz.machine import Machine
+    from trainwiz.plan import Plan
+
+__all__ = ["YOURS", "Decided", "Option", "Source", "SourceKind", "decide"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A plan with the source of each of its values; `options` are the strategies with their bytes per rank."""
+
+    plan: Plan
+    sources: Mapping[str, Source]
+    options: tuple[Option, ...] = ()
+
+
+def decide(
+    answers: Mapping[str, Any],
+    machine: Machine | None,
+    *,
+    origins: Mapping[str, Source] | None = None,
+    parameters: int | None = None,
+    samples: int | None = None,
+) -> Decided:
+    """Complete the answers (legal values by dotted key) to a plan.
+
+    `origins` says where answers come from, where that is not the person; `parameters` is the size of a model that is no
+    preset, `samples` the number of training samples, each None where unknown. Raises `PlanError` naming the key where
+    answers cannot all hold.
+    """
+    from trainwiz import plan as plans
+    from trainwiz.decide import hardware, strategy, training
+    from trainwiz.estimate.models import preset_parameters
+    from trainwiz.message import say
+
+    d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
+    d.settle("task", "causal_lm", say("the usual case"))
+    d.settle("engine", "accelerate", say("drives DDP, DeepSpeed and FSDP with one script"))
+    d.settle("seed", 42, say("any number; the same one gives the same run"))
+    name = d.settle("model.name", "tiny", say("trains anywhere within a minute"))
+    preset = name in MODEL_PRESETS
+    scratch = (
+        say("a preset is a shape; random weights need no download") if preset else say("it brings trained weights")
+    )
+    d.settle("model.from_scratch", preset, scratch)
+    d.parameters = preset_parameters(name) or parameters
+    if d.values["task"] == "custom":
+        d.parameters = parameters
+    hardware.decide_machine(d)
+    hardware.decide_precision(d)
+    training.decide_data(d)
+    training.decide_length_of_samples(d)
+    strategy.decide_strategy(d)
+    training.decide_batch(d)
+    training.decide_schedule(d)
+    training.decide_optimizer(d)
+    training.decide_records(d)
+    d.settle("ignore", {}, say("every rule counts"))
+    plan = plans.parse(plans.nested(d.values))
+    return Decided(plan=plan, sources=d.sources, options=strategy.options(d))

@@ -1,0 +1,77 @@
+"""Defaults that the machine decides: device, ranks, precision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from trainwiz.decide.decision import Decision
+from trainwiz.machine import Gpu, Machine
+from trainwiz.message import Message, say
+
+_CPU_RANKS = 2
+"""More CPU ranks take cores from each other; two already show everything that distributed training does."""
+_BF16_SINCE = (8, 0)
+_FP16_SINCE = (7, 0)
+"""Tensor cores: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications."""
+
+
+def decide_machine(d: Decision) -> None:
+    """Device and world from what was found."""
+    machine = d.machine
+    gpus = machine.gpus if machine else ()
+    if gpus:
+        d.settle("machine.device", "cuda", say("found {gpus}", gpus=gpu_names(gpus)), "found")
+    elif machine:
+        d.settle("machine.device", "cpu", say("no GPU was found"), "found")
+    else:
+        d.settle("machine.device", "cpu", say("no machine was looked at"))
+    machines = d.settle("machine.num_machines", 1, say("this machine alone"))
+    ranks, reason, found = _ranks(d, machine)
+    d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
+    d.settle("machine.main_process_ip", None, say("only several machines need one"))
+    d.settle("machine.main_process_port", 29500, say("the port that torchrun takes, too"))
+
+
+def decide_precision(d: Decision) -> None:
+    """bf16 from Ampere on, fp16 on Volta and Turing, fp32 on a CPU and where the GPU is unknown."""
+    key = "precision.mixed_precision"
+    if d.on_cpu:
+        d.settle(key, "no", say("a CPU computes in fp32 fastest"))
+        return
+    gpus = d.machine.gpus if d.machine else ()
+    known = [(g.compute_capability, g) for g in gpus if g.compute_capability]
+    if d.values["machine.device"] != "cuda" or len(known) < len(gpus) or not known:
+        d.settle(key, "no", say("what this device can do is unknown"))
+        return
+    capability, oldest = min(known, key=lambda pair: pair[0])
+    shown = {"gpu": short_name(oldest), "capability": f"{capability[0]}.{capability[1]}"}
+    if capability >= _BF16_SINCE:
+        d.settle(key, "bf16", say("{gpu} has bf16 (compute capability {capability})", **shown), "found")
+    elif capability >= _FP16_SINCE:
+        d.settle(key, "fp16", say("{gpu} has fp16, no bf16 (compute capability {capability})", **shown), "found")
+    else:
+        d.settle(key, "no", say("{gpu} has no tensor cores (compute capability {capability})", **shown), "found")
+
+
+def gpu_names(gpus: Sequence[Gpu]) -> str:
+    """`4 × A100-SXM4-80GB`, or several such where they differ."""
+    return ", ".join(f"{n} × {name}" for name, n in Counter(short_name(g) for g in gpus).items())
+
+
+def short_name(gpu: Gpu) -> str:
+    """The GPU's name without its maker."""
+    return gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def _ranks(d: Decision, machine: Machine | None) -> tuple[int, Message, bool]:
+    if d.answers.get("strategy.kind") == "single":
+        return 1, say("the strategy single is one rank"), False
+    if machine is None:
+        return 1, say("no machine was looked at"), False
+    if d.on_cpu:
+        cores = machine.cpu.usable_cores
+        return min(_CPU_RANKS, cores), say("CPU ranks; usable cores: {cores}", cores=cores), True
+    if machine.gpus and d.values["machine.device"] == "cuda":
+        return len(machine.gpus), say("found {gpus}", gpus=gpu_names(machine.gpus)), True
+    return 1, say("no GPU was found to count"), False

@@ -1,0 +1,165 @@
+"""Defaults that the model decides: batch, length, schedule, optimizer, records."""
+
+from __future__ import annotations
+
+import math
+
+from trainwiz import batch
+from trainwiz.decide.decision import Decision
+from trainwiz.errors import PlanError
+from trainwiz.estimate.models import PRESETS
+from trainwiz.message import Message, say
+
+_GPT3 = ((0.2e9, 6e-4, 2**19), (0.5e9, 3e-4, 2**19), (1.0e9, 2.5e-4, 2**19), (2.0e9, 2e-4, 2**20),
+         (4.0e9, 1.6e-4, 2**20), (10e9, 1.2e-4, 2**21), (math.inf, 1e-4, 2**21))  # fmt: skip
+"""Up to this many parameters: learning rate, tokens per update. GPT-3, table 2.1: https://arxiv.org/abs/2005.14165."""
+_SMALL_MODEL = 50e6
+_FINE_TUNING_RATE = 2e-5
+"""https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
+_MICRO_BATCH = 8
+
+
+def decide_data(d: Decision) -> None:
+    """Where data comes from and who prepares it."""
+    d.settle("data.train", "embedded", say("comes with Python: no download"))
+    if d.values["data.train"] == "embedded":
+        d.settle("data.eval", "embedded", say("the part of the embedded data that is not trained on"))
+    else:
+        d.settle("data.eval", None, say("no evaluation data is named"))
+    ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
+    spare = d.machine.cpu.usable_cores // ranks - 1 if d.machine else 0
+    if d.values["data.train"] == "embedded" or d.on_cpu or spare < 1:
+        d.settle("data.num_workers", 0, say("read in the training process itself"))
+    else:
+        d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
+
+
+def decide_length_of_samples(d: Decision) -> None:
+    """The sequence length, from the model's positions."""
+    shape = PRESETS.get(d.values["model.name"])
+    if d.on_cpu or d.values["model.name"] == "tiny":
+        d.settle(
+            "batch.sequence_length", 256, say("short, so that a CPU keeps up") if d.on_cpu else say("a tiny model")
+        )
+    elif shape:
+        d.settle("batch.sequence_length", shape.max_position_embeddings, say("the model's maximum positions"))
+    else:
+        d.settle("batch.sequence_length", 1024, say("usual; the model's maximum is not known yet"))
+
+
+def decide_batch(d: Decision) -> None:
+    """The batch equation, completed. Raises `PlanError` with the arithmetic where the answers conflict."""
+    world = d.values["machine.num_processes"]
+    keys = {"real": "batch.real_batch_size", "micro": "batch.per_device_batch_size",
+            "accumulation": "batch.gradient_accumulation_steps"}  # fmt: skip
+    given = {name: d.answers.get(key) for name, key in keys.items()}
+    reason: Message | None = None
+    preferred = _preferred_micro(d)
+    if given["real"] is None and (given["micro"] is None or given["accumulation"] is None):
+        # No real batch is given: ours is a multiple of everything that is.
+        step = (given["micro"] or preferred) * (given["accumulation"] or 1) * world
+        given["real"], reason = _usual_real_batch(d, step)
+    solved = batch.solve(world=world, preferred_micro=preferred, **given)
+    if isinstance(solved, batch.Conflict):
+        raise PlanError([say("{key}: {problem}", key=solved.key, problem=solved.message)])
+    equation = say("{equation}: real = micro-batch × accumulation × ranks", equation=str(solved))
+    d.settle(keys["real"], solved.real, reason or equation)
+    d.settle(keys["micro"], solved.micro, equation)
+    d.settle(keys["accumulation"], solved.accumulation, equation)
+
+
+def decide_schedule(d: Decision) -> None:
+    """Length, warm-up and shape; all counted in updates."""
+    by_epochs = d.given("schedule.n_epochs") and not d.given("schedule.n_steps")
+    d.settle("schedule.train_strategy", "epochs" if by_epochs else "steps", say("as the length is given"))
+    if d.values["schedule.train_strategy"] == "epochs":
+        d.settle("schedule.n_epochs", 1, say("each sample once"))
+        d.settle("schedule.n_steps", None, say("the epochs decide"))
+    else:
+        d.settle("schedule.n_epochs", None, say("the steps decide"))
+        if _size(d) < _SMALL_MODEL:
+            d.settle("schedule.n_steps", 100, say("a first look; a small model learns quickly"))
+        else:
+            d.settle("schedule.n_steps", 1000, say("a first look at a larger model"))
+    updates = updates_of(d)
+    if updates is None:
+        d.settle("schedule.n_warmup_steps", 10, say("a few; the number of updates is known once the data is read"))
+    else:
+        d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
+    d.settle("schedule.lr_scheduler_type", "cosine", say("usual for pretraining"))
+
+
+def decide_optimizer(d: Decision) -> None:
+    """The optimizer and its numbers, by the model's size."""
+    custom = d.values["task"] == "custom"
+    name = d.settle("optimizer.name", "adamw", say("usual"))
+    if name == "sgd":
+        d.settle("optimizer.learning_rate", 0.1, say("a usual start for SGD"))
+    elif custom or _size(d) < _SMALL_MODEL:
+        d.settle("optimizer.learning_rate", 1e-3, say("a small model"))
+    elif not d.values["model.from_scratch"]:
+        d.settle("optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (Llama 2 took it)"))
+    else:
+        rate = _gpt3_row(d)[1]
+        d.settle("optimizer.learning_rate", rate, say("what GPT-3 of about this size took"))
+    decay = 0.0 if custom else 0.1
+    d.settle(
+        "optimizer.weight_decay",
+        decay,
+        say("off for a small regression") if custom else say("usual for language models"),
+    )
+    d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))
+
+
+def decide_records(d: Decision) -> None:
+    """Checkpoints and logs."""
+    updates = updates_of(d)
+    if updates is None:
+        d.settle("checkpoint.checkpointing_steps", 100, say("usual"))
+        d.settle("tracking.logging_steps", 10, say("usual"))
+    else:
+        d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))),
+                 say("a quarter of {updates} updates, 500 at most", updates=updates))  # fmt: skip
+        d.settle("tracking.logging_steps", min(10, max(1, updates // 20)),
+                 say("a twentieth of {updates} updates, 10 at most", updates=updates))  # fmt: skip
+    d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest, and two to go back to"))
+    d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
+
+
+def updates_of(d: Decision) -> int | None:
+    """How many updates the training has; None where that hangs on data that was not counted."""
+    if d.values["schedule.train_strategy"] == "steps":
+        steps = d.values["schedule.n_steps"]
+        return int(steps) if steps else None
+    epochs = d.values["schedule.n_epochs"]
+    if d.samples is None or not epochs:
+        return None
+    return int(epochs) * math.ceil(d.samples / int(d.values["batch.real_batch_size"]))
+
+
+def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
+    tokens = _gpt3_row(d)[2]
+    if d.on_cpu or d.values["task"] == "custom" or _size(d) < _SMALL_MODEL:
+        target, why = 32, say("small, so that updates come quickly")
+    elif not d.values["model.from_scratch"]:
+        target, why = 64, say("usual for continuing from trained weights")
+    else:
+        target = max(1, tokens // int(d.values["batch.sequence_length"]))
+        why = say("about {tokens} tokens per update, as GPT-3 of about this size", tokens=tokens)
+    return max(1, round(target / step)) * step, why
+
+
+def _preferred_micro(d: Decision) -> int:
+    size = _size(d)
+    return _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 else 1
+
+
+def _gpt3_row(d: Decision) -> tuple[float, float, int]:
+    return next(row for row in _GPT3 if _size(d) <= row[0])
+
+
+def _size(d: Decision) -> float:
+    # A model of unknown size is treated as one of a billion: of the presets, the largest.
+    if d.values["task"] == "custom":
+        return 0
+    return d.parameters if d.parameters is not None else 1e9

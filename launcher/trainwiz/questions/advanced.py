@@ -1,0 +1,294 @@
+"""The questions behind the gate, and the entries of those keys that a basic question settles together with others."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from trainwiz import vocabulary as v
+from trainwiz.message import say
+from trainwiz.questions.basic import trains_text
+from trainwiz.questions.table import Choice, Question, Values
+
+
+def _several_machines(values: Values) -> bool:
+    return int(values.get("machine.num_machines") or 1) > 1
+
+
+def _deepspeed(values: Values) -> bool:
+    return values.get("strategy.kind") == "deepspeed"
+
+
+def _stage3(values: Values) -> bool:
+    return _deepspeed(values) and values.get("strategy.zero_stage") == 3
+
+
+def _nvme(values: Values) -> bool:
+    return "nvme" in (values.get("strategy.offload_optimizer_device"), values.get("strategy.offload_param_device"))
+
+
+def _evaluates(values: Values) -> bool:
+    return trains_text(values)
+
+
+def _never(_: Values) -> bool:
+    # The basic questions ask it together with its neighbours; here it only has its entry.
+    return False
+
+
+YES_NO = (
+    Choice(value="true", label=say("yes")),
+    Choice(value="false", label=say("no")),
+)
+_OFFLOAD = (
+    Choice(value="none", label=say("stays on the device")),
+    Choice(value="cpu", label=say("host memory")),
+    Choice(value="nvme", label=say("a disk; stage 3 only, needs libaio and a path")),
+)
+
+ADVANCED: tuple[Question, ...] = (
+    Question(
+        key="engine",
+        prompt=say("Engine"),
+        when=_never,
+        choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Engine)),
+        help=say("What the training loop is built on. accelerate drives DDP, DeepSpeed and FSDP with one script."),
+    ),
+    Question(
+        key="seed",
+        prompt=say("Seed"),
+        help=say(
+            "Decides initial weights, the order of the data and dropout. The same seed and plan give the same curve, "
+            "whatever the number of ranks. From 0 to 4294967295."
+        ),
+    ),
+    Question(
+        key="model.from_scratch",
+        prompt=say("Start from random weights"),
+        when=trains_text,
+        choices=YES_NO,
+        help=say(
+            "true makes random weights of the model's shape; false loads its trained weights (for a preset, from the "
+            "hub) and continues from them. Continuing wants a learning rate that is about ten times smaller."
+        ),
+    ),
+    Question(
+        key="data.eval",
+        prompt=say("Evaluation data (null: none)"),
+        when=_evaluates,
+        help=say(
+            "What the loss is measured on without learning from it: embedded, a file, a folder or a hub id, never the "
+            "training data itself. null switches evaluation off and saves its time."
+        ),
+    ),
+    Question(
+        key="data.num_workers",
+        prompt=say("Data workers per rank"),
+        help=say(
+            "Processes per rank that prepare batches ahead. 0 reads in the training process itself: right for data in "
+            "memory. Each worker costs host memory and space in /dev/shm."
+        ),
+    ),
+    Question(
+        key="machine.device",
+        prompt=say("Device"),
+        when=_never,
+        choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Device)),
+        help=say(
+            "What the ranks compute on: cuda or cpu. npu, xpu, mlu and mps are written from accelerate's "
+            "documentation and were never run by trainwiz."
+        ),
+    ),
+    Question(
+        key="machine.num_machines",
+        prompt=say("Machines"),
+        help=say(
+            "How many machines train together, each with the same number of ranks. The same trainwiz launch is then "
+            "run on every one of them. The world (machine.num_processes) counts ranks over all machines."
+        ),
+    ),
+    Question(
+        key="machine.main_process_ip",
+        prompt=say("Address of the first machine"),
+        when=_several_machines,
+        help=say("Where the others find rank 0: an address or name that every machine can reach. Only for several."),
+    ),
+    Question(
+        key="machine.main_process_port",
+        prompt=say("Port on the first machine (0: any free one)"),
+        help=say("Where the ranks meet. On one machine 0 lets the system choose; several need an open one."),
+    ),
+    Question(
+        key="strategy.zero_stage",
+        prompt=say("ZeRO stage"),
+        when=_never,
+        choices=tuple(Choice(value=str(n), label=say("stage {n}", n=n)) for n in range(4)),
+        help=say(
+            "What DeepSpeed cuts over the ranks: 0 nothing, 1 optimizer state, 2 gradients as well, 3 weights as well. "
+            "Each stage saves memory and costs communication. Only with strategy.kind deepspeed."
+        ),
+    ),
+    Question(
+        key="strategy.offload_optimizer_device",
+        prompt=say("Offload the optimizer to"),
+        when=_deepspeed,
+        choices=_OFFLOAD,
+        help=say(
+            "Where DeepSpeed keeps master weights and moments. cpu frees 12 bytes per parameter on the device, takes "
+            "about 18 in host memory, and makes the update slower. nvme needs stage 3."
+        ),
+    ),
+    Question(
+        key="strategy.offload_param_device",
+        prompt=say("Offload the weights to"),
+        when=_stage3,
+        choices=_OFFLOAD,
+        help=say(
+            "Where DeepSpeed keeps weights that are not in use; below stage 3 it has no effect. The slowest way to "
+            "make a model fit, and the last one to try."
+        ),
+    ),
+    Question(
+        key="strategy.nvme_path",
+        prompt=say("Folder for offloaded state"),
+        when=_nvme,
+        help=say("A folder on a fast local disk with room for the offloaded state. Only with offload to nvme."),
+    ),
+    Question(
+        key="strategy.zero3_init",
+        prompt=say("Shard the model while it is made (ZeRO 3)"),
+        when=_stage3,
+        choices=YES_NO,
+        help=say(
+            "Each layer is cut as soon as it is made, so that no rank ever holds the whole model in host memory. "
+            "Needed where the model times the ranks per machine does not fit there. Only at stage 3."
+        ),
+    ),
+    Question(
+        key="strategy.zero3_save_16bit_model",
+        prompt=say("Gather 16-bit weights when saving (ZeRO 3)"),
+        when=_stage3,
+        choices=YES_NO,
+        help=say(
+            "At stage 3 no rank has the whole model: without this, weights cannot be saved in one piece at the end of "
+            "training. It costs memory for one copy on rank 0 while saving."
+        ),
+    ),
+    Question(
+        key="batch.per_device_batch_size",
+        prompt=say("Micro-batch"),
+        when=_never,
+        help=say(
+            "Samples that one rank takes through one forward and backward. It decides memory and speed, never the "
+            "result: accumulation makes up the real batch."
+        ),
+    ),
+    Question(
+        key="batch.gradient_accumulation_steps",
+        prompt=say("Accumulation"),
+        help=say(
+            "Micro-batches per rank and update: solved as real batch / (micro-batch × ranks). Give it together with "
+            "the real batch and the micro-batch is solved instead."
+        ),
+    ),
+    Question(
+        key="batch.sequence_length",
+        prompt=say("Sequence length in tokens"),
+        when=trains_text,
+        help=say(
+            "Tokens per sample. Activations grow with it, attention with its square; a model cannot see more than its "
+            "maximum positions (tiny and gpt2-124m 1024, llama-1b 2048)."
+        ),
+    ),
+    Question(
+        key="schedule.train_strategy",
+        prompt=say("Count the length in"),
+        when=_never,
+        choices=(
+            Choice(value="steps", label=say("optimizer updates")),
+            Choice(value="epochs", label=say("passes over the data")),
+        ),
+        help=say("What the length counts: optimizer updates (schedule.n_steps) or passes (schedule.n_epochs)."),
+    ),
+    Question(
+        key="schedule.n_epochs",
+        prompt=say("Epochs"),
+        when=_never,
+        help=say("Passes over the training data, where schedule.train_strategy is epochs."),
+    ),
+    Question(
+        key="schedule.n_warmup_steps",
+        prompt=say("Warm-up in updates"),
+        help=say(
+            "Updates over which the learning rate rises from zero. Adam's first steps are noisy; without warm-up a "
+            "high rate can ruin the weights at the start. Must be shorter than the training."
+        ),
+    ),
+    Question(
+        key="schedule.lr_scheduler_type",
+        prompt=say("Learning rate after warm-up"),
+        choices=(
+            Choice(value="cosine", label=say("falls along a cosine; the usual one for pretraining")),
+            Choice(value="linear", label=say("falls in a straight line; usual for fine-tuning")),
+            Choice(value="constant", label=say("stays")),
+        ),
+        help=say("How the rate moves after warm-up. It is counted in updates and lands exactly at the last one."),
+    ),
+    Question(
+        key="optimizer.name",
+        prompt=say("Optimizer"),
+        choices=(
+            Choice(value="adamw", label=say("Adam with decoupled weight decay; 8 bytes of state per parameter")),
+            Choice(value="sgd", label=say("stochastic gradient descent")),
+        ),
+        help=say("What makes an update of a gradient. adamw for transformers; sgd for vision models and regressions."),
+    ),
+    Question(
+        key="optimizer.learning_rate",
+        prompt=say("Learning rate"),
+        help=say(
+            "The highest rate, reached after warm-up. Larger models want smaller rates, continuing from trained "
+            "weights a tenth. Too high: the loss jumps or becomes NaN. Too low: it hardly falls."
+        ),
+    ),
+    Question(
+        key="optimizer.weight_decay",
+        prompt=say("Weight decay"),
+        help=say("Pulls weights towards zero at every update; 0.1 is usual for pretraining, 0 switches it off."),
+    ),
+    Question(
+        key="optimizer.gradient_clipping",
+        prompt=say("Gradient clipping (0: off)"),
+        help=say(
+            "Scales the gradient of the whole real batch down to this norm if it is longer. 1.0 saves a run from "
+            "single bad batches and costs one norm per update."
+        ),
+    ),
+    Question(
+        key="checkpoint.checkpointing_steps",
+        prompt=say("Checkpoint every so many updates (0: only at the end)"),
+        help=say(
+            "How much work is lost at most when a run dies. A checkpoint takes about 12 bytes per parameter on disk "
+            "and stops the training while it is written."
+        ),
+    ),
+    Question(
+        key="checkpoint.checkpoints_total_limit",
+        prompt=say("Checkpoints to keep (null: all)"),
+        help=say("Older complete checkpoints beyond this number are deleted, the newest one never. 2 or more."),
+    ),
+    Question(
+        key="tracking.log_with",
+        prompt=say("Tracker"),
+        choices=(
+            Choice(value="none", label=say("metrics.jsonl only")),
+            Choice(value="tensorboard", label=say("files for TensorBoard as well")),
+            Choice(value="wandb", label=say("Weights & Biases; needs its package and an account")),
+        ),
+        help=say("metrics.jsonl is always written. A tracker shows the same numbers elsewhere, from rank 0 only."),
+    ),
+    Question(
+        key="tracking.logging_steps",
+        prompt=say("Log every so many updates"),
+        help=say("Numbers are read from the device only then; in between, the GPU runs ahead undisturbed."),
+    ),
+)  # fmt: skip

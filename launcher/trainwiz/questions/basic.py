@@ -1,0 +1,141 @@
+"""The questions that everybody is asked: eight, in this order."""
+
+from __future__ import annotations
+
+from trainwiz.message import say
+from trainwiz.questions import forms
+from trainwiz.questions.table import Choice, Question, Values
+
+
+def trains_text(values: Values) -> bool:
+    """Whether the task reads text with a language model."""
+    return bool(values.get("task", "causal_lm") == "causal_lm")
+
+
+BASIC: tuple[Question, ...] = (
+    Question(
+        key="task",
+        gate="basic",
+        prompt=say("Task"),
+        default="causal_lm",
+        choices=(
+            Choice(value="causal_lm", label=say("a language model that predicts the next token")),
+            Choice(value="custom", label=say("your own Dataset and Module; starts from a small regression")),
+        ),
+        help=say(
+            "What is trained. causal_lm writes data, model and loss for language models (GPT-2, Llama and every other "
+            "causal model of transformers). custom writes a small regression with marked seams where your own data, "
+            "module and loss go. It costs nothing to change later: only task.py depends on it."
+        ),
+    ),
+    Question(
+        key="model.name",
+        gate="basic",
+        prompt=say("Model: tiny, gpt2-124m, llama-1b, a local folder, or a hub id"),
+        default="tiny",
+        when=trains_text,
+        help=say(
+            "Which model. tiny (0.9 million parameters, bytes instead of a tokenizer) trains on a CPU within a minute "
+            "and needs no download: for a first run and for tests. gpt2-124m and llama-1b are shapes that start from "
+            "random weights. A folder with a config.json, or a hub id such as openai-community/gpt2, continues from "
+            "its weights. The size decides memory, speed, the learning rate and the strategy that is recommended."
+        ),
+    ),
+    Question(
+        key="data.train",
+        gate="basic",
+        prompt=say("Training data: embedded, a .txt or .jsonl file, a folder of them, or a hub id"),
+        default="embedded",
+        when=trains_text,
+        help=say(
+            "What to train on. embedded is real English text that every Python carries (the language reference): "
+            "nothing is downloaded. A .txt file holds one document, a .jsonl file one per line in its field text. "
+            "Keep evaluation data apart: data.eval names it."
+        ),
+    ),
+    Question(
+        key="machine.num_processes",
+        gate="basic",
+        sets=("machine.device", "machine.num_processes"),
+        reader=forms.read_machine,
+        shower=forms.show_machine,
+        prompt=say("Devices and ranks"),
+        help=say(
+            "How many processes train together over all machines, and on what: one rank per GPU (4, or cuda 4), or "
+            "CPU processes (cpu 2) where there is none. More ranks than GPUs is refused. The real batch, and with it "
+            "the result, stays the same whatever you choose here; more ranks are only faster."
+        ),
+    ),
+    Question(
+        key="batch.real_batch_size",
+        gate="basic",
+        sets=("batch.real_batch_size", "batch.per_device_batch_size"),
+        reader=forms.read_batch,
+        shower=forms.show_batch,
+        prompt=say("Real batch, or real batch/micro-batch"),
+        help=say(
+            "The real batch is how many samples one optimizer update sees, over all ranks: it decides what is learned. "
+            "The micro-batch is how many of them one rank takes through one forward and backward: it decides memory "
+            "and speed. Accumulation is solved from both: real batch = micro-batch × accumulation × ranks. Type 64, "
+            "or 64/8 to set the micro-batch as well. Out of memory? Halve the micro-batch; the result stays the same."
+        ),
+    ),
+    Question(
+        key="precision.mixed_precision",
+        gate="basic",
+        prompt=say("Precision"),
+        choices=(
+            Choice(value="no", label=say("fp32 everywhere: exact and slow; the right one on CPU")),
+            Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
+            Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
+            Choice(value="fp8", label=say("fp8 matrix products: Ada, Hopper and newer, with an fp8 library")),
+        ),
+        help=say(
+            "The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
+            "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs "
+            "Ada or Hopper and transformer-engine or torchao. fp16 and fp8 do nothing useful on a CPU."
+        ),
+    ),
+    Question(
+        key="strategy.kind",
+        gate="basic",
+        sets=(
+            "strategy.kind",
+            "strategy.zero_stage",
+            "strategy.offload_optimizer_device",
+            "strategy.offload_param_device",
+        ),
+        reader=forms.read_strategy,
+        shower=forms.show_strategy,
+        prompt=say("Strategy"),
+        choices=(
+            Choice(value="single", label=say("one rank, nothing to share")),
+            Choice(value="ddp", label=say("every rank holds everything; the least communication")),
+            Choice(value="zero1", label=say("DeepSpeed: optimizer state is cut over the ranks")),
+            Choice(value="zero2", label=say("DeepSpeed: gradients as well")),
+            Choice(value="zero3", label=say("DeepSpeed: weights as well; gathers them layer by layer")),
+            Choice(value="zero2+offload", label=say("DeepSpeed: optimizer state in host memory, computed on the CPU")),
+            Choice(value="zero3+offload", label=say("DeepSpeed: weights and optimizer state in host memory; slowest")),
+            Choice(value="fsdp", label=say("PyTorch's own sharding (FSDP2), like zero3")),
+            Choice(value="zero0", label=say("DeepSpeed without sharding; to compare with")),
+        ),
+        help=say(
+            "How training state is spread over the ranks. Take the first that fits: ddp is the fastest; zero1, zero2 "
+            "and zero3 cut optimizer state, gradients and weights over the ranks for more and more communication; "
+            "+offload moves state to host memory, slower still (about 18 to 20 bytes of it per parameter). fsdp does "
+            "what zero3 does without DeepSpeed. The recommendation compares bytes of model state with the GPU's memory."
+        ),
+    ),
+    Question(
+        key="schedule.n_steps",
+        gate="basic",
+        sets=("schedule.train_strategy", "schedule.n_steps", "schedule.n_epochs"),
+        reader=forms.read_length,
+        shower=forms.show_length,
+        prompt=say("Length in steps or epochs"),
+        help=say(
+            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). The learning rate "
+            "reaches its end exactly at the last update, so changing the length changes the whole curve."
+        ),
+    ),
+)
