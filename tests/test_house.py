@@ -20,14 +20,16 @@ CORE = {
     "estimate": {"machine", "plan", "project", "vocabulary"},
     "findings": {"machine", "plan", "project", "estimate", "message"},
     "rules": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors"},
-    "render": {"machine", "plan", "errors", "message", "vocabulary"},
+    "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate"},
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
-    "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message"},
+    "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},
+    "outcome": set(),
 }
 EDGES = {
     "language": {"message"},
     "resources": set(),
     "process": {"language", "message", "errors", "command", "machine"},
+    "network": {"language"},
     "probe": {"process", "language"},
     "wizard": {"language"},
     "store": {"resources", "language"},
@@ -83,7 +85,17 @@ def test_edge_imports_no_other_edge(room: str) -> None:
 
 
 def test_torch_is_imported_by_no_module_of_ours() -> None:
+    inside = PACKAGE / "probe" / "inside"  # programs for a child process
     for files in rooms().values():
-        for file in files:
+        for file in (f for f in files if f.parent != inside):
             heavy = {n.split(".")[0] for n in imports(file)} & {"torch", "accelerate", "deepspeed", "transformers"}
             assert not heavy, f"{file} imports {heavy}; torch belongs in a child process"
+
+
+def test_programs_for_the_child_process_need_nothing_of_ours() -> None:
+    programs = [file for file in (PACKAGE / "probe" / "inside").glob("*.py") if file.name != "__init__.py"]
+    assert programs
+    for file in programs:
+        assert not {n for n in imports(file) if n.startswith("trainwiz")}, f"{file} must run without trainwiz"
+    used = {n for files in rooms().values() for file in files for n in imports(file)}
+    assert not {n for n in used if n.startswith("trainwiz.probe.inside.")}, "they are run, never imported"

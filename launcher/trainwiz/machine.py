@@ -97,7 +97,10 @@ class Toolchain:
 class Interpreter:
     """The Python that will run the training, looked at from a child process.
 
-    `packages` maps distribution names to versions (None: not installed). `error` is why torch did not import.
+    `packages` maps distribution names to versions (None: not installed). `error` is why torch did not import,
+    `cuda_error` why it imported and yet cannot use its GPUs. `arch_list` is what its kernels were compiled for
+    (`sm_80`, `compute_90`), `backends` what its collectives run on (nccl, gloo). `bf16` and `fp8` mean: the devices
+    that torch sees compute it in hardware.
     """
 
     python: str
@@ -108,6 +111,10 @@ class Interpreter:
     torch_gpus: int | None = None
     bf16: bool | None = None
     fp8: bool | None = None
+    arch_list: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    python_headers: bool | None = None
+    cuda_error: str | None = None
     error: str | None = None
 
     def version(self, package: str) -> str | None:
@@ -125,11 +132,15 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """One machine: what is there now."""
+    """One machine: what is there now.
+
+    `gpus` are those that CUDA_VISIBLE_DEVICES lets a training see; `hidden_gpus` counts the others.
+    """
 
     platform: str = "linux"
     hostname: str = ""
     gpus: tuple[Gpu, ...] = ()
+    hidden_gpus: int = 0
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     cpu: Cpu = Cpu()

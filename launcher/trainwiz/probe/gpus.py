@@ -1,0 +1,131 @@
+"""GPUs, as NVML reports them: no torch, no CUDA context, a few milliseconds each."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwiz.machine import Gpu, GpuProcess, Problem
+from trainwiz.probe.limit import within
+
+SECONDS = 10.0
+"""NVML needs seconds on a machine with 8 GPUs and no persistence daemon; one that hangs needs for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """All that NVML said."""
+
+    gpus: tuple[Gpu, ...] = ()
+    hidden: int = 0
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def gpus(nvml: Any = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Gpus:
+    """The GPUs that CUDA_VISIBLE_DEVICES lets a training see. `nvml` stands in for the pynvml module.
+
+    A machine without NVIDIA's library has the problem `nvml`; one where it fails has the problem `gpus`.
+    """
+    try:
+        library = nvml or importlib.import_module("pynvml")
+        return within(SECONDS, lambda: _read(library, environ, root))
+    except Exception as error:
+        absent = type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "ImportError")
+        return Gpus(problems=(Problem(probe="nvml" if absent else "gpus", detail=str(error)),))
+
+
+def _read(nvml: Any, environ: Mapping[str, str], root: Path) -> Gpus:
+    nvml.nvmlInit()
+    try:
+        problems: list[Problem] = []
+        everything: list[Gpu] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                everything.append(_gpu(nvml, index, root))
+            except Exception as error:
+                problems.append(Problem(probe="gpus", detail=f"GPU {index}: {error}"))
+        visible = _visible(everything, environ.get("CUDA_VISIBLE_DEVICES"))
+        cuda = _asked(nvml.nvmlSystemGetCudaDriverVersion)
+        return Gpus(
+            gpus=visible,
+            hidden=len(everything) - len(visible),
+            driver_version=_words(_asked(nvml.nvmlSystemGetDriverVersion)),
+            # 12040 is 12.4: https://docs.nvidia.com/deploy/nvml-api/group__nvmlSystemQueries.html
+            cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+            problems=tuple(problems),
+        )
+    finally:
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int, root: Path) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    capability = _asked(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    mig = _asked(nvml.nvmlDeviceGetMigMode, handle)
+    return Gpu(
+        index=index,
+        name=_words(nvml.nvmlDeviceGetName(handle)) or "",
+        memory_bytes=int(memory.total),
+        # total − free counts what the driver itself reserves: nobody can have that either.
+        used_bytes=int(memory.total) - int(memory.free),
+        compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
+        uuid=_words(_asked(nvml.nvmlDeviceGetUUID, handle)) or "",
+        mig=bool(mig and mig[0]),
+        processes=_processes(nvml, handle, root),
+    )
+
+
+def _processes(nvml: Any, handle: Any, root: Path) -> tuple[GpuProcess, ...]:
+    found: dict[int, GpuProcess] = {}
+    for ask in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        for process in _asked(getattr(nvml, ask, None), handle) or ():
+            used = None if process.usedGpuMemory is None else int(process.usedGpuMemory)
+            found[process.pid] = GpuProcess(pid=process.pid, used_bytes=used, name=_name(root, process.pid))
+    return tuple(found[pid] for pid in sorted(found))
+
+
+def _name(root: Path, pid: int) -> str:
+    # In a container NVML gives the host's process ids, which are nobody here.
+    try:
+        return (root / f"proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _visible(everything: list[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
+    """CUDA's own reading: in the given order, by index or the start of a UUID, up to the first that is nobody.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
+    """
+    if wanted is None or "MIG-" in wanted:
+        return tuple(everything)
+    chosen: list[Gpu] = []
+    for word in (part.strip() for part in wanted.split(",")):
+        matches = [
+            g for g in everything if word == str(g.index) or (word.startswith("GPU-") and g.uuid.startswith(word))
+        ]
+        if len(matches) != 1 or matches[0] in chosen:
+            break
+        chosen += matches
+    return tuple(chosen)
+
+
+def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
+    """What NVML answers, None where this GPU or driver does not support the question."""
+    try:
+        return function(*arguments) if function else None
+    except Exception:
+        return None
+
+
+def _words(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,126 @@
+"""The Python that will run the training, asked in a child process: trainwiz itself never imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwiz.machine import Interpreter
+from trainwiz.process.capture import Captured, Running
+
+SECONDS = 60.0
+"""Importing torch takes 1–3 s; from a network disk, cold, tens of seconds."""
+
+PACKAGES = (
+    "torch", "accelerate", "deepspeed", "transformers", "datasets", "numpy", "peft", "safetensors", "huggingface-hub",
+    "ninja", "triton", "tensorboard", "wandb", "pydantic", "transformer-engine", "torchao", "msamp", "flash-attn",
+    "bitsandbytes", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "colossalai",
+)  # fmt: skip
+"""Distributions whose versions are looked up."""
+
+_LOOK = Path(__file__).parent / "inside" / "look.py"
+
+
+class PendingInterpreter:
+    """An interpreter that is being looked at."""
+
+    def __init__(self, python: str, running: Running) -> None:
+        self.python = python
+        self._running = running
+
+    def result(self, timeout: float = SECONDS) -> Interpreter:
+        """What was found, waiting at most `timeout` seconds. Failures are in its `error`, never raised."""
+        return _understood(self.python, self._running.result(timeout), timeout)
+
+    def cancel(self) -> None:
+        """Stop looking."""
+        self._running.cancel()
+
+
+def start(python: str) -> PendingInterpreter:
+    """Start looking at once; importing torch takes a while, and the person can answer questions meanwhile."""
+    executable = located(python)
+    return PendingInterpreter(executable, Running([executable, str(_LOOK), *PACKAGES]))
+
+
+def located(python: str) -> str:
+    """The interpreter's absolute path, links kept (a virtual environment is found by its link), as given if missing."""
+    found = shutil.which(os.path.expanduser(python))
+    return os.path.abspath(found) if found else python
+
+
+def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Changes whenever the answer may: another interpreter, an installed or removed package, driver or visible GPUs.
+
+    Empty where the site-packages cannot be found from outside (a wrapper script): then nothing may be remembered.
+    """
+    executable = located(python)
+    state: list[object] = [executable, PACKAGES, _LOOK.stat().st_mtime_ns]
+    folders = list(_site_packages(executable))
+    if not folders:
+        return ""
+    for place in (
+        executable,
+        *folders,
+        *environ.get("PYTHONPATH", "").split(os.pathsep),
+        "/proc/driver/nvidia/version",
+    ):
+        try:
+            status = os.stat(place)
+            state.append((place, status.st_mtime_ns if not place.startswith("/proc") else Path(place).read_text()))
+        except OSError:
+            state.append((place, None))
+    state += [environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONNOUSERSITE")]
+    return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+def _site_packages(executable: str) -> Iterator[str]:
+    prefixes = [Path(executable).parent.parent]
+    if not (prefixes[0] / "pyvenv.cfg").exists():
+        prefixes = [Path(os.path.realpath(executable)).parent.parent]
+    elif "include-system-site-packages = true" in (prefixes[0] / "pyvenv.cfg").read_text():
+        prefixes.append(Path(os.path.realpath(executable)).parent.parent)
+    for prefix in (*prefixes, Path.home() / ".local"):
+        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/*-packages"):
+            yield from (str(folder) for folder in sorted(prefix.glob(pattern)))
+
+
+def _understood(python: str, captured: Captured, timeout: float) -> Interpreter:
+    if captured.timed_out:
+        return Interpreter(python=python, error=f"no answer within {timeout:g} s")
+    lines = captured.stdout.strip().splitlines()
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+        packages: dict[str, str | None] = dict(found["packages"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return Interpreter(python=python, error=captured.last_line or f"ended with code {captured.code}")
+    torch_version = found.pop("torch_version", None)
+    if torch_version:
+        packages["torch"] = torch_version
+    nccl = found.get("nccl_version")
+    return Interpreter(
+        python=python,
+        python_version=found.get("python_version", ""),
+        packages=packages,
+        cuda_build=found.get("cuda_build"),
+        nccl_version=nccl,
+        torch_gpus=found.get("torch_gpus"),
+        bf16=found.get("bf16"),
+        fp8=found.get("fp8"),
+        arch_list=tuple(found.get("arch_list") or ()),
+        backends=tuple(found.get("backends") or ()),
+        python_headers=found.get("python_headers"),
+        cuda_error=found.get("cuda_error"),
+        error=found.get("error"),
+    )
+
+
+def default_python() -> str:
+    """The interpreter that runs trainwiz."""
+    return sys.executable

@@ -1,0 +1,1 @@
+"""Subprocesses and signals. The only owner of both."""

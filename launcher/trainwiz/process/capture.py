@@ -1,0 +1,104 @@
+"""Run a program to its end and keep what it said. The one door to subprocesses that are asked a question."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+COULD_NOT_START = 127
+"""The code of a program that is missing or not executable, as shells have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """How a program ended. `code` is negative for a signal, 127 where it could not be started."""
+
+    code: int
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+    @property
+    def last_line(self) -> str:
+        """The last line that is not empty of what it complained about, else of what it said."""
+        lines = [line.strip() for line in (self.stderr if self.stderr.strip() else self.stdout).splitlines()]
+        return next((line for line in reversed(lines) if line), "")
+
+
+class Running:
+    """A program that was started and runs beside us, in a process group of its own."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
+        self._ended: Captured | None = None
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            self._ended = Captured(code=COULD_NOT_START, stdout="", stderr=str(error))
+        else:
+            # A child in a session of its own does not hear our terminal's Ctrl-C.
+            atexit.register(self.cancel)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        if self._ended:
+            return self._ended.code
+        return self._process.poll() if self._process else None
+
+    def result(self, timeout: float) -> Captured:
+        """Wait at most `timeout` seconds for its end; then its whole process group is killed."""
+        if self._ended or self._process is None:
+            return self._ended or Captured(code=COULD_NOT_START, stdout="", stderr="")
+        try:
+            stdout, stderr = self._process.communicate(timeout=timeout)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            stdout, stderr = self._kill()
+            timed_out = True
+        except BaseException:
+            self._kill()
+            raise
+        atexit.unregister(self.cancel)
+        code = self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
+        self._ended = Captured(code=code, stdout=stdout, stderr=stderr, timed_out=timed_out)
+        return self._ended
+
+    def cancel(self) -> None:
+        """Kill it and all it started; harmless when it has ended."""
+        if self._ended is None and self._process is not None:
+            self._kill()
+            atexit.unregister(self.cancel)
+            self._ended = Captured(code=-signal.SIGKILL, stdout="", stderr="")
+
+    def _kill(self) -> tuple[str, str]:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            # A grandchild that left the group may still hold the pipes: its words are not worth waiting for.
+            return self._process.communicate(timeout=1)
+        except (subprocess.TimeoutExpired, ValueError):
+            return "", ""
+
+
+def capture(
+    argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> Captured:
+    """Run a program for at most `timeout` seconds. `env` replaces the environment. Never raises for its failures."""
+    return Running(argv, env=env, cwd=cwd).result(timeout)

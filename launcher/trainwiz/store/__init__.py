@@ -1,0 +1,1 @@
+"""Files: plans, templates, artifacts, run folders and caches. The only room that writes to disk."""
