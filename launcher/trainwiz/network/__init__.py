@@ -1,0 +1,1 @@
+"""Sockets: free ports, the interface towards an address, and the roll-call of machines."""

@@ -1,0 +1,60 @@
+"""What happened to a world of ranks: who ended how, and who failed first. Types only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SIGNAL_BASE = 128
+"""A shell's exit code for a death by signal n is 128 + n (POSIX, "Exit Status for Commands")."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    `codes` holds each rank's own exit code, negative for a death by signal, None for one that did not end.
+    `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
+    `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed.
+    """
+
+    exit_code: int
+    codes: Mapping[int, int | None] = field(default_factory=dict)
+    first_failed: int | None = None
+    seconds: float = 0.0
+    signal: int | None = None
+    killed: tuple[int, ...] = ()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked for the end: Ctrl-C, SIGTERM or SIGHUP."""
+        return self.signal is not None
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as `outcome.json` keeps them."""
+        return {
+            "exit_code": self.exit_code,
+            "first_failed_rank": self.first_failed,
+            "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
+            "signal": self.signal,
+            "killed_ranks": list(self.killed),
+            "ranks": {str(rank): code for rank, code in sorted(self.codes.items())},
+        }
+
+
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+}  # fmt: skip
+"""signal(7), Linux on x86 and ARM."""
+
+
+def signal_name(number: int) -> str:
+    """A signal's name, or its number where it has none that matters here."""
+    return _SIGNALS.get(number, str(number))
+
+
+def shell_code(code: int) -> int:
+    """A process's exit code as a shell shows it: negative n becomes 128 + n."""
+    return SIGNAL_BASE - code if code < 0 else code

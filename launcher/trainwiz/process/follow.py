@@ -1,0 +1,60 @@
+"""Following files as they grow, and handing on what they gain."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 16
+_POLL_SECONDS = 0.03
+"""Short enough that a typed answer's echo feels immediate; a stat costs microseconds."""
+_TICK_SECONDS = 0.5
+
+
+class Follower:
+    """A thread that reads the files' growth and passes it on byte for byte; `close` after their writers have ended.
+
+    `output` and `tick` are called on that thread, one at a time. A file that does not exist yet is waited for.
+    """
+
+    def __init__(self, files: Sequence[Path], output: Callable[[bytes], None], tick: Callable[[], None]) -> None:
+        self._files = dict.fromkeys(files, 0)
+        self._output, self._tick = output, tick
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Read to the end, then stop."""
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        next_tick = time.monotonic() + _TICK_SECONDS
+        while True:
+            ended = self._ended.is_set()  # asked before reading: what was written by then is still read
+            grew = self._read_all()
+            if time.monotonic() >= next_tick:
+                self._tick()
+                next_tick = time.monotonic() + _TICK_SECONDS
+            if ended and not grew:
+                return
+            if not grew:
+                self._ended.wait(_POLL_SECONDS)
+
+    def _read_all(self) -> bool:
+        grew = False
+        for file, position in self._files.items():
+            try:
+                with file.open("rb") as stream:
+                    stream.seek(position)
+                    data = stream.read(_CHUNK_BYTES)
+            except FileNotFoundError:
+                continue
+            if data:
+                grew = True
+                self._files[file] = position + len(data)
+                self._output(data)
+        return grew

@@ -1,0 +1,224 @@
+"""Spawning the ranks of a world, and staying with them until all have ended.
+
+Each rank is a session of its own: the terminal's Ctrl-C reaches trainwiz alone, which then asks the ranks to save.
+A rank writes straight into its log file, so that no line can be lost and no rank ever waits for a slow terminal; rank
+0's log is followed and shown. This process never imports torch: that is two seconds and a good part of a gigabyte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from trainwiz.errors import TrainwizError
+from trainwiz.message import Message, say
+from trainwiz.outcome import Outcome
+from trainwiz.process.follow import Follower
+from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
+from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
+
+LEFTOVER_SECONDS = 5.0
+"""After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """One process to spawn. `agent`: a launcher such as torchrun, whose children are the ranks to be asked to save."""
+
+    rank: int
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    cwd: str
+    log: Path
+    agent: bool = False
+
+
+class Running(Protocol):
+    """A process that was spawned; `subprocess.Popen` is one."""
+
+    pid: int
+
+    def wait(self) -> int: ...
+
+
+Spawn = Callable[[Process, Mapping[str, str]], Running]
+
+
+class Audience(Protocol):
+    """Who sees what happens. `output` gets rank 0's bytes as they are; `tick` is called about twice a second."""
+
+    def output(self, data: bytes) -> None: ...
+    def tick(self) -> None: ...
+    def say(self, message: Message) -> None: ...
+
+
+def run(
+    processes: Sequence[Process],
+    *,
+    audience: Audience,
+    grace: float = GRACE_SECONDS,
+    show: Sequence[Path] | None = None,
+    spawn: Spawn | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Run the processes to their end. Must be called from the main thread, which it needs for the signals.
+
+    `show` names the files to follow for the audience (default: the first process's log).
+
+    Raises `TrainwizError` if one cannot be started; those that were are ended.
+    """
+    mark, events = new_mark(), _Events()
+    supervisor = Supervisor([p.rank for p in processes], grace=grace)
+    with _signals(events), _guarded(mark):
+        started = clock()
+        running = _spawn_all(processes, mark, spawn or _spawn)
+        for rank, process in running.items():
+            threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
+        follower = Follower(show if show is not None else [processes[0].log], audience.output, audience.tick)
+        agents = {p.rank for p in processes if p.agent}
+        try:
+            _consume(events, supervisor, clock, lambda action: _act(action, running, agents, audience))
+            outcome = supervisor.outcome(clock() - started)
+            _sweep(mark, audience, LEFTOVER_SECONDS if outcome.exit_code == 0 else 0.0)
+        finally:
+            follower.close()
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    rank: int
+    code: int
+    at: float
+
+
+_Events = queue.SimpleQueue[_Stopped | int]
+"""A rank's end, or the number of a signal that came in."""
+
+
+def _consume(
+    events: _Events, supervisor: Supervisor, clock: Callable[[], float], act: Callable[[Action], None]
+) -> None:
+    while not supervisor.finished:
+        timeout = None if supervisor.deadline is None else max(0.0, supervisor.deadline - clock())
+        try:
+            event = events.get(timeout=timeout)
+        except queue.Empty:
+            actions = supervisor.due(clock())
+        else:
+            if isinstance(event, _Stopped):
+                actions = supervisor.stopped(event.rank, event.code, event.at)
+            else:
+                actions = supervisor.asked(event, clock())
+        for action in actions:
+            act(action)
+
+
+def _act(action: Action, running: Mapping[int, Running], agents: set[int], audience: Audience) -> None:
+    if isinstance(action, Message):
+        audience.say(action)
+        return
+    assert isinstance(action, Send)
+    for rank in action.ranks:
+        pid = running[rank].pid
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if action.signal == signal.SIGKILL:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                # Only the rank itself: a data loader's worker that got it would fail the rank in mid-save.
+                for target in (_children(pid) if rank in agents else []) or [pid]:
+                    os.kill(target, action.signal)
+
+
+def _children(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def _wait(rank: int, process: Running, events: _Events, clock: Callable[[], float]) -> None:
+    code = process.wait()
+    events.put(_Stopped(rank, code, clock()))
+
+
+def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[int, Running]:
+    running: dict[int, Running] = {}
+    for process in processes:
+        # Each print reaches the log when it happens, also before a SIGKILL.
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1", **process.environ, MARK: mark}
+        try:
+            running[process.rank] = spawn(process, environ)
+        except OSError as error:
+            kill_marked(mark)
+            for other in running.values():
+                other.wait()
+            raise TrainwizError(
+                say("rank {rank} could not be started: {error}", rank=process.rank, error=error),
+                say("check that {program} exists and may be run", program=process.argv[0]),
+            ) from None
+    return running
+
+
+def _spawn(process: Process, environ: Mapping[str, str]) -> Running:
+    log: IO[bytes]
+    with open(process.log, "ab") as log:
+        return subprocess.Popen(
+            list(process.argv),
+            env=dict(environ),
+            cwd=process.cwd,
+            # Rank 0 keeps the terminal's input, so that a `breakpoint()` in it can be answered.
+            stdin=None if process.rank == 0 else subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=tied_to_parent(),
+        )
+
+
+def _sweep(mark: str, audience: Audience, patience: float) -> None:
+    until = time.monotonic() + patience
+    while (left := marked(mark)) and time.monotonic() < until:
+        time.sleep(0.05)
+    if left:
+        if patience:
+            audience.say(say("ending what the ranks left behind: processes {pids}", pids=", ".join(map(str, left))))
+        kill_marked(mark)
+
+
+@contextlib.contextmanager
+def _guarded(mark: str) -> Iterator[None]:
+    guardian = Guardian(mark)
+    try:
+        yield
+    except BaseException:
+        kill_marked(mark)
+        raise
+    finally:
+        guardian.close()
+
+
+@contextlib.contextmanager
+def _signals(events: _Events) -> Iterator[None]:
+    previous = {}
+    for signum in _STOPPING:
+        # nohup starts us with SIGHUP ignored, and means it.
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            previous[signum] = signal.signal(signum, lambda number, _frame: events.put(number))
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,161 @@
+"""Deciding what to do with a world of ranks, as events come in.
+
+Does nothing itself: it is told what happened and when, and answers with what to send and what to say. So a test
+replays any history without a process or a second of waiting.
+
+    running ── a rank fails ──→ stopping ── deadline ──→ killing ── deadline ──→ given up
+       └────── asked to stop ──→    └─── asked again ───→
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainwiz.message import Message, say
+from trainwiz.outcome import SIGNAL_BASE, Outcome, shell_code, signal_name
+
+GRACE_SECONDS = 30.0
+"""After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
+TEARDOWN_SECONDS = 10.0
+"""After a rank failed: how long the others may take; they usually hang in a collective and cannot save."""
+KILL_SECONDS = 10.0
+"""After SIGKILL: how long until a rank counts as stuck in the kernel (a driver, a dead network file system)."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a signal to these ranks."""
+
+    signal: int
+    ranks: tuple[int, ...]
+
+
+Action = Send | Message
+
+
+class Supervisor:
+    """The state of one world. Times are seconds of one monotonic clock."""
+
+    def __init__(
+        self, ranks: Sequence[int], *, grace: float = GRACE_SECONDS, teardown: float = TEARDOWN_SECONDS
+    ) -> None:
+        self.codes: dict[int, int | None] = dict.fromkeys(ranks)
+        self.deadline: float | None = None
+        self.first_failed: int | None = None
+        self.asked_by: int | None = None
+        self.killed: tuple[int, ...] = ()
+        self._failed_before_asked = False
+        self._given_up = False
+        self._grace, self._teardown = grace, teardown
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks that have not ended."""
+        return tuple(rank for rank, code in self.codes.items() if code is None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return not self.alive or self._given_up
+
+    def stopped(self, rank: int, code: int, now: float) -> list[Action]:
+        """A rank ended."""
+        self.codes[rank] = code
+        if code == 0 or self.first_failed is not None or self.killed:
+            return []
+        self.first_failed = rank
+        if self.asked_by is not None:
+            return []
+        self._failed_before_asked = True
+        if not self.alive:
+            return []
+        self.deadline = now + self._teardown
+        return [
+            say(
+                "rank {rank} failed first ({how}); ending the other ranks: SIGTERM now, SIGKILL after {seconds:g} s",
+                rank=rank,
+                how=ending(code),
+                seconds=self._teardown,
+            ),
+            Send(signal.SIGTERM, self.alive),
+        ]
+
+    def asked(self, signum: int, now: float) -> list[Action]:
+        """Somebody wants the end: once lets the ranks save, a Ctrl-C after that ends them now."""
+        if self.asked_by is not None or self._failed_before_asked:
+            # A shell that closes or a scheduler may signal twice; only a person's second Ctrl-C means "now".
+            if signum != signal.SIGINT or self.killed:
+                return []
+            self.asked_by = self.asked_by or signum
+            return [say("ending now: SIGKILL to ranks {ranks}", ranks=_listed(self.alive)), *self._kill(now)]
+        self.asked_by = signum
+        self.deadline = now + self._grace
+        return [
+            say(
+                "{signal}: the ranks were asked to save and end; waiting up to {seconds:g} s for them "
+                "(Ctrl-C again ends them now)",
+                signal="Ctrl-C" if signum == signal.SIGINT else signal_name(signum),
+                seconds=self._grace,
+            ),
+            Send(signal.SIGTERM, self.alive),
+        ]
+
+    def due(self, now: float) -> list[Action]:
+        """What the clock demands."""
+        if self.deadline is None or now < self.deadline or self.finished:
+            return []
+        if self.killed:
+            self._given_up = True
+            return [
+                say(
+                    "ranks {ranks} did not end {seconds:g} s after SIGKILL: they hang in the kernel "
+                    "(a driver or a network file system); look at `dmesg` and `ps -o pid,stat,wchan`",
+                    ranks=_listed(self.alive),
+                    seconds=KILL_SECONDS,
+                )
+            ]
+        waited = self._grace if self.asked_by is not None else self._teardown
+        return [
+            say("ranks {ranks} did not end within {seconds:g} s: SIGKILL", ranks=_listed(self.alive), seconds=waited),
+            *self._kill(now),
+        ]
+
+    def outcome(self, seconds: float) -> Outcome:
+        """How it ended; `seconds` is the time from the first rank's start."""
+        return Outcome(
+            exit_code=self._exit_code(),
+            codes=dict(self.codes),
+            first_failed=self.first_failed,
+            seconds=seconds,
+            signal=self.asked_by,
+            killed=self.killed,
+        )
+
+    def _kill(self, now: float) -> list[Action]:
+        self.killed = self.alive
+        self.deadline = now + KILL_SECONDS
+        return [Send(signal.SIGKILL, self.alive)]
+
+    def _exit_code(self) -> int:
+        if self._failed_before_asked and self.first_failed is not None:
+            return shell_code(self.codes[self.first_failed] or 0)
+        if self.asked_by is None:
+            return 0 if not self.alive else SIGNAL_BASE + signal.SIGKILL
+        own = [c for c in self.codes.values() if c not in (0, None, -signal.SIGTERM, -signal.SIGKILL)]
+        if own:
+            return shell_code(own[0] or 0)
+        # Ended by a signal of ours, on behalf of the one that came in: the shell should see that one.
+        return 0 if all(code == 0 for code in self.codes.values()) else SIGNAL_BASE + self.asked_by
+
+
+def ending(code: int) -> Message:
+    """How a process ended, in words."""
+    if code >= 0:
+        return say("exit code {code}", code=code)
+    return say("signal {name}", name=signal_name(-code))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(str(rank) for rank in ranks)

@@ -1,0 +1,213 @@
+"""Run folders: `runs/<time>-<n>/` with all that a run leaves, and `runs/latest` pointing to the newest.
+
+A run that continues another shares its `checkpoints` by a relative link, so that rotation counts over the whole
+lineage, and nothing is copied or lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.message import say
+from trainwiz.store import atomic
+
+RUNS = "runs"
+LATEST = "latest"
+_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder. `machine` is 0 but for the records of the other machines of a run over several."""
+
+    folder: Path
+    machine: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name below `runs/`."""
+        return self.folder.name
+
+    @property
+    def logs(self) -> Path:
+        """Where the ranks' logs lie."""
+        return self.folder / "logs"
+
+    def log(self, rank: int) -> Path:
+        """One rank's log: stdout and stderr as they came."""
+        return self.logs / f"rank-{rank}.log"
+
+    @property
+    def metrics(self) -> Path:
+        """What the script writes at every logging step."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The script's checkpoints, or a link to those of the run that this one continues."""
+        return self.folder / "checkpoints"
+
+    def checkpoint(self) -> Path | None:
+        """The newest complete checkpoint. The script renames one to its name when it is complete."""
+        found = {
+            int(match[1]): path
+            for path in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
+            if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
+        }
+        return found[max(found)] if found else None
+
+    def record(self, name: str, value: Mapping[str, Any]) -> Path:
+        """Write `command` or `outcome` as JSON, all of it or nothing."""
+        suffix = f"-machine-{self.machine}" if self.machine else ""
+        path = self.folder / f"{name}{suffix}.json"
+        atomic.write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        return path
+
+    def read(self, name: str) -> dict[str, Any]:
+        """`command` or `outcome` as it was recorded; empty where it was not, or cannot be read."""
+        with contextlib.suppress(OSError, ValueError):
+            value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return value if isinstance(value, dict) else {}
+        return {}
+
+
+def next_name(project: Path, now: float | None = None) -> str:
+    """The name that a run started now would get."""
+    stem = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
+    n = 1
+    while (project / RUNS / f"{stem}-{n}").exists():
+        n += 1
+    return f"{stem}-{n}"
+
+
+def create(project: Path, *, continues: Run | None = None, now: float | None = None) -> Run:
+    """Make a new run's folder and point `runs/latest` to it. Two at the same moment get two folders.
+
+    Raises `TrainwizError` where the project cannot be written to.
+    """
+    while True:
+        try:
+            run = Run(project / RUNS / next_name(project, now))
+            run.folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(project, error) from None
+        _furnish(run, continues)
+        _point(project / RUNS / LATEST, run.name)
+        return run
+
+
+def join(project: Path, name: str, *, machine: int, continues: Run | None = None) -> Run:
+    """The folder of a run that machine 0 named; on a shared file system it is there already."""
+    if not _NAME.fullmatch(name):
+        raise TrainwizError(say("machine 0 sent {name!r}, which is no run's name", name=name))
+    run = Run(project / RUNS / name, machine)
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(project, error) from None
+    _furnish(run, continues)
+    _point(project / RUNS / LATEST, name)
+    return run
+
+
+def every(project: Path) -> tuple[Run, ...]:
+    """All runs of a project, the oldest first."""
+    folder = project / RUNS
+    names = [p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    return tuple(Run(folder / name) for name in sorted(names, key=lambda n: (n[:19], int(n[20:]))))
+
+
+def to_continue(project: Path, name: str = LATEST) -> Run:
+    """The run that `--resume` continues: the newest, or the one named (`latest`, a name, or a path).
+
+    Raises `UsageError` where there is none, and `TrainwizError` where it has no checkpoint or is still running.
+    """
+    runs = every(project)
+    if not runs:
+        raise UsageError(
+            say("{folder} has no run to resume", folder=project / RUNS),
+            say("start one: trainwiz launch {folder}", folder=project),
+        )
+    wanted = runs[-1].name if name == LATEST else Path(name).name
+    run = next((r for r in runs if r.name == wanted), None)
+    if run is None:
+        raise UsageError(
+            say("there is no run {name} in {folder}", name=name, folder=project / RUNS),
+            say("the newest is {name}", name=runs[-1].name),
+        )
+    _refuse_running(run)
+    if run.checkpoint() is None:
+        _no_checkpoint(run, runs)
+    return run
+
+
+def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
+    others = [r for r in runs if r is not run and r.checkpoint()]
+    raise TrainwizError(
+        say("run {name} has no complete checkpoint to resume from", name=run.name),
+        say("run {name} has one: trainwiz launch --resume {name}", name=others[-1].name)
+        if others
+        else say("start anew: trainwiz launch (without --resume)"),
+    )
+
+
+def _refuse_running(run: Run) -> None:
+    started = run.read("command")
+    pid = started.get("pid")
+    if run.read("outcome") or not isinstance(pid, int) or started.get("hostname") != os.uname().nodename:
+        return
+    if _is_trainwiz(pid):
+        raise TrainwizError(
+            say("run {name} is still running (process {pid}); two runs must not share its checkpoints",
+                name=run.name, pid=pid),
+            say("let it end, or end it: kill {pid}", pid=pid),
+        )  # fmt: skip
+
+
+def _is_trainwiz(pid: int) -> bool:
+    # A process number is used again after a while; the name tells.
+    try:
+        return b"trainwiz" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _furnish(run: Run, continues: Run | None) -> None:
+    run.logs.mkdir(exist_ok=True)
+    if continues is None:
+        return
+    # Resolved, so that a chain of resumed runs links to the folder itself and survives the deletion of its middle.
+    target = os.path.relpath(os.path.realpath(continues.checkpoints), os.path.realpath(run.folder))
+    with contextlib.suppress(FileExistsError):
+        run.checkpoints.symlink_to(target, target_is_directory=True)
+
+
+def _point(link: Path, name: str) -> None:
+    aside = link.with_name(f".{link.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        aside.unlink()
+    # A folder that somebody made under that name stays; the link is a convenience.
+    with contextlib.suppress(OSError):
+        aside.symlink_to(name, target_is_directory=True)
+        os.replace(aside, link)
+    with contextlib.suppress(FileNotFoundError):
+        aside.unlink()
+
+
+def _unwritable(project: Path, error: OSError) -> TrainwizError:
+    return TrainwizError(
+        say("no run folder can be made in {folder}: {error}", folder=project / RUNS, error=error.strerror or error),
+        say("make {folder} writable, or copy the project to where you may write", folder=project),
+    )
