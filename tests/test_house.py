@@ -20,7 +20,8 @@ CORE = {
     "estimate": {"machine", "plan", "project", "vocabulary"},
     "findings": {"machine", "plan", "project", "estimate", "message"},
     "rules": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors"},
-    "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate"},
+    # accelerate.yaml is the settings of a launch written down, and the README shows the commands.
+    "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
     "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},
     "outcome": set(),

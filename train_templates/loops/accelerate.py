@@ -1,0 +1,595 @@
+"""Train with accelerate: one rank, DDP, DeepSpeed ZeRO or FSDP2. Data, model and loss are in task.py.
+
+Run it with `python train.py`, `torchrun --nproc_per_node N train.py` or `accelerate launch train.py`; `--name value`
+overrides a field of `Config`. What holds, whatever the number of ranks and however the batch is split:
+
+- An update's gradient is that of one big batch: losses are summed, then divided by the count of the whole real batch.
+- Each epoch is one permutation by (seed, epoch), cut into real batches. Every sample counts once; padding counts zero.
+- The learning rate and all randomness are functions of the update, so that resuming continues exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+# feature: deepspeed_cpu
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when it is imported
+# end: deepspeed_cpu
+
+import accelerate
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm import tqdm
+
+import task
+
+
+@dataclass
+class Config(task.TaskConfig):
+    """Every setting of the run, together with the task's own."""
+
+    seed: int = 42
+    output_dir: str = "output"
+    resume: str = "none"  # "auto" continues from the newest complete checkpoint in output_dir
+    num_workers: int = 0  # processes per rank that load data
+    # The batch equation: real_batch_size = per_device_batch_size * gradient_accumulation_steps * num_processes
+    num_processes: int = 1
+    real_batch_size: int = 32
+    per_device_batch_size: int = 8
+    gradient_accumulation_steps: int = 4
+    # How long: n_steps updates, or n_epochs where n_steps is 0. Schedule, logs and checkpoints count updates.
+    n_steps: int = 100
+    n_epochs: int = 0
+    n_warmup_steps: int = 0
+    lr_scheduler_type: str = "cosine"  # constant, linear or cosine
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.1
+    gradient_clipping: float = 1.0  # greatest norm of the gradient; 0: off
+    mixed_precision: str = "no"
+    logging_steps: int = 10
+    checkpointing_steps: int = 100  # 0: only at the end
+    checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
+    # feature: deepspeed
+    zero3_init: bool = False  # build the model in parts, for one that does not fit into a machine's memory
+    # end: deepspeed
+    # feature: tracker
+    log_with: str = "tensorboard"
+    # end: tracker
+
+
+def read_config(arguments: list[str]) -> Config:
+    """The config with overrides from the command line. An unknown name or a wrong type ends the program."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for field in fields(Config):
+        kind = json.loads if field.type == "bool" else type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
+    config = Config(**vars(parser.parse_args(arguments)))
+    product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
+    equation = (
+        f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
+        f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
+    )
+    if product != config.real_batch_size:
+        parser.error(f"{equation} does not hold: the product is {product}")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world != config.num_processes:
+        parser.error(
+            f"planned for {config.num_processes} ranks, started with {world}; "
+            f"start {config.num_processes}, or pass --num_processes {world} and a batch equation that holds"
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(equation, flush=True)
+    return config
+
+
+class RealBatches(Sampler[list[int]]):
+    """Indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
+
+    One global order: permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
+    The last real batch of an epoch is filled up with -1, which counts zero.
+    """
+
+    def __init__(self, config: Config, length: int, rank: int, start: int, end: int) -> None:
+        self.shape = (config.gradient_accumulation_steps, config.num_processes, config.per_device_batch_size)
+        self.seed, self.length, self.rank, self.start, self.end = config.seed, length, rank, start, end
+        self.updates_per_epoch = -(-length // config.real_batch_size)
+
+    def __len__(self) -> int:
+        return (self.end - self.start) * self.shape[0]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        size, shuffled_epoch = math.prod(self.shape), -1
+        for update in range(self.start, self.end):
+            epoch, position = divmod(update, self.updates_per_epoch)
+            if epoch != shuffled_epoch:
+                generator = torch.Generator().manual_seed(keyed_seed(self.seed, epoch))
+                order, shuffled_epoch = torch.randperm(self.length, generator=generator), epoch
+            real_batch = order[position * size : (position + 1) * size]
+            real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
+            for micro_batch in real_batch.view(self.shape)[:, self.rank]:
+                yield micro_batch.tolist()
+
+
+class Padded(Dataset[tuple[Any, bool]]):
+    """The task's data; an index of -1 gives a sample that counts zero."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, index: int) -> tuple[Any, bool]:
+        return self.data[max(index, 0)], index >= 0
+
+
+def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
+    """Samples to a micro-batch and its count."""
+    samples, counted = zip(*pairs, strict=True)
+    return task.collate(list(samples), list(counted))
+
+
+def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
+    """A loader of this rank's micro-batches with their counts."""
+    return DataLoader(
+        Padded(data),
+        batch_sampler=batches,
+        collate_fn=assemble,
+        num_workers=config.num_workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(config.seed),  # its own, so that loading draws from no other
+    )
+
+
+def keyed_seed(*keys: int) -> int:
+    """A 63-bit seed that is a function of the keys alone."""
+    return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def learning_rate(config: Config, update: int, total: int) -> float:
+    """The rate of update 0 … `total` - 1: linear warm-up, then its schedule, which reaches 0 after the last update."""
+    if update < config.n_warmup_steps:
+        return config.learning_rate * (update + 1) / config.n_warmup_steps
+    progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
+    share = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return config.learning_rate * share[config.lr_scheduler_type]
+
+
+# feature: sgd
+def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with momentum."""
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
+
+
+# end: sgd
+# feature: adamw
+def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not."""
+    groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
+    for parameter in model.parameters():
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat part
+        groups[config.weight_decay if len(shape) > 1 else 0.0].append(parameter)
+    return torch.optim.AdamW(
+        [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters],
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        fused=device.type == "cuda",
+    )
+
+
+# end: adamw
+# feature: deepspeed
+def build_accelerator(config: Config) -> Accelerator:
+    """DeepSpeed as ds_config.json says, with the values that a person may override here."""
+    settings = json.loads(Path(__file__).with_name("ds_config.json").read_text())
+    for name, enabled in (("bf16", config.mixed_precision == "bf16"), ("fp16", config.mixed_precision == "fp16")):
+        settings.setdefault(name, {})["enabled"] = enabled
+    settings["train_micro_batch_size_per_gpu"] = config.per_device_batch_size
+    settings["gradient_accumulation_steps"] = config.gradient_accumulation_steps
+    settings["gradient_clipping"] = config.gradient_clipping
+    os.environ.pop("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None)  # would win over the value above
+    handlers: list[Any] = []
+    # feature: deepspeed_cpu
+    # Without it each rank would believe that it is alone.
+    handlers.append(accelerate.utils.InitProcessGroupKwargs(backend="gloo"))
+    # end: deepspeed_cpu
+    accelerator = Accelerator(
+        deepspeed_plugin=accelerate.utils.DeepSpeedPlugin(hf_ds_config=settings, zero3_init_flag=config.zero3_init),
+        mixed_precision=config.mixed_precision,
+        kwargs_handlers=handlers,
+        # feature: tracker
+        log_with=config.log_with,
+        project_dir=config.output_dir,
+        # end: tracker
+    )
+    accelerator.gradient_accumulation_steps = config.gradient_accumulation_steps
+    # feature: zero3
+    if not config.zero3_init:
+        accelerator.state.deepspeed_plugin.dschf = None  # the sign for transformers to build the model in parts
+    # end: zero3
+    return accelerator
+
+
+# end: deepspeed
+# feature: fsdp
+def build_accelerator(config: Config) -> Accelerator:
+    """FSDP2: parameters, gradients and optimizer state sharded over all ranks, layer by layer."""
+    plugin = accelerate.utils.FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=True,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=list(task.SHARDED_LAYERS) or None,
+        state_dict_type="SHARDED_STATE_DICT",
+        cpu_ram_efficient_loading=False,  # every rank builds the model by itself
+    )
+    return Accelerator(
+        fsdp_plugin=plugin,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        mixed_precision=config.mixed_precision,
+        # feature: tracker
+        log_with=config.log_with,
+        project_dir=config.output_dir,
+        # end: tracker
+    )
+
+
+# end: fsdp
+# feature: plain
+def build_accelerator(config: Config) -> Accelerator:
+    """One rank, or DDP over several."""
+    handlers: list[Any] = []
+    # feature: ddp
+    # Gradients are views of the buckets they are reduced in, which saves a copy of them.
+    handlers.append(accelerate.utils.DistributedDataParallelKwargs(gradient_as_bucket_view=True))
+    # end: ddp
+    return Accelerator(
+        # feature: cpu
+        cpu=True,
+        # end: cpu
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        mixed_precision=config.mixed_precision,
+        kwargs_handlers=handlers,
+        # feature: tracker
+        log_with=config.log_with,
+        project_dir=config.output_dir,
+        # end: tracker
+    )
+
+
+# end: plain
+class Agreement:
+    """What all ranks know before each update: the count of the real batch, and whether anyone was asked to stop.
+
+    Host numbers over gloo, so that the device is never read. SIGTERM, or Ctrl-C once, asks to stop.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        signal.signal(signal.SIGTERM, self.ask_to_stop)
+        signal.signal(signal.SIGINT, self.ask_to_stop)
+
+    def ask_to_stop(self, number: int, _frame: object) -> None:
+        """Stop after this update, with a checkpoint; the same signal again ends at once."""
+        self.stopping = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def reach(self, count: int) -> tuple[int, bool]:
+        """The sum of `count` over all ranks, and whether any of them is to stop."""
+        numbers = torch.tensor([count, self.stopping])
+        if self.group is not None:
+            dist.all_reduce(numbers, group=self.group)
+        return int(numbers[0]), bool(numbers[1])
+
+
+# feature: engine_backward
+def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
+    """Add a micro-batch's gradient. After the last one the engine clips and steps; return the norm before."""
+    model.set_gradient_accumulation_boundary(accelerator.sync_gradients)
+    model.backward(loss)
+    if not accelerator.sync_gradients:
+        return None
+    model.step()
+    return model.get_global_grad_norm()
+
+
+# end: engine_backward
+# feature: zero0_fp32
+def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
+    """Add a micro-batch's gradient. After the last one the engine clips and steps; return the norm before."""
+    model.set_gradient_accumulation_boundary(accelerator.sync_gradients)
+    model.backward(loss)
+    if not accelerator.sync_gradients:
+        return None
+    # At stage 0 in fp32 the engine keeps no norm: measured here, before it clips.
+    norm = sum(p.grad.float().square().sum() for p in model.parameters() if p.grad is not None).sqrt()
+    model.step()
+    return norm
+
+
+# end: zero0_fp32
+# feature: plain_backward
+def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
+    """Add a micro-batch's gradient. After the last one: clip; return the norm before, still on the device."""
+    accelerator.backward(loss)
+    if not accelerator.sync_gradients:
+        return None
+    return accelerator.clip_grad_norm_(model.parameters(), config.gradient_clipping or math.inf)
+
+
+# end: plain_backward
+# feature: zero3
+def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
+    """The norm of all weights, from this rank's part of each. Reads the device."""
+    total = torch.zeros((), device=accelerator.device)
+    for parameter in model.parameters():
+        part = parameter.ds_tensor
+        filled = parameter.ds_numel - accelerator.process_index * part.numel()  # the last parts are padded
+        total += part[: max(0, filled)].to(total.device).float().square().sum()
+    return float(accelerator.reduce(total).sqrt())
+
+
+# end: zero3
+# feature: fsdp
+def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
+    """The norm of all weights, over all shards. Reads the device."""
+    total = sum(parameter.detach().float().square().sum().full_tensor() for parameter in model.parameters())
+    return float(total.sqrt())
+
+
+# end: fsdp
+# feature: whole_weights
+def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
+    """The norm of all weights. Reads the device."""
+    return float(sum(parameter.detach().float().square().sum() for parameter in model.parameters()).sqrt())
+
+
+# end: whole_weights
+# feature: eval
+@torch.no_grad()
+def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Dataset[Any]) -> float:
+    """The mean loss over the whole evaluation set, each sample counted once, on all ranks together."""
+    end = -(-len(data) // config.real_batch_size)
+    batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
+    totals = torch.zeros(2, device=accelerator.device, dtype=torch.float64)
+    model.eval()
+    for batch, count in load_batches(config, data, batches):
+        batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+        totals += torch.stack((task.loss_sum(model, batch).double(), totals.new_tensor(count)))
+    model.train()
+    totals = accelerator.reduce(totals)
+    return float(totals[0] / totals[1])
+
+
+# end: eval
+class Checkpoints:
+    """Complete checkpoints in one folder, named by update: written aside, hashed, renamed, then the oldest removed."""
+
+    def __init__(self, config: Config, accelerator: Accelerator) -> None:
+        self.config, self.accelerator = config, accelerator
+        self.folder = Path(config.output_dir) / "checkpoints"
+
+    def complete(self) -> list[Path]:
+        """All that were renamed to their final name, oldest first, by update."""
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(p for p in found if re.fullmatch(r"checkpoint-\d{8}", p.name))
+
+    def save(self, update: int) -> None:
+        """Save after `update` updates. A crash at any point leaves every earlier checkpoint as it was."""
+        final = self.folder / f"checkpoint-{update:08d}"
+        if final.exists():
+            return
+        aside = final.with_suffix(".tmp")
+        if self.accelerator.is_main_process:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.save_state(str(aside))
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            files = {str(p.relative_to(aside)): sha256(p) for p in sorted(aside.rglob("*")) if p.is_file()}
+            manifest = {"update": update, "config": asdict(self.config), "sha256": files}
+            (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
+            sha256(aside / "manifest.json")
+            aside.rename(final)
+            limit = self.config.checkpoints_total_limit
+            for old in self.complete()[: -limit or None] if limit else ():
+                shutil.rmtree(old)
+        self.accelerator.wait_for_everyone()
+
+    def resume(self) -> int:
+        """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none."""
+        choice = [self.newest_valid() if self.accelerator.is_main_process else None]
+        path, update, problem = accelerate.utils.broadcast_object_list(choice)[0]
+        if problem:
+            raise SystemExit(problem)
+        if path:
+            self.accelerator.load_state(path)
+            self.accelerator.step = 0  # checkpoints lie between updates
+        return update
+
+    def newest_valid(self) -> tuple[str, int, str]:
+        """Path and update of the checkpoint to continue from, or the reason why there must be none."""
+        if self.config.resume == "none":
+            problem = f"{self.folder} holds an earlier run: --resume auto continues it, --output_dir DIR starts another"
+            return "", 0, problem if self.complete() else ""
+        for path in reversed(self.complete()):
+            try:
+                manifest = json.loads((path / "manifest.json").read_text())
+                damaged = [name for name, digest in manifest["sha256"].items() if sha256(path / name) != digest]
+            except (OSError, ValueError, KeyError) as error:
+                damaged = [str(error)]
+            if damaged:
+                print(f"skipping {path}: damaged: {', '.join(damaged)}", flush=True)
+                continue
+            for name in ("seed", "real_batch_size"):
+                before, now = manifest["config"][name], getattr(self.config, name)
+                if before != now:
+                    return "", 0, f"{path} was trained with {name} {before}, not {now}: its data order would not go on"
+            print(f"resuming from {path}", flush=True)
+            return str(path), manifest["update"], ""
+        print(f"no checkpoint in {self.folder}: starting at the beginning", flush=True)
+        return "", 0, ""
+
+
+def sha256(path: Path) -> str:
+    """The file's hash; what was hashed is on the disk."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+class Metrics:
+    """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
+
+    def __init__(self, config: Config, accelerator: Accelerator, start: int, total: int) -> None:
+        self.accelerator, self.path = accelerator, Path(config.output_dir) / "metrics.jsonl"
+        self.bar = tqdm(total=total, initial=start, disable=not accelerator.is_main_process, unit="update")
+        if accelerator.is_main_process:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lines = self.path.read_text().splitlines() if self.path.exists() else []
+            kept = [line for line in lines if json.loads(line)["update"] <= start]  # those after it are done again
+            self.path.write_text("".join(f"{line}\n" for line in kept))
+        # feature: tracker
+        accelerator.init_trackers("train", config=asdict(config))
+        # end: tracker
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one record."""
+        if self.accelerator.is_main_process:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            self.bar.set_postfix({name: f"{record[name]:.4g}" for name in ("loss", "lr") if name in record})
+        # feature: tracker
+        self.accelerator.log({k: v for k, v in record.items() if k != "update"}, step=record["update"])
+        # end: tracker
+
+
+def train(config: Config, accelerator: Accelerator) -> str:
+    """Train; return the folder of the final weights, or nothing if stopped before the end."""
+    torch.manual_seed(config.seed)  # the same initial weights on every rank
+    train_data = task.load_train_data(config)
+    # feature: eval
+    eval_data = task.load_eval_data(config)
+    # end: eval
+    model = task.build_model(config)
+    optimizer = build_optimizer(config, model, accelerator.device)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    model.train()
+
+    updates_per_epoch = -(-len(train_data) // config.real_batch_size)
+    total = config.n_steps or config.n_epochs * updates_per_epoch
+    checkpoints = Checkpoints(config, accelerator)
+    start = checkpoints.resume()
+    metrics = Metrics(config, accelerator, start, total)
+    agreement = Agreement()
+    order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
+    batches = iter(load_batches(config, train_data, order))
+
+    loss_since, count_since, updates_since = torch.zeros((), device=accelerator.device), 0, 0
+    began, stop = time.perf_counter(), False
+    for update in range(start, total):
+        torch.manual_seed(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
+        rate = learning_rate(config, update, total)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        count, stop = agreement.reach(sum(n for _, n in micro_batches))
+        if count == 0:
+            raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # The engines divide by the accumulation and average over ranks; undone here, the divisor is the count.
+        scale = config.gradient_accumulation_steps * config.num_processes / count
+        for batch, _ in micro_batches:
+            batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+            with accelerator.accumulate(model):  # ranks communicate after the last micro-batch only
+                loss = task.loss_sum(model, batch)
+                loss_since += loss.detach() / count
+                norm = backward(config, accelerator, model, loss * scale)
+                optimizer.step()
+                optimizer.zero_grad()
+        count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
+        metrics.bar.update()
+
+        # The device is read here, and nowhere between two log points.
+        if done % config.logging_steps == 0 or done == total or stop:
+            mean_loss = float(accelerator.reduce(loss_since)) / updates_since
+            if not math.isfinite(mean_loss):
+                raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
+            pre_clip = float(norm)
+            metrics.write(
+                {
+                    "update": done,
+                    "epoch": done / updates_per_epoch,
+                    "loss": mean_loss,
+                    "lr": rate,
+                    "grad_norm_pre_clip": pre_clip,
+                    "grad_norm_post_clip": min(pre_clip, config.gradient_clipping or math.inf),
+                    # feature: weight_norm
+                    "weight_norm": weight_norm(accelerator, model),
+                    # end: weight_norm
+                    "tokens_per_second": count_since / (time.perf_counter() - began),
+                }
+            )
+            loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
+        paused = time.perf_counter()
+        if stop or done == total or (config.checkpointing_steps and done % config.checkpointing_steps == 0):
+            checkpoints.save(done)
+        # feature: eval
+        if done == total or (done % updates_per_epoch == 0 and not stop):
+            metrics.write({"update": done, "eval_loss": evaluate(config, accelerator, model, eval_data)})
+        # end: eval
+        began += time.perf_counter() - paused  # saving and evaluating are not training speed
+        if stop:
+            break
+    metrics.bar.close()
+
+    folder = ""
+    # feature: final_weights
+    if not stop:
+        folder = str(Path(config.output_dir) / "model")
+        weights = accelerator.get_state_dict(model)
+        if accelerator.is_main_process:
+            task.save_model(accelerator.unwrap_model(model), weights, Path(folder))
+    # end: final_weights
+    return folder
+
+
+def main() -> None:
+    """Train from the command line."""
+    config = read_config(sys.argv[1:])
+    accelerator = build_accelerator(config)
+    if accelerator.num_processes != config.num_processes:
+        raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} found each other")
+    folder = train(config, accelerator)
+    accelerator.wait_for_everyone()
+    accelerator.free_memory()
+    gc.collect()  # before the process group goes, or gloo may abort at exit
+    accelerator.end_training()
+    # feature: zero3
+    accelerator.state.deepspeed_plugin.dschf = None  # what transformers loads from here on is whole
+    # end: zero3
+    # feature: sample
+    if folder and accelerator.is_main_process:
+        print(task.sample(config, Path(folder)), flush=True)
+    # end: sample
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The task: your own data, model and loss. The example is a small regression; replace what is marked `edit`.
+
+The loop in train.py needs TaskConfig and these functions. It divides the summed loss by the count of the whole real
+batch, over all micro-batches and ranks, so the gradient is that of one big batch, however it is split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+Batch = dict[str, Tensor]
+
+SHARDED_LAYERS: tuple[str, ...] = ("Block",)
+"""Names of the repeated module classes: FSDP shards each of them as one unit."""
+
+
+@dataclass
+class TaskConfig:
+    """Settings of the task; `--name value` overrides one."""
+
+    n_samples: int = 2048
+    n_features: int = 16
+    hidden_size: int = 64
+    n_blocks: int = 2
+
+
+class Regression(Dataset[tuple[Tensor, Tensor]]):
+    """edit: your data. A sample must depend on its index alone, so that every epoch and every resume sees the same."""
+
+    def __init__(self, config: TaskConfig, *, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.inputs = torch.randn(config.n_samples, config.n_features, generator=generator)
+        noise = 0.01 * torch.randn(config.n_samples, generator=generator)
+        self.targets = torch.sin(2 * self.inputs[:, 0]) + self.inputs[:, 1] * self.inputs[:, 2] + noise
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.inputs[index], self.targets[index]
+
+
+def load_train_data(config: TaskConfig) -> Dataset[Any]:
+    """The data to train on: a length, and items by index."""
+    return Regression(config, seed=0)
+
+
+# feature: eval
+def load_eval_data(config: TaskConfig) -> Dataset[Any]:
+    """The data to evaluate on."""
+    return Regression(config, seed=1)
+
+
+# end: eval
+def collate(samples: list[tuple[Tensor, Tensor]], counted: list[bool]) -> tuple[Batch, int]:
+    """One micro-batch, and how many things its loss sums over (here: samples).
+
+    Where `counted` is false, the sample only fills up the last batch of an epoch and must count zero.
+    """
+    inputs, targets = zip(*samples, strict=True)
+    batch = {"inputs": torch.stack(inputs), "targets": torch.stack(targets), "weights": torch.tensor(counted).float()}
+    return batch, sum(counted)
+
+
+class Block(nn.Module):
+    """A residual layer of the example model."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Shapes: (samples, hidden) → (samples, hidden)."""
+        return hidden + torch.nn.functional.gelu(self.layer(hidden))
+
+
+class Net(nn.Module):
+    """edit: your model."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        super().__init__()
+        self.embed = nn.Linear(config.n_features, config.hidden_size)
+        self.blocks = nn.Sequential(*(Block(config.hidden_size) for _ in range(config.n_blocks)))
+        self.head = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Shapes: (samples, features) → (samples,)."""
+        return self.head(self.blocks(self.embed(inputs))).squeeze(-1)
+
+
+def build_model(config: TaskConfig) -> nn.Module:
+    """The model on the CPU in fp32; the engine moves, casts and shards it."""
+    return Net(config)
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+    """edit: your loss, **summed** (not averaged) over what `collate` counts. A scalar in fp32."""
+    errors = model(batch["inputs"]).float() - batch["targets"]
+    return (errors.square() * batch["weights"]).sum()
+
+
+# feature: final_weights
+def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """The final weights, gathered from all ranks. Load with `safetensors.torch.load_file`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+
+
+# end: final_weights
