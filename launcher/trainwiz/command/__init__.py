@@ -1,0 +1,13 @@
+"""Plan → what to start: argv, environment and ranks. Nothing is started here.
+
+On one machine the ranks are started directly, with the environment that `accelerate launch` would set and the one
+that torch.distributed asks for. Several machines, and configurations that trainwiz did not write and does not fully
+understand, go through torchrun and `accelerate launch`.
+"""
+
+from trainwiz.command.by_hand import equivalents, line
+from trainwiz.command.foreign import for_accelerate_config
+from trainwiz.command.plans import for_plan, torchrun_for_plan
+from trainwiz.command.types import Command, Rank
+
+__all__ = ["Command", "Rank", "equivalents", "for_accelerate_config", "for_plan", "line", "torchrun_for_plan"]

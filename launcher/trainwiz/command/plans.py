@@ -1,0 +1,142 @@
+"""The command of a plan: ranks started directly on one machine, torchrun on each of several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from trainwiz.command import environment
+from trainwiz.command.settings import for_accelerate
+from trainwiz.command.types import Command, Rank
+
+if TYPE_CHECKING:
+    from trainwiz.machine import Machine
+    from trainwiz.plan import Plan
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_VISIBLE = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "xpu": "ZE_AFFINITY_MASK",
+    "mlu": "MLU_VISIBLE_DEVICES",
+}
+
+
+def for_plan(
+    plan: Plan,
+    *,
+    python: str,
+    folder: str,
+    script: str = "train.py",
+    arguments: Sequence[str] = (),
+    port: int,
+    visible_gpus: Sequence[int] | None = None,
+    machine: Machine | None = None,
+    inherited: Mapping[str, str] = _NOTHING,
+) -> Command:
+    """The whole world of a plan for one machine, each rank started directly.
+
+    `inherited` is the environment that the ranks will inherit: OMP_NUM_THREADS there wins, PYTHONPATH is extended.
+    `machine` decides the threads of each rank and whether RTX 40 cards need peer-to-peer turned off.
+    """
+    world = plan.machine.num_processes if plan.strategy.kind != "single" else 1
+    environ = _shared(plan, folder=folder, world=world, visible_gpus=visible_gpus, machine=machine, inherited=inherited)
+    alone = environment.launcher(for_accelerate(plan)) == "simple" and world == 1
+    return Command(
+        argv=(python, "-u", script, *arguments),
+        environ=environ,
+        # Alone, accelerate sets none of torch.distributed's variables, and no process group is made.
+        ranks=(Rank(rank=0, local_rank=0),)
+        if alone
+        else environment.ranks(world=world, address="127.0.0.1", port=port),
+        cwd=folder,
+    )
+
+
+def torchrun_for_plan(
+    plan: Plan,
+    *,
+    python: str,
+    folder: str,
+    machine_rank: int,
+    main_process_ip: str,
+    port: int,
+    script: str = "train.py",
+    arguments: Sequence[str] = (),
+    visible_gpus: Sequence[int] | None = None,
+    machine: Machine | None = None,
+    inherited: Mapping[str, str] = _NOTHING,
+) -> Command:
+    """torchrun for this machine's ranks of a plan over several machines, with static rendezvous."""
+    local = plan.machine.ranks_per_machine
+    return Command(
+        argv=(
+            *(python, "-m", "torch.distributed.run"),
+            *("--nnodes", str(plan.machine.num_machines), "--node_rank", str(machine_rank)),
+            *("--nproc_per_node", str(local)),
+            *("--master_addr", main_process_ip, "--master_port", str(port)),
+            script,
+            *arguments,
+        ),
+        environ=_shared(
+            plan, folder=folder, world=local, visible_gpus=visible_gpus, machine=machine, inherited=inherited
+        ),
+        ranks=(Rank(rank=0, local_rank=0),),
+        cwd=folder,
+        launcher="torchrun",
+    )
+
+
+def threads_per_rank(
+    *, on_cpu: bool, several: bool, local_ranks: int, machine: Machine | None, inherited: Mapping[str, str]
+) -> int | None:
+    """OMP_NUM_THREADS for a rank, None to leave it alone.
+
+    As accelerate: what is set already wins; CPU ranks share the physical cores; otherwise 1.
+    """
+    given = inherited.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    if on_cpu and machine is not None:
+        return max(1, min(machine.cpu.physical_cores, machine.cpu.usable_cores) // local_ranks)
+    # Unknown cores: torch's own choice (all of them) is right for one rank on the CPU and for no other case.
+    return None if on_cpu and not several else 1
+
+
+def peer_to_peer(machine: Machine | None) -> dict[str, str]:
+    """RTX 40 cards under a driver before 550.40.07 lack peer-to-peer; accelerate refuses to start without these.
+
+    Source: accelerate.utils.environment.check_cuda_p2p_ib_support.
+    """
+    if machine is None or len(machine.gpus) < 2 or not any("RTX 40" in gpu.name for gpu in machine.gpus):
+        return {}
+    driver = tuple(int(n) for n in re.findall(r"\d+", machine.driver_version or ""))
+    return {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"} if driver and driver < (550, 40, 7) else {}
+
+
+def _shared(
+    plan: Plan,
+    *,
+    folder: str,
+    world: int,
+    visible_gpus: Sequence[int] | None,
+    machine: Machine | None,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    settings = for_accelerate(plan)
+    on_cpu = plan.machine.device == "cpu"
+    # DeepSpeed's CPUAdam computes with OpenMP threads. torchrun leaves it one, which is many times slower.
+    computes_on_cpu = on_cpu or plan.strategy.offload_optimizer_device != "none"
+    threads = threads_per_rank(
+        on_cpu=computes_on_cpu, several=world > 1, local_ranks=world, machine=machine, inherited=inherited
+    )
+    environ = environment.shared(settings, threads=threads, folder=folder, pythonpath=inherited.get("PYTHONPATH", ""))
+    if on_cpu and plan.strategy.kind == "deepspeed":
+        environ["DS_ACCELERATOR"] = "cpu"
+    if world > 1 and plan.machine.device == "cuda":
+        environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}
+    if visible_gpus is not None and plan.machine.device in _VISIBLE:
+        environ[_VISIBLE[plan.machine.device]] = ",".join(str(index) for index in visible_gpus)
+    return environ

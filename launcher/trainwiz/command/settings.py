@@ -1,0 +1,106 @@
+"""What `accelerate launch` is told for a plan: the values of accelerate.yaml. Checked against accelerate 1.15.
+
+The generated train.py gives accelerate the same settings itself; these say how many processes of which kind are
+started, and agree with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+ACCELERATE_FILE = "accelerate.yaml"
+DEEPSPEED_FILE = "ds_config.json"
+
+LAYERS_OF_TASKS = {"custom": "Block"}
+"""Module classes that FSDP shards one by one, for tasks whose model does not name its own (`_no_split_modules`).
+The same as SHARDED_LAYERS in the task's template."""
+
+_DISTRIBUTED_TYPES = {
+    "cuda": "MULTI_GPU",
+    "cpu": "MULTI_CPU",
+    "npu": "MULTI_NPU",
+    "xpu": "MULTI_XPU",
+    "mlu": "MULTI_MLU",
+    "mps": "NO",
+}
+
+
+def for_accelerate(plan: Plan) -> dict[str, Any]:
+    """The values of accelerate.yaml.
+
+    Under DeepSpeed they must not hold `mixed_precision`: accelerate refuses a YAML that says, beside
+    `deepspeed_config_file`, anything that the JSON decides. `machine_rank` is null: it differs between machines, and
+    null makes accelerate stop at once where it is not given, while 0 on two machines makes both wait for 15 minutes.
+    """
+    machine = plan.machine
+    values: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": distributed_type(plan),
+        "num_machines": machine.num_machines,
+        "num_processes": machine.num_processes,
+        "main_process_port": machine.main_process_port,
+        "main_training_function": "main",
+        "use_cpu": _use_cpu(plan),
+        "debug": False,
+        "enable_cpu_affinity": False,
+    }
+    if machine.num_machines > 1:
+        values |= {
+            "machine_rank": None,
+            "main_process_ip": machine.main_process_ip,
+            "rdzv_backend": "static",
+            "same_network": True,
+        }
+    if plan.strategy.kind == "deepspeed":
+        return values | {"deepspeed_config": _deepspeed(plan)}
+    values["mixed_precision"] = plan.precision.mixed_precision
+    if plan.strategy.kind == "fsdp":
+        values["fsdp_config"] = _fsdp(plan)
+    return values
+
+
+def distributed_type(plan: Plan) -> str:
+    """accelerate's word for the plan's strategy on its device."""
+    match plan.strategy.kind:
+        case "deepspeed":
+            return "DEEPSPEED"
+        case "fsdp":
+            return "FSDP"
+        case "ddp" if plan.machine.num_processes > 1:
+            return _DISTRIBUTED_TYPES[plan.machine.device]
+    return "NO"
+
+
+def _use_cpu(plan: Plan) -> bool:
+    # With DeepSpeed or FSDP, `use_cpu` would turn them off and train plain DDP.
+    return plan.machine.device == "cpu" and plan.strategy.kind in ("single", "ddp")
+
+
+def _deepspeed(plan: Plan) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "deepspeed_config_file": DEEPSPEED_FILE,
+        # Left out, accelerate takes true at stage 3.
+        "zero3_init_flag": plan.strategy.zero_stage == 3 and plan.strategy.zero3_init,
+    }
+    if plan.machine.num_machines > 1:
+        # torchrun on each machine. The default, pdsh, takes `--hostfile None` for this machine alone.
+        values["deepspeed_multinode_launcher"] = "standard"
+    return values
+
+
+def _fsdp(plan: Plan) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_offload_params": False,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": False,
+        "fsdp_activation_checkpointing": False,
+    }
+    if plan.task in LAYERS_OF_TASKS:
+        values["fsdp_transformer_layer_cls_to_wrap"] = LAYERS_OF_TASKS[plan.task]
+    return values

@@ -1,0 +1,45 @@
+"""Plan → artifacts: every file of a generated project, as text. Nothing is read or written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from trainwiz.command.settings import ACCELERATE_FILE, DEEPSPEED_FILE
+from trainwiz.render.artifact import Artifact
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "Artifact", "project"]
+
+PLAN_FILE = "trainwiz.yaml"
+
+
+def project(
+    plan: Plan,
+    templates: Mapping[str, str],
+    *,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+    language: str = "en",
+) -> tuple[Artifact, ...]:
+    """All files of a project, the plan first.
+
+    `templates` maps `templates/…` and `train_templates/…` to their text, as `store.templates.load` gives them.
+    `reasons` (dotted key → one sentence in the reader's language) become comments beside the values.
+    """
+    # Imported here: a command that only needs the names above must not wait for jinja2 and yaml.
+    from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file, script
+
+    files = [
+        Artifact(PLAN_FILE, plan_file.text(plan, reasons)),
+        Artifact(plan_file.SCHEMA_FILE, plan_file.schema()),
+        Artifact(ACCELERATE_FILE, accelerate.text(plan)),
+    ]
+    if plan.strategy.kind == "deepspeed":
+        files.append(Artifact(DEEPSPEED_FILE, deepspeed.text(plan)))
+    files += script.scripts(plan, templates)
+    files += documents.documents(plan, templates, language=language)
+    files.append(Artifact(".vscode/launch.json", editor.text(plan)))
+    return tuple(files)

@@ -1,0 +1,61 @@
+"""Text files of a project by Jinja2: README.md, requirements.txt, .gitignore. Never Python, YAML or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from trainwiz import vocabulary
+from trainwiz.command import by_hand, settings
+from trainwiz.plan import Plan
+from trainwiz.render.artifact import Artifact
+
+_READMES = {"en": "README.md.j2", "zh": "README.zh-CN.md.j2"}
+
+
+def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tuple[Artifact, ...]:
+    """The files. A language without a README of its own gets the English one."""
+    names = {
+        "README.md": _READMES.get(language, _READMES["en"]),
+        "requirements.txt": "requirements.txt.j2",
+        ".gitignore": "gitignore.j2",
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader({name: templates[f"templates/{name}"] for name in names.values()}),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Markdown and plain text: nothing here is HTML.
+        autoescape=False,
+    )
+    context = _context(plan)
+    return tuple(Artifact(path, environment.get_template(name).render(context)) for path, name in names.items())
+
+
+def _context(plan: Plan) -> dict[str, Any]:
+    machine, batch = plan.machine, plan.batch
+    return {
+        "plan": plan,
+        "world": machine.num_processes,
+        "machines": machine.num_machines,
+        "ranks_per_machine": machine.ranks_per_machine,
+        "product": batch.per_device_batch_size * batch.gradient_accumulation_steps * machine.num_processes,
+        "by_hand": [_lines(plan, rank) for rank in range(min(machine.num_machines, 2))],
+        "accelerate_starts_it": settings.distributed_type(plan) != "MULTI_CPU",
+        "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
+        "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
+        "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),
+    }
+
+
+def _lines(plan: Plan, machine_rank: int) -> list[str]:
+    return [by_hand.line(equivalent) for equivalent in by_hand.equivalents(plan, machine_rank=machine_rank)]
+
+
+def _may_be_on_hub(name: str | None) -> bool:
+    if name is None or name == vocabulary.EMBEDDED:
+        return False
+    return not name.endswith((".txt", ".jsonl")) and not name.startswith((".", "/", "~"))

@@ -1,0 +1,61 @@
+"""`.vscode/launch.json`: the script under a debugger, as rank 0 alone and as all ranks of this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainwiz.plan import Plan
+
+
+def configurations(plan: Plan) -> dict[str, Any]:
+    """The values of the file (VS Code's debugpy: https://code.visualstudio.com/docs/python/debugging).
+
+    torchrun's ranks are child processes, which debugpy follows with `subProcess`.
+    """
+    local, world = plan.machine.ranks_per_machine, plan.machine.num_processes
+    if world == 1:
+        return {"version": "0.2.0", "configurations": [_configuration(plan, "train.py", 1, world)]}
+    listed = [
+        _configuration(plan, "train.py: rank 0 alone", 1, world),
+        _configuration(plan, f"train.py: all {local} ranks", local, world),
+    ]
+    return {"version": "0.2.0", "configurations": listed}
+
+
+def text(plan: Plan) -> str:
+    """The file. Raises `RuntimeError` if it does not read back as it was meant."""
+    values = configurations(plan)
+    written = json.dumps(values, indent=2) + "\n"
+    if json.loads(written) != values:
+        raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
+    return written
+
+
+def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, Any]:
+    script = "${workspaceFolder}/train.py"
+    real = plan.batch.per_device_batch_size * plan.batch.gradient_accumulation_steps * ranks
+    # The script refuses another world than the planned one, unless it is told of it.
+    overrides = [] if ranks == world else ["--num_processes", str(ranks), "--real_batch_size", str(real)]
+    started: dict[str, Any] = {"program": script, "args": overrides}
+    if ranks > 1 or plan.strategy.kind in ("deepspeed", "fsdp"):
+        torchrun = ["--standalone", "--nproc_per_node", str(ranks)]
+        started = {"module": "torch.distributed.run", "args": [*torchrun, script, *overrides]}
+    return {
+        "name": name,
+        "type": "debugpy",
+        "request": "launch",
+        **started,
+        "cwd": "${workspaceFolder}",
+        "console": "integratedTerminal",
+        "justMyCode": False,
+        "subProcess": True,
+        "env": _environ(plan),
+    }
+
+
+def _environ(plan: Plan) -> dict[str, str]:
+    environ = {"PYTHONFAULTHANDLER": "1"}
+    if plan.machine.device == "cpu" and plan.strategy.kind == "deepspeed":
+        environ["DS_ACCELERATOR"] = "cpu"
+    return environ

@@ -1,0 +1,28 @@
+"""`trainwiz.yaml`, the plan with its reasons, and the JSON Schema that editors check it with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from trainwiz.plan import Plan
+from trainwiz.render.yaml_text import commented
+
+SCHEMA_FILE = ".trainwiz/plan.schema.json"
+
+# The first line is read by editors' YAML language server: completion and checks while typing.
+_HEAD = f"""\
+yaml-language-server: $schema={SCHEMA_FILE}
+The plan of this project: `trainwiz check` checks it, `trainwiz launch` runs it."""
+
+
+def text(plan: Plan, reasons: Mapping[str, str]) -> str:
+    """The plan as YAML; `reasons` by dotted key stand behind the values."""
+    return commented(plan.model_dump(mode="json"), reasons, _HEAD)
+
+
+def schema() -> str:
+    """The JSON Schema of any plan."""
+    described = Plan.model_json_schema()
+    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(described, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,38 @@
+"""YAML with comments: values are dumped by a library and read back, comments are added between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+
+def commented(values: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:
+    """The values as YAML, in their order, with a comment behind each dotted key that has one.
+
+    `head` stands above, one comment line for each of its lines. Sections (non-empty mappings) may be one level deep.
+    """
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            lines += ["", _line(f"{key}:", comments.get(key, ""))]
+            for name, inner in value.items():
+                lines.append(_line(f"  {_dumped({name: inner})}", comments.get(f"{key}.{name}", "")))
+        else:
+            lines.append(_line(_dumped({key: value}), comments.get(key, "")))
+    text = "\n".join(lines) + "\n"
+    if yaml.safe_load(text) != dict(values):
+        raise RuntimeError(f"YAML does not read back as it was meant:\n{text}")
+    return text
+
+
+def _line(content: str, comment: str) -> str:
+    # A comment is one line, whatever is in it: a line break would turn the rest into YAML.
+    words = " ".join("".join(c if c.isprintable() else " " for c in comment).split())
+    return f"{content}  # {words}" if words else content
+
+
+def _dumped(value: Mapping[str, Any]) -> str:
+    # PyYAML folds long strings over several lines unless the width is beyond them.
+    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=10**9).rstrip("\n")

@@ -1,0 +1,122 @@
+"""Reading plans: YAML with its mistakes explained, by file, line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwiz import plan as plans
+from trainwiz.errors import PlanError, UsageError
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.render import PLAN_FILE
+
+
+def find(folder: str | Path) -> Path:
+    """The plan of a project: `folder/trainwiz.yaml`, or `folder` itself where it is a file. Raises `UsageError`."""
+    path = Path(folder)
+    if path.is_file():
+        return path
+    if (path / PLAN_FILE).is_file():
+        return path / PLAN_FILE
+    if not path.exists():
+        raise UsageError(
+            say("there is no folder {folder}", folder=path),
+            say("`trainwiz init {folder}` makes a project there", folder=path),
+        )
+    raise UsageError(
+        say("{folder} holds no {file}, so it is not a project", folder=path, file=PLAN_FILE),
+        say("go into a project's folder or name it, or make one: trainwiz init {folder}", folder=path),
+    )
+
+
+def read(path: str | Path) -> Plan:
+    """The plan in a file. Raises `UsageError` where it is not YAML, `PlanError` naming every wrong value."""
+    source = str(path)
+    values, lines = read_yaml(path)
+    try:
+        return plans.parse(values, source)
+    except PlanError as error:
+        raise PlanError([_located(problem, lines) for problem in error.problems], source) from None
+
+
+def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """A file's values, and the line of each dotted key. Raises `UsageError` for everything that is not a mapping."""
+    source, text = str(path), _text(Path(path))
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode):
+            raise UsageError(
+                say(
+                    "{file} must hold keys with values, like `seed: 42`; it holds {kind}", file=source, kind=_kind(node)
+                )
+            )
+        lines = dict(_key_lines(node, "", source))
+        values: dict[str, Any] = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, source) from None
+    except yaml.reader.ReaderError as error:
+        raise UsageError(
+            say("{file}: character {position} is a control character", file=source, position=error.position)
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(say("{file}: {problem}", file=source, problem=str(error))) from None
+    return values, lines
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            say("{file} is not UTF-8 text: byte {position} is {byte}",
+                file=path, position=error.start, byte=f"0x{error.object[error.start]:02x}"),
+            say("save it as UTF-8"),
+        ) from None  # fmt: skip
+    except OSError as error:
+        raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
+
+
+def _key_lines(node: yaml.MappingNode, prefix: str, source: str) -> Iterator[tuple[str, int]]:
+    seen: dict[Hashable, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in seen:
+                raise UsageError(
+                    say("{file}: {key} stands twice, in lines {first} and {second}",
+                        file=source, key=f"{prefix}{key.value}", first=seen[key.value], second=line),
+                    say("delete one of them"),
+                )  # fmt: skip
+            seen[key.value] = line
+            yield f"{prefix}{key.value}", line
+            if isinstance(value, yaml.MappingNode):
+                yield from _key_lines(value, f"{prefix}{key.value}.", source)
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> UsageError:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    if error.problem and "'\\t'" in error.problem:
+        message = say(
+            "{file}:{line}:{column}: a tab; YAML is indented with spaces", file=source, line=line, column=column
+        )
+        return UsageError(message, say("replace the tab by two spaces"))
+    return UsageError(
+        say("{file}:{line}:{column}: this is not YAML: {problem}",
+            file=source, line=line, column=column, problem=error.problem or error.context)
+    )  # fmt: skip
+
+
+def _located(problem: Message, lines: dict[str, int]) -> Message:
+    line = lines.get(str(problem.values.get("key")))
+    return say("line {line}: {problem}", line=line, problem=problem) if line else problem
+
+
+def _kind(node: yaml.Node | None) -> Message:
+    if node is None:
+        return say("nothing")
+    return say("a list") if isinstance(node, yaml.SequenceNode) else say("one value")
