@@ -21,6 +21,7 @@ CORE = {
     "findings": {"machine", "plan", "project", "estimate", "message"},
     "rules": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors"},
     # accelerate.yaml is the settings of a launch written down, and the README shows the commands.
+    "checkup": {"machine", "findings", "rules", "message"},
     "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
     "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},

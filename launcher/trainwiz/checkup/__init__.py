@@ -1,0 +1,33 @@
+"""What a machine's facts mean for a training: one line each, good or not, and what to type. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from trainwiz.checkup import building, devices, network, packages, storage
+from trainwiz.checkup.line import Line
+from trainwiz.checkup.surroundings import Surroundings
+from trainwiz.findings import Finding
+from trainwiz.machine import Machine
+
+__all__ = ["Line", "Surroundings", "checkup"]
+
+
+def checkup(
+    machine: Machine, around: Surroundings | None = None, findings: Iterable[Finding] = ()
+) -> tuple[tuple[Line, ...], tuple[Finding, ...]]:
+    """The lines of `trainwiz doctor`, and those findings that no line speaks of.
+
+    A rule that judges what a line shows has the word: its finding takes the place of the line's own, so that nothing
+    is said twice. Without `around` (a machine read from a file) only the machine's own lines appear.
+    """
+    lines = [*packages.lines(machine), *devices.lines(machine), *storage.lines(machine, around)]
+    lines += [*building.lines(machine, around), *network.lines(machine, around)]
+    left = list(findings)
+    for at, line in enumerate(lines):
+        for finding in [f for f in left if f.rule in line.rules]:
+            left.remove(finding)
+            fix = finding.fix.message if finding.fix else None
+            lines[at] = dataclasses.replace(line, found=finding.message, level=finding.level, fix=fix)
+    return tuple(lines), tuple(left)

@@ -1,0 +1,217 @@
+"""GPUs, what fills them, and whether driver, CUDA and torch agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trainwiz.checkup.line import Line, joined, size
+from trainwiz.findings import Level
+from trainwiz.machine import Gpu, Interpreter, Machine
+from trainwiz.message import Message, say
+from trainwiz.rules.versions import parts
+
+FILLED = 0.1
+"""Share of a GPU that is normal to be in use: the driver reserves 1–3 %, a desktop takes some hundred MiB."""
+
+P2P_DRIVER = "550.40.07"
+"""From this driver on several RTX 40 work together; before it accelerate stops unless P2P and IB are switched off.
+
+Source: `check_cuda_p2p_ib_support` in accelerate/utils/environment.py (1.15).
+"""
+
+
+def lines(machine: Machine) -> Iterator[Line]:
+    """GPUs, driver, the agreement with torch, precision and collectives."""
+    yield _gpus(machine)
+    yield from (_filled(machine, gpu) for gpu in machine.gpus if gpu.used_bytes > FILLED * gpu.memory_bytes)
+    yield from _peculiar(machine)
+    if machine.driver_version:
+        yield _driver(machine)
+    interpreter = machine.interpreter
+    if interpreter is None or interpreter.error or not interpreter.version("torch"):
+        return
+    if machine.gpus:
+        yield _agreement(machine, interpreter)
+    yield _precision(interpreter)
+    yield _collectives(machine, interpreter)
+
+
+def _gpus(machine: Machine) -> Line:
+    title = say("GPUs")
+    failed = next((p.detail for p in machine.problems if p.probe == "gpus"), None)
+    if failed and not machine.gpus:
+        found = say("NVIDIA's library fails: {problem}", problem=failed)
+        fix = say("type: nvidia-smi; after a driver update restart the machine, in a container use --gpus all")
+        return Line(subject="gpus", title=title, found=found, level=Level.ERROR, fix=fix)
+    if not machine.gpus and machine.hidden_gpus:
+        found = say("none visible; CUDA_VISIBLE_DEVICES hides: {n}", n=machine.hidden_gpus)
+        return Line(
+            subject="gpus", title=title, found=found, level=Level.WARNING, fix=say("unset CUDA_VISIBLE_DEVICES")
+        )
+    if not machine.gpus:
+        return Line(subject="gpus", title=title, found=say("none; training runs on CPU ranks"))
+    found: Message | str = joined(_kind(gpu, n) for gpu, n in _kinds(machine.gpus))
+    if machine.hidden_gpus:
+        found = say("{found}; CUDA_VISIBLE_DEVICES hides: {n}", found=found, n=machine.hidden_gpus)
+    if failed:
+        found = say("{found}; failing: {problem}", found=found, problem=failed)
+    return Line(subject="gpus", title=title, found=found, level=Level.ERROR if failed else None)
+
+
+def _kinds(gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, int]]:
+    counts = Counter((gpu.name, gpu.memory_bytes, gpu.compute_capability) for gpu in gpus)
+    first = {(gpu.name, gpu.memory_bytes, gpu.compute_capability): gpu for gpu in reversed(gpus)}
+    return [(first[kind], n) for kind, n in counts.items()]
+
+
+def _kind(gpu: Gpu, n: int) -> Message:
+    memory = size(gpu.memory_bytes)
+    if gpu.compute_capability is None:
+        return say("{n} × {name} ({memory})", n=n, name=gpu.name, memory=memory)
+    capability = ".".join(map(str, gpu.compute_capability))
+    return say(
+        "{n} × {name} ({memory}, compute capability {capability})",
+        n=n, name=gpu.name, memory=memory, capability=capability,
+    )  # fmt: skip
+
+
+def _filled(machine: Machine, gpu: Gpu) -> Line:
+    found = say("{used} of {total} in use", used=size(gpu.used_bytes), total=size(gpu.memory_bytes))
+    fix = say("see who: nvidia-smi")
+    if gpu.processes:
+        users = joined(
+            say("{name} (pid {pid}, {used})", name=p.name or "?", pid=p.pid, used=size(p.used_bytes or 0))
+            for p in gpu.processes
+        )
+        found = say("{found} by {users}", found=found, users=users)
+    others = ",".join(str(g.index) for g in machine.gpus if g.used_bytes <= FILLED * g.memory_bytes)
+    if others:
+        fix = say("end it, or leave the GPU out: export CUDA_VISIBLE_DEVICES={others}", others=others)
+    title = say("GPU {index}", index=gpu.index)
+    return Line(subject=f"gpu{gpu.index}", title=title, found=found, level=Level.WARNING, fix=fix)
+
+
+def _peculiar(machine: Machine) -> Iterator[Line]:
+    if len(_kinds(machine.gpus)) > 1:
+        yield Line(
+            subject="gpu_kinds",
+            title=say("mixed GPUs"),
+            found=say("the slowest and the smallest set the pace, and CUDA orders them otherwise than nvidia-smi"),
+            level=Level.WARNING,
+            fix=say("export CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES with those of one kind"),
+        )
+    if any(gpu.mig for gpu in machine.gpus):
+        yield Line(
+            subject="mig",
+            title="MIG",
+            found=say("partitioned GPUs: {gpus}; a process sees one partition, and NCCL cannot join them",
+                gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig)),
+            level=Level.WARNING,
+            fix=say("train with one rank, or switch it off: nvidia-smi -mig 0"),
+        )  # fmt: skip
+    old = machine.driver_version is not None and parts(machine.driver_version) < parts(P2P_DRIVER)
+    if len(machine.gpus) > 1 and old and any("RTX 40" in gpu.name for gpu in machine.gpus):
+        yield Line(
+            subject="p2p",
+            title="P2P",
+            found=say("several RTX 40 with driver {driver}; accelerate stops below {wanted} unless P2P and IB are off",
+                driver=machine.driver_version, wanted=P2P_DRIVER),
+            level=Level.WARNING,
+            fix=say("update the driver, or: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"),
+        )  # fmt: skip
+
+
+def _driver(machine: Machine) -> Line:
+    found = say("{driver}, serves CUDA {cuda}", driver=machine.driver_version, cuda=machine.cuda_driver_version or "?")
+    return Line(subject="driver", title=say("driver"), found=found)
+
+
+def _agreement(machine: Machine, interpreter: Interpreter) -> Line:
+    title = say("torch and GPUs")
+    problem, fix = _disagreement(machine, interpreter)
+    if problem:
+        return Line(subject="agreement", title=title, found=problem, level=Level.ERROR, fix=fix)
+    seen, there = interpreter.torch_gpus, len(machine.gpus)
+    if seen is not None and seen < there and not any(gpu.mig for gpu in machine.gpus):
+        found = say("torch sees GPUs: {seen} of {there}", seen=seen, there=there)
+        fix = say("look at CUDA_VISIBLE_DEVICES, and: {python} -c 'import torch; torch.cuda.init()'",
+            python=interpreter.python)  # fmt: skip
+        return Line(subject="agreement", title=title, found=found, level=Level.WARNING, fix=fix)
+    found = say("torch sees GPUs: {seen} of {there}; its kernels fit them", seen=seen, there=there)
+    return Line(subject="agreement", title=title, found=found)
+
+
+def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message | None, Message | None]:
+    install = say("{python} -m pip install torch --index-url https://download.pytorch.org/whl/{build}",
+        python=interpreter.python, build=_build(machine.cuda_driver_version))  # fmt: skip
+    version, build, driver = interpreter.version("torch"), interpreter.cuda_build, machine.cuda_driver_version
+    if build is None:
+        if "rocm" in str(version):
+            return None, None
+        return say("there are GPUs, but torch {version} was built without CUDA", version=version), install
+    # Within a major version CUDA runs on older drivers: https://docs.nvidia.com/deploy/cuda-compatibility/
+    if driver and parts(build)[:1] > parts(driver)[:1]:
+        return say("torch was built for CUDA {build}, the driver serves {driver}", build=build, driver=driver), install
+    unfit = next((gpu for gpu in machine.gpus if not _fits(gpu, interpreter.arch_list)), None)
+    if unfit and unfit.compute_capability:
+        return say("torch {version} has no kernels for {gpu} (compute capability {capability}), only for {known}",
+            version=version, gpu=unfit.name, capability=".".join(map(str, unfit.compute_capability)),
+            known=" ".join(interpreter.arch_list)), install  # fmt: skip
+    if not interpreter.torch_gpus:
+        error = interpreter.cuda_error or say("no reason given")
+        return say("torch sees none of the GPUs: {error}", error=error), say(
+            "{python} -c 'import torch; torch.cuda.init()' says more", python=interpreter.python
+        )
+    return None, None
+
+
+def _fits(gpu: Gpu, arch_list: tuple[str, ...]) -> bool:
+    """Whether compiled kernels, or PTX to compile on the spot, exist for the GPU; unknown counts as yes.
+
+    A kernel for X.Y runs on X.Z with Z ≥ Y, PTX on anything newer:
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
+    """
+    if not arch_list or gpu.compute_capability is None:
+        return True
+    for arch in arch_list:
+        kind, _, number = arch.partition("_")
+        digits = number.rstrip("af")  # sm_90a, sm_120f: for that chip or family
+        if not digits.isdigit():
+            return True
+        known = (int(digits[:-1]), int(digits[-1]))
+        if kind == "compute" and gpu.compute_capability >= known:
+            return True
+        if gpu.compute_capability[0] == known[0] and gpu.compute_capability[1] >= known[1]:
+            return True
+    return False
+
+
+def _build(driver: str | None) -> str:
+    """The name of PyTorch's package index for a driver; cu126 still serves Volta and Turing."""
+    major = parts(driver or "12")[0]
+    return "cu130" if major >= 13 else "cu126" if major == 12 else "cu118"
+
+
+def _precision(interpreter: Interpreter) -> Line:
+    formats = [name for name, has in (("bf16", interpreter.bf16), ("fp8", interpreter.fp8)) if has]
+    if interpreter.torch_gpus:
+        formats.insert(0, "fp16")
+    return Line(subject="precision", title=say("precision"), found=joined(["fp32", *formats]))
+
+
+def _collectives(machine: Machine, interpreter: Interpreter) -> Line:
+    title = say("collectives")
+    have = interpreter.backends
+    if machine.gpus and interpreter.cuda_build and "nccl" not in have:
+        return Line(
+            subject="collectives", title=title, found=say("no NCCL in this torch; several GPUs cannot train together"),
+            level=Level.ERROR if len(machine.gpus) > 1 else Level.HINT, fix=say("install torch from pytorch.org"),
+        )  # fmt: skip
+    if not have:
+        return Line(
+            subject="collectives", title=title, found=say("neither NCCL nor gloo in this torch"), level=Level.WARNING,
+            fix=say("install torch from pytorch.org"),
+        )  # fmt: skip
+    named = [say("NCCL {version}", version=interpreter.nccl_version or "?") if b == "nccl" else b for b in have]
+    return Line(subject="collectives", title=title, found=joined(named))

@@ -1,0 +1,74 @@
+"""Pairs of versions that install together and do not work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwiz.findings import Level
+from trainwiz.machine import Interpreter
+from trainwiz.message import Message, say
+from trainwiz.rules.versions import parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two packages, each from a version on (`at_least`) or up to one (`below`), what happens, and the way out."""
+
+    first: str
+    second: str
+    first_below: str | None = None
+    first_at_least: str | None = None
+    second_below: str | None = None
+    second_at_least: str | None = None
+    message: Message
+    requirement: str
+    level: Level
+    source: str
+
+    def meets(self, interpreter: Interpreter) -> bool:
+        """Whether both are installed in the bad versions."""
+        return _within(interpreter.version(self.first), self.first_at_least, self.first_below) and _within(
+            interpreter.version(self.second), self.second_at_least, self.second_below
+        )
+
+
+KNOWN_BAD = (
+    Pair(
+        first="deepspeed", first_below="0.14.1", second="torch", second_at_least="2.4",
+        message=say("`import deepspeed` fails: cannot import name 'log' from torch.distributed.elastic"),
+        requirement="deepspeed>=0.16", level=Level.ERROR,
+        source="https://github.com/deepspeedai/DeepSpeed/issues/5337",
+    ),
+    Pair(
+        first="deepspeed", first_below="0.16", second="torch", second_at_least="2.6",
+        message=say("a ZeRO checkpoint cannot be loaded again: torch.load refuses it (weights_only is now True)"),
+        requirement="deepspeed>=0.16", level=Level.WARNING,
+        # 0.16.0's torch_checkpoint_engine.py passes weights_only=False, 0.15.4's does not.
+        source="https://github.com/pytorch/pytorch/pull/137602",
+    ),
+    Pair(
+        first="torch", first_below="2.6", second="transformers", second_at_least="4.52",
+        message=say("transformers refuses weights in .bin files below torch 2.6; only safetensors load"),
+        requirement="torch>=2.6", level=Level.WARNING,
+        source="https://nvd.nist.gov/vuln/detail/CVE-2025-32434; https://github.com/hiyouga/LlamaFactory/issues/8379",
+    ),
+    Pair(
+        first="numpy", first_at_least="2", second="torch", second_below="2.3",
+        message=say("this torch was compiled for NumPy 1 and fails when it meets an array of NumPy 2"),
+        requirement="numpy<2", level=Level.ERROR,
+        source="https://github.com/numpy/numpy/issues/26191",
+    ),
+)  # fmt: skip
+"""Each seen in the source named, none guessed."""
+
+
+def known_bad(interpreter: Interpreter) -> Iterator[Pair]:
+    """The pairs that are installed here."""
+    return (pair for pair in KNOWN_BAD if pair.meets(interpreter))
+
+
+def _within(version: str | None, at_least: str | None, below: str | None) -> bool:
+    if version is None:
+        return False
+    return (at_least is None or parts(version) >= parts(at_least)) and (below is None or parts(version) < parts(below))

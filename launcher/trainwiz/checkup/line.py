@@ -1,0 +1,44 @@
+"""One line of a checkup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainwiz.findings import Level
+from trainwiz.message import Message, say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What was found about a subject; `level` None is good. `fix` is what to type.
+
+    A plain string is data, the same in every language. `subject` is its stable name in JSON. `rules` are the ids of
+    the rules that judge the same thing.
+    """
+
+    subject: str
+    title: Message | str
+    found: Message | str
+    level: Level | None = None
+    fix: Message | None = None
+    rules: tuple[str, ...] = ()
+
+
+def size(count: int) -> str:
+    """Bytes for people: `79.6 GiB`."""
+    amount = float(count)
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(amount) >= 1024 and len(units) > 1:
+        amount /= 1024
+        del units[0]
+    unit = units[0]
+    return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
+
+
+def joined(parts: Iterable[Message | str]) -> Message | str:
+    """The parts as a list with commas."""
+    first, *others = list(parts) or [say("none")]
+    for other in others:
+        first = say("{before}, {it}", before=first, it=other)
+    return first
