@@ -12,18 +12,25 @@ from dataclasses import dataclass
 class DataFacts:
     """One data set as the plan names it. `kind`: embedded, file, folder, hub or missing.
 
-    `detail` says why it is missing. `samples` counts what the task would make of it, where that is cheap to know.
+    `detail` says why it cannot be used, empty where nothing speaks against it. `samples` counts what the task would
+    make of it, where that is cheap to know; `samples_at_most` bounds it where only the bytes are known. `cached`:
+    whether a hub id lies in the local cache.
     """
 
     name: str
     kind: str
     samples: int | None = None
+    samples_at_most: int | None = None
     detail: str = ""
+    cached: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """The model as the plan names it. `kind`: preset, folder, hub or missing."""
+    """The model as the plan names it. `kind`: preset, folder, hub or missing.
+
+    `max_positions` is set only where a longer sequence fails: for models that learn their positions.
+    """
 
     name: str
     kind: str
@@ -31,7 +38,9 @@ class ModelFacts:
     hidden_size: int | None = None
     num_layers: int | None = None
     vocab_size: int | None = None
+    max_positions: int | None = None
     detail: str = ""
+    cached: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +51,8 @@ class Project:
     train: DataFacts | None = None
     eval: DataFacts | None = None
     model: ModelFacts | None = None
+    offline: bool = False
+    """The environment forbids to ask the hub (HF_HUB_OFFLINE)."""
     missing_files: tuple[str, ...] = ()
     changed_files: tuple[str, ...] = ()
     """Generated files that differ from what was generated."""

@@ -1,0 +1,178 @@
+"""Data and model: whether they are there, and of use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz import vocabulary
+from trainwiz.findings import Fix, Level, Violation, rule
+from trainwiz.machine import Machine
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.rules.sizes import gib
+
+PREFETCHED = 2
+"""Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
+BYTES_PER_TOKEN = 16
+"""Inputs and labels as int64."""
+
+
+@rule("TW511", level=Level.ERROR, field="data.train")
+def data_is_found(project: Project) -> Iterator[Violation]:
+    """The data that the plan names is there.
+
+    Without it: every rank starts, imports torch, and ends with `FileNotFoundError` or a long answer from the hub.
+    Why: paths are relative to the project's folder, and `~` is not expanded; a hub id has the form organisation/name.
+    Instead: an absolute path, or one that starts in the project's folder.
+    Source: the generated task.py
+    """
+    for key, data in _named(project):
+        if data.kind == "missing":
+            yield Violation(
+                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+                Fix(message=say("name a .txt or .jsonl file, a folder of them, a hub id (organisation/name), "
+                                "or {embedded}", embedded=vocabulary.EMBEDDED)),
+                where=key,
+            )  # fmt: skip
+
+
+@rule("TW512", level=Level.ERROR, field="data.train")
+def data_is_readable(project: Project) -> Iterator[Violation]:
+    """A data file holds text in the form that its name promises.
+
+    Without it: task.py ends with `not a JSON object with a "text"` or a UnicodeDecodeError, on every rank at once.
+    Why: .jsonl means one JSON object with a "text" per line; .txt means UTF-8.
+    Instead: convert the file; in task.py the function file_documents is where another form would be read.
+    Source: the generated task.py
+    """
+    for key, data in _named(project):
+        if data.kind in ("file", "folder") and data.detail:
+            yield Violation(
+                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+                Fix(message=say('a .jsonl file needs a JSON object with a "text" per line, a .txt file UTF-8')),
+                where=key,
+            )
+
+
+@rule("TW513", level=Level.ERROR, field="model.name")
+def model_is_found(project: Project) -> Iterator[Violation]:
+    """The model that the plan names is there.
+
+    Without it: `OSError: … is not a local folder and is not a valid model identifier`, on every rank, after the data
+    was read.
+    Why: a name is a preset of trainwiz, a local folder with a config.json, or a hub id of the form organisation/name.
+    Instead: name one of these. A preset without published weights trains from scratch only.
+    Source: https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
+    """
+    model = project.model
+    if model and model.kind == "missing":
+        yield Violation(
+            say("model.name: {name}: {detail}", name=model.name, detail=model.detail),
+            Fix(message=say("name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)",
+                            presets=", ".join(vocabulary.MODEL_PRESETS))),
+        )  # fmt: skip
+
+
+@rule("TW514", level=Level.ERROR, field="model.name")
+def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
+    """Offline, everything from the hub is in the cache already.
+
+    Without it: `LocalEntryNotFoundError`, or `Couldn't find … and outgoing traffic is disabled`, on every rank.
+    Why: HF_HUB_OFFLINE is set, so nothing is downloaded.
+    Instead: download it where there is a network: `hf download ID`, with the same HF_HOME.
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
+    """
+    named: list[tuple[str, DataFacts | ModelFacts]] = [*_named(project)]
+    if project.model:
+        named.append(("model.name", project.model))
+    for key, facts in named:
+        if project.offline and facts.kind == "hub" and facts.cached is False:
+            command = f"hf download {'--repo-type dataset ' if key.startswith('data.') else ''}{facts.name}"
+            yield Violation(
+                say("{key}: {name} is not in the local cache, and HF_HUB_OFFLINE is set", key=key, name=facts.name),
+                Fix(message=say("where there is a network, type: {command}", command=command)),
+                where=key,
+            )
+
+
+@rule("TW515", level=Level.ERROR, field="data.train")
+def data_is_not_empty(project: Project) -> Iterator[Violation]:
+    """The data makes at least one sample.
+
+    Without it: task.py ends with `no text to train on`.
+    Why: an empty file, or a folder without .txt and .jsonl files.
+    Instead: name the folder that holds the files.
+    Source: the generated task.py
+    """
+    for key, data in _named(project):
+        if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
+            yield Violation(
+                say("{key}: {name} holds no text", key=key, name=data.name),
+                Fix(message=say("name a .txt or .jsonl file with text in it, or a folder of them")),
+                where=key,
+            )
+
+
+@rule("TW516", level=Level.HINT, field="data.eval")
+def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
+    """The training is evaluated on data that it does not train on.
+
+    Without it: a falling loss may be memorizing; nobody sees when to stop.
+    Why: data.eval is empty.
+    Instead: keep a few percent of the data apart, and name them in data.eval.
+    Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
+    """
+    if plan.data.eval is None:
+        yield Violation(
+            say("data.eval is empty: only the training loss is seen"),
+            Fix(message=say("set data.eval to a held-out set")),
+        )
+
+
+@rule("TW517", level=Level.WARNING, field="data.eval")
+def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
+    """Evaluation data is not the training data.
+
+    Without it: the evaluation loss falls with the training loss, whatever the model has learned.
+    Why: the same file is named twice. (The embedded text and hub data sets are split by their loaders.)
+    Instead: split the file, or leave data.eval empty.
+    Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
+    """
+    same = project.train and plan.data.train == plan.data.eval
+    if same and project.train and project.train.kind in ("file", "folder"):
+        yield Violation(
+            say("data.eval and data.train are both {name}", name=plan.data.eval),
+            Fix(message=say("name a held-out file in data.eval, or leave it empty"), changes={"data.eval": None}),
+        )
+
+
+@rule("TW518", level=Level.ERROR, field="data.num_workers")
+def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """/dev/shm has room for the batches that the data workers hold ready.
+
+    Without it: `RuntimeError: DataLoader worker (pid …) is killed by signal: Bus error`, often only minutes into
+    the run.
+    Why: workers hand batches over in shared memory, two each. Docker gives a container 64 MB of it.
+    Instead: start the container with `--shm-size 8g` or `--ipc=host`, or use fewer workers.
+    Source: https://pytorch.org/docs/stable/multiprocessing.html; https://docs.docker.com/engine/containers/run/
+    """
+    workers = plan.data.num_workers * plan.machine.ranks_per_machine
+    if workers == 0 or machine.shm is None or plan.task != "causal_lm":
+        return
+    need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
+    have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
+    if need > have:
+        yield Violation(
+            say("{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {have} GiB",
+                workers=workers, need=gib(need), have=gib(have)),
+            Fix(message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
+                changes={"data.num_workers": 0}),
+        )  # fmt: skip
+
+
+def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:
+    if project.train:
+        yield "data.train", project.train
+    if project.eval:
+        yield "data.eval", project.eval

@@ -1,0 +1,25 @@
+"""Sizes as people read them, and how long a training is in updates."""
+
+from __future__ import annotations
+
+from trainwiz.plan import Plan
+from trainwiz.project import Project
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes in GiB: one decimal from 1 GiB on, two below."""
+    gigabytes = size_bytes / 2**30
+    return f"{gigabytes:.1f}" if gigabytes >= 1 else f"{gigabytes:.2f}"
+
+
+def total_updates(plan: Plan, project: Project | None = None) -> int | None:
+    """Optimizer updates of the whole training; None where the number of samples decides and is unknown.
+
+    An epoch is `ceil(samples / real batch)` updates: the generated loop fills the last real batch up.
+    """
+    if plan.schedule.train_strategy == "steps":
+        return plan.schedule.n_steps
+    samples = project.train.samples if project and project.train else None
+    if samples is None or plan.schedule.n_epochs is None:
+        return None
+    return plan.schedule.n_epochs * -(-samples // plan.batch.real_batch_size)

@@ -1,0 +1,20 @@
+"""Version numbers that can be compared, and the line that installs a package."""
+
+from __future__ import annotations
+
+import re
+
+from trainwiz.findings import Fix
+from trainwiz.message import say
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: `2.13.0+cpu` → (2, 13, 0)."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(n) for n in found.group().split(".")) if found else ()
+
+
+def install(python: str, *requirements: str) -> Fix:
+    """What to type so that an interpreter has the packages."""
+    wanted = " ".join(f"'{r}'" for r in requirements)
+    return Fix(message=say("type: {python} -m pip install {packages}", python=python, packages=wanted))
