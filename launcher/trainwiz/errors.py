@@ -37,15 +37,19 @@ class UsageError(TrainwizError):
 
 
 class PlanError(UsageError):
-    """Keys of a plan are wrong. `problems` names each one; all are reported together."""
+    """Keys of a plan are wrong. `problems` names each one; all are reported together, under `head` if there is one."""
 
-    def __init__(self, problems: Sequence[Message], source: str = "") -> None:
-        head = (
-            say("{source}: the plan has {n} wrong value(s)", source=source, n=len(problems))
-            if source
-            else say("the plan has {n} wrong value(s)", n=len(problems))
-        )
-        super().__init__(head)
+    def __init__(
+        self,
+        problems: Sequence[Message],
+        source: str = "",
+        *,
+        head: Message | None = None,
+        remedy: Message | None = None,
+    ) -> None:
+        if head is None and source:
+            head = say("{source}: the plan has {n} wrong value(s)", source=source, n=len(problems))
+        super().__init__(head or say("the plan has {n} wrong value(s)", n=len(problems)), remedy)
         self.problems = tuple(problems)
         self.source = source
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
+from trainwiz.cli import init
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -33,3 +34,6 @@ def _everywhere(
     version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
 ) -> None:
     """Options that stand before every command; `lang` was already read in `main`."""
+
+
+app.command("init", help=t("Ask about task, model, machine and batch; check the answers; write a project."))(init.init)

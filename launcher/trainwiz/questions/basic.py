@@ -17,7 +17,7 @@ BASIC: tuple[Question, ...] = (
         key="task",
         gate="basic",
         prompt=say("Task"),
-        default="causal_lm",
+        first=("causal_lm", say("the usual case")),
         choices=(
             Choice(value="causal_lm", label=say("a language model that predicts the next token")),
             Choice(value="custom", label=say("your own Dataset and Module; starts from a small regression")),
@@ -32,7 +32,6 @@ BASIC: tuple[Question, ...] = (
         key="model.name",
         gate="basic",
         prompt=say("Model: tiny, gpt2-124m, llama-1b, a local folder, or a hub id"),
-        default="tiny",
         when=trains_text,
         help=say(
             "Which model. tiny (0.9 million parameters, bytes instead of a tokenizer) trains on a CPU within a minute "
@@ -45,7 +44,6 @@ BASIC: tuple[Question, ...] = (
         key="data.train",
         gate="basic",
         prompt=say("Training data: embedded, a .txt or .jsonl file, a folder of them, or a hub id"),
-        default="embedded",
         when=trains_text,
         help=say(
             "What to train on. embedded is real English text that every Python carries (the language reference): "
@@ -59,6 +57,7 @@ BASIC: tuple[Question, ...] = (
         sets=("machine.device", "machine.num_processes"),
         reader=forms.read_machine,
         shower=forms.show_machine,
+        prompter=forms.machine_prompt,
         prompt=say("Devices and ranks"),
         help=say(
             "How many processes train together over all machines, and on what: one rank per GPU (4, or cuda 4), or "

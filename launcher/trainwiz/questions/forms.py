@@ -37,8 +37,18 @@ def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
 
 
 def show_machine(values: Values) -> str:
-    """The number of ranks with their device."""
-    return f"{values['machine.device']} {values['machine.num_processes']}"
+    """The number of ranks; what they run on stands in the question."""
+    return str(values["machine.num_processes"])
+
+
+def machine_prompt(values: Values) -> Message:
+    """What the ranks run on."""
+    match values.get("machine.device"):
+        case "cuda":
+            return say("GPUs, one rank each")
+        case "cpu":
+            return say("CPU ranks")
+    return say("Ranks on {device}", device=values.get("machine.device"))
 
 
 def read_batch(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
@@ -58,6 +68,8 @@ def show_batch(values: Values) -> str:
 def read_strategy(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
     """`ddp`, `zero2`, `zero3+offload`: the kind, the stage, and what is offloaded to host memory."""
     name, _, extra = typed.replace(" ", "").lower().partition("+")
+    if name == "deepspeed" and not extra:
+        return {"strategy.kind": name}
     if extra not in ("", "offload") or (f"{name}+{extra}" if extra else name) not in STRATEGIES:
         return say("strategy.kind: {typed} is not one of {legal}", typed=repr(typed), legal=", ".join(STRATEGIES))
     if not name.startswith("zero"):

@@ -25,9 +25,9 @@ class Question:
     """One question.
 
     `key` names it; where it settles several keys, `sets` lists them, `read` turns a typed answer into a text per key
-    (or a message that says what is wrong with it), and `show` turns the values back into what one would type. `default`
-    is set only where it is known before anything else is; all others come from `decide`. An empty `choices` means
-    free text.
+    (or a message that says what is wrong with it), and `show` turns the values back into what one would type. `first`
+    is the default of the question that is asked before anything is known, with its reason; all others come from
+    `decide`. Empty `choices` mean free text.
     """
 
     key: str
@@ -37,9 +37,10 @@ class Question:
     choices: tuple[Choice, ...] = ()
     sets: tuple[str, ...] = ()
     when: Callable[[Values], bool] = lambda _: True
-    default: str | None = None
+    first: tuple[str, Message] | None = None
     reader: Callable[[str, Values], dict[str, str] | Message] | None = None
     shower: Callable[[Values], str] | None = None
+    prompter: Callable[[Values], Message] | None = None
 
     def __post_init__(self) -> None:
         if not self.sets:
@@ -54,6 +55,10 @@ class Question:
     def composite(self) -> bool:
         """Whether one answer settles several keys."""
         return self.reader is not None
+
+    def prompt_for(self, values: Values) -> Message:
+        """What to ask, in words that fit what is known."""
+        return self.prompter(values) if self.prompter else self.prompt
 
     def read(self, typed: str, values: Values) -> dict[str, str] | Message:
         """The text for each key that the answer settles, or what is wrong with its form."""

@@ -83,6 +83,22 @@ def write(
     return Written(**{name: tuple(paths) for name, paths in done.items()})
 
 
+def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Conflict, ...]:
+    """What `write` would have to ask about. Nothing is written. Raises `TrainwizError`."""
+    root = Path(folder)
+    remembered = _manifest(root)
+    found: list[Conflict] = []
+
+    def note(conflict: Conflict) -> Choice:
+        found.append(conflict)
+        return "keep"
+
+    for artifact in artifacts:
+        _check(root, artifact.path)
+        _outcome(root, artifact, remembered, note)
+    return tuple(found)
+
+
 def changed(folder: str | Path) -> tuple[str, ...]:
     """Generated files that were edited or are gone."""
     root = Path(folder)

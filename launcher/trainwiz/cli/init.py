@@ -1,0 +1,111 @@
+"""`trainwiz init`: answers from the command line, from files and from the person become a checked project."""
+
+# ruff: noqa: ARG001, B008 (the flags are read by name from the context; typer wants its options as defaults)
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trainwiz.language import t
+
+if TYPE_CHECKING:
+    from trainwiz.cli.writing import Resolution
+
+_KEYS = {
+    "task": "task",
+    "model": "model.name",
+    "data": "data.train",
+    "eval_data": "data.eval",
+    "device": "machine.device",
+    "num_machines": "machine.num_machines",
+    "num_processes": "machine.num_processes",
+    "real_batch_size": "batch.real_batch_size",
+    "per_device_batch_size": "batch.per_device_batch_size",
+    "sequence_length": "batch.sequence_length",
+    "precision": "precision.mixed_precision",
+    "strategy": "strategy",
+    "zero_stage": "strategy.zero_stage",
+    "steps": "schedule.n_steps",
+    "epochs": "schedule.n_epochs",
+    "learning_rate": "optimizer.learning_rate",
+    "seed": "seed",
+}
+"""What each flag of its own sets; every other key goes by --set."""
+
+
+def _flag(name: str, metavar: str, help: str) -> Any:
+    # Texts, whatever the key's type: the plan's own messages are better than the command line's.
+    return typer.Option(None, name, metavar=metavar, help=help)
+
+
+def init(
+    ctx: typer.Context,
+    folder: str = typer.Argument(".", metavar="[DIR]", help=t("The project's folder; made where it is missing.")),
+    defaults: bool = typer.Option(False, "--defaults", help=t("Answer every open question with its default.")),
+    yes: bool = typer.Option(False, "--yes", "-y", help=t("Write without showing the review first.")),
+    set_: list[str] | None = typer.Option(
+        None, "--set", metavar="KEY=VALUE", help=t("Set any key of the plan; repeatable.")
+    ),
+    answers: str = typer.Option(None, "--answers", metavar="FILE", help=t("Answers as YAML, by the plan's keys.")),
+    resume: bool = typer.Option(False, "--resume", help=t("Go on with the answers of an interrupted init.")),
+    python: str = typer.Option(None, "--python", metavar="PATH", help=t("The Python that will run the training.")),
+    machine: str = typer.Option(None, "--machine", metavar="FILE", help=t("Plan for the machine in this file.")),
+    force: bool = typer.Option(False, "--force", help=t("Overwrite files of yours, after showing the difference.")),
+    on_conflict: str = typer.Option(
+        None, "--on-conflict", metavar="WAY", help=t("For files of yours: keep, overwrite or beside (as .new).")
+    ),
+    task: str = _flag("--task", "TASK", t("causal_lm or custom.")),
+    model: str = _flag("--model", "NAME", t("tiny, gpt2-124m, llama-1b, a folder, or a hub id.")),
+    data: str = _flag("--data", "DATA", t("embedded, a .txt or .jsonl file, a folder, or a hub id.")),
+    eval_data: str = _flag("--eval-data", "DATA", t("The same, for evaluation; null for none.")),
+    device: str = _flag("--device", "DEVICE", t("cuda or cpu.")),
+    num_machines: str = _flag("--num-machines", "N", t("Machines that train together.")),
+    num_processes: str = _flag("--num-processes", "N", t("Ranks over all machines.")),
+    real_batch_size: str = _flag("--real-batch-size", "N", t("Samples per optimizer update.")),
+    per_device_batch_size: str = _flag("--per-device-batch-size", "N", t("Samples per rank, forward and backward.")),
+    sequence_length: str = _flag("--sequence-length", "N", t("Tokens per sample.")),
+    precision: str = _flag("--precision", "FORMAT", t("no, bf16, fp16 or fp8.")),
+    strategy: str = _flag("--strategy", "NAME", t("single, ddp, zero0 to zero3, zero2+offload, zero3+offload, fsdp.")),
+    zero_stage: str = _flag("--zero-stage", "N", t("0 to 3; implies DeepSpeed.")),
+    steps: str = _flag("--steps", "N", t("Length in optimizer updates.")),
+    epochs: str = _flag("--epochs", "N", t("Length in passes over the data.")),
+    learning_rate: str = _flag("--learning-rate", "RATE", t("The highest learning rate.")),
+    seed: str = _flag("--seed", "N", t("Decides weights, data order and dropout.")),
+) -> None:
+    """Ask, check, and write a project."""
+    from trainwiz.cli.initializing import Init
+    from trainwiz.cli.writing import check_folder
+
+    target = Path(folder).expanduser()
+    check_folder(target)
+    way = _way(force, on_conflict)
+    flags = {key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None}
+    job = Init(
+        folder=target, flags=flags, assignments=set_ or (), file=answers, resume=resume, python=python,
+        machine_file=machine, defaults=defaults, yes=yes, resolution=way, terminal=_can_ask(),
+    )  # fmt: skip
+    job.run()
+
+
+def _way(force: bool, on_conflict: str | None) -> Resolution | None:
+    from trainwiz.errors import UsageError
+    from trainwiz.message import say
+
+    match on_conflict:
+        case None:
+            return "overwrite" if force else None
+        case "keep" | "overwrite" | "beside":
+            if force and on_conflict != "overwrite":
+                raise UsageError(say("--force and --on-conflict {way} contradict each other", way=on_conflict))
+            return on_conflict
+    raise UsageError(say("--on-conflict: {given} is not one of keep, overwrite, beside", given=repr(on_conflict)))
+
+
+def _can_ask() -> bool:
+    import os
+
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,154 @@
+"""From a decided plan to files: check it, render it, write it, and say what was done and what comes next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainwiz.language import current, t, text
+from trainwiz.message import say
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.decide import Decided
+    from trainwiz.store.artifacts import Conflict, Written
+
+Resolution = Literal["keep", "overwrite", "beside"]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot become a project before anything is asked. Raises `UsageError`."""
+    import os
+
+    from trainwiz.errors import UsageError
+
+    if "\0" in str(folder) or not str(folder).isprintable():
+        raise UsageError(say("{folder} is not a usable folder name", folder=repr(str(folder))))
+    if folder.is_symlink() and not folder.exists():
+        raise UsageError(say("{folder} is a link that leads nowhere", folder=folder))
+    nearest = folder.absolute()
+    try:
+        while not nearest.exists():
+            nearest = nearest.parent
+    except OSError as error:
+        raise UsageError(say("{folder}: {problem}", folder=folder, problem=error.strerror)) from None
+    if not nearest.is_dir():
+        raise UsageError(say("{path} is a file; a project needs a folder", path=nearest), say("name another folder"))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(say("no permission to write in {path}", path=nearest), say("name another folder"))
+
+
+def write(
+    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Resolution | None, ask: bool
+) -> Written:
+    """Render and write the project, then remember its answers. A conflict is resolved by `resolution`, else asked.
+
+    Raises `Refused`, with the diffs shown, where it may neither decide nor ask; nothing is written then.
+    """
+    from trainwiz import render
+    from trainwiz.plan import flat
+    from trainwiz.store import answers as store
+    from trainwiz.store import artifacts, templates
+
+    files = render.project(decided.plan, templates.load(), reasons=_reasons(decided), language=current())
+    if resolution is None and not ask:
+        _refuse(folder, artifacts.conflicts(folder, files))
+    written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution))
+    values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
+    store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
+    return written
+
+
+def report(written: Written, folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> None:
+    """The files on stdout; what was left alone, the command that does the same, and what to do next on stderr."""
+    for path in written.written:
+        console.data(str(folder / path))
+    for path in written.beside:
+        console.talk(t("{path}: yours is kept; compare it with the new one", path=folder / path), style="warning")
+    for path in written.kept:
+        console.talk(t("{path}: kept as it is", path=folder / path), style="warning")
+    for path in written.removed:
+        console.talk(t("{path}: removed, the plan no longer needs it", path=folder / path))
+    if not written.written and not written.beside:
+        console.talk(t("Nothing changed in {folder}: it already is this project.", folder=folder))
+    console.talk()
+    console.talk(t("The same without questions:"))
+    console.talk(f"  {command(folder, answers, extra)}", style="bold")
+    console.talk()
+    console.talk(t("Next:"))
+    where = shlex.quote(str(folder))
+    console.talk(t("  trainwiz launch {folder}    checks everything once more, then trains", folder=where))
+    console.talk(t("  {file}    is yours to edit; trainwiz check {folder} checks it",
+                   file=shlex.quote(str(folder / "trainwiz.yaml")), folder=where))  # fmt: skip
+
+
+def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> str:
+    """The one command line that makes the same project, fit to be pasted into a shell."""
+    argv = ["trainwiz", "init", str(folder), "--defaults", "--yes", *extra]
+    for key, value in answers.items():
+        if key != "ignore":
+            argv += ["--set", f"{key}={_typed(value)}"]
+    return shlex.join(argv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resolver:
+    folder: Path
+    resolution: Resolution | None
+
+    def __call__(self, conflict: Conflict) -> Resolution:
+        _show(self.folder, conflict)
+        if self.resolution:
+            return self.resolution
+        from trainwiz.wizard import Action, Asked, ask
+
+        choices = (
+            ("keep", t("keep      leave the file as it is")),
+            ("overwrite", t("overwrite take the new one; yours is lost")),
+            ("beside", t("beside    write the new one beside it, as {name}.new", name=conflict.path)),
+        )
+        while True:
+            reply = ask(
+                Asked(prompt=conflict.path, default="keep", reason=t("nothing of yours is lost"), choices=choices)
+            )
+            if reply.action is None:
+                return reply.value or "keep"  # type: ignore[return-value]
+            if reply.action is Action.HELP:
+                console.talk(t("The lines above with - are in your file, those with + in the new one."))
+
+
+def _show(folder: Path, conflict: Conflict) -> None:
+    """A file that differs from what would be written, as a diff."""
+    path = folder / conflict.path
+    words = t("{path} was not made by trainwiz:", path=path) if conflict.foreign else t("{path} was edited:", path=path)
+    console.talk(words, style="warning")
+    for line in conflict.diff.splitlines():
+        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+
+
+def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
+    if not conflicts:
+        return
+    from trainwiz.errors import Refused
+
+    for conflict in conflicts:
+        _show(folder, conflict)
+    raise Refused(
+        say("files with something of yours in them: {files}; nothing was written",
+            files=", ".join(c.path for c in conflicts)),
+        say("add --on-conflict beside (new ones as .new), --on-conflict keep, or --force to overwrite them"),
+    )  # fmt: skip
+
+
+def _reasons(decided: Decided) -> dict[str, str]:
+    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
+    return {key: f"{kinds[source.kind]}: {text(source.reason)}" for key, source in decided.sources.items()}
+
+
+def _typed(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,55 @@
+"""Earlier answers under later ones: they stay while they are legal, and fall when they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainwiz.errors import PlanError
+from trainwiz.message import Message
+
+FAMILIES: tuple[frozenset[str], ...] = (
+    frozenset({"schedule.train_strategy", "schedule.n_epochs", "schedule.n_steps"}),
+    frozenset({"strategy.kind", "strategy.zero_stage"}),
+)
+"""Keys that say one thing together: who answers one of them takes back earlier answers to the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallen:
+    """An earlier answer that no longer fits, and why."""
+
+    key: str
+    value: Any
+    problems: Sequence[Message]
+
+
+def carry(
+    firm: Mapping[str, Any], earlier: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], object]
+) -> tuple[dict[str, Any], tuple[Fallen, ...]]:
+    """Those of the earlier answers that go with the firm ones, and those that fall. `decide` raises `PlanError`."""
+    kept: dict[str, Any] = {}
+    fallen = []
+    for key, value in beneath(firm, earlier).items():
+        try:
+            decide({**firm, **kept, key: value})
+        except PlanError as error:
+            fallen.append(Fallen(key=key, value=value, problems=error.problems))
+        else:
+            kept[key] = value
+    return kept, tuple(fallen)
+
+
+def beneath(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """The lower answers without those that the upper ones replace, families included."""
+    taken = set(upper) | {key for family in FAMILIES if family & upper.keys() for key in family}
+    return {key: value for key, value in lower.items() if key not in taken}
+
+
+def stacked(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Layers of answers in one, the first of them the strongest."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        result |= beneath(result, layer)
+    return result

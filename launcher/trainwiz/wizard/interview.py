@@ -1,0 +1,197 @@
+"""Asking the table of questions: defaults, help, the way back, and answers that fall when they become illegal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.errors import PlanError
+from trainwiz.language import t, text
+from trainwiz.message import Message, say
+from trainwiz.questions import ADVANCED, BASIC, Question, Values
+from trainwiz.wizard.terminal import Action, Asked, Reply
+
+if TYPE_CHECKING:
+    from trainwiz.decide import Decided, Option
+    from trainwiz.plan import Plan
+
+GATE = "advanced"
+REVIEW = "review"
+_ORDER = (*(q.key for q in BASIC), GATE, *(q.key for q in ADVANCED), REVIEW)
+_QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
+
+
+@dataclass(kw_only=True)
+class Interview:
+    """A conversation in the making.
+
+    `fixed` came from the command line and is not asked; `answers` are the person's, by dotted key, kept when one goes
+    back. `decide` completes answers to a plan (it may wait for the machine, so it is not called before the first
+    question), `objections` says what speaks against a plan by key, `save` keeps the answers with the next step.
+    """
+
+    decide: Callable[[Mapping[str, Any]], Decided]
+    objections: Callable[[Plan], Sequence[tuple[str, Message]]]
+    save: Callable[[Mapping[str, Any], str], None]
+    ask: Callable[[Asked, Callable[[], None] | None], Reply]
+    talk: Callable[[Message | str], None]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    shown: Callable[[], None] | None = None
+    advanced: bool = False
+
+    def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
+        """Ask from one step on, up to the review or another step."""
+        if not self._applies(step, self._known_values()):
+            step = self._neighbour(step, back=False)
+        while step != until:
+            self.save(self.answers, step)
+            action = self._gate() if step == GATE else self.answer(_QUESTIONS[step])
+            step = self._neighbour(step, back=action is Action.BACK)
+        self.save(self.answers, step)
+
+    def answer(self, question: Question) -> Action | None:
+        """Ask one question until its answer is legal; `Action.BACK` if the person wants to go back instead."""
+        while True:
+            asked, values = self._asked(question)
+            reply = self.ask(asked, self._take_shown())
+            if reply.action is Action.HELP:
+                self.talk(text(question.help))
+            elif reply.action is Action.BACK:
+                return Action.BACK
+            elif reply.value in ("", asked.default) or self._accept(question, reply.value, values):
+                return None
+
+    def last_step(self) -> str:
+        """The step before the review."""
+        return self._neighbour(REVIEW, back=True)
+
+    def decided(self) -> Decided:
+        """The plan as the answers make it."""
+        return self.decide({**self.answers, **self.fixed})
+
+    def _asked(self, question: Question) -> tuple[Asked, Mapping[str, Any]]:
+        if question.first and not self.answers and not self.fixed:
+            default, reason = question.first
+            return _shown_as(question, default, reason, {}, {}), {}
+        from trainwiz.plan import flat
+
+        decided = self.decided()
+        values = flat(decided.plan)
+        sizes = {o.name: o for o in decided.options} if question.key == "strategy.kind" else {}
+        reason = decided.sources[question.key].reason
+        return _shown_as(question, question.show(values), reason, values, sizes), values
+
+    def _accept(self, question: Question, typed: str, values: Mapping[str, Any]) -> bool:
+        from trainwiz.plan import parse_value
+
+        texts = question.read(typed, values)
+        if isinstance(texts, Message):
+            return self._reject([texts])
+        new: dict[str, Any] = {}
+        problems: list[Message] = []
+        for key, value in texts.items():
+            try:
+                new[key] = parse_value(key, value)
+            except PlanError as error:
+                problems += error.problems
+        if problems:
+            return self._reject(problems)
+        return self._fit(question, new)
+
+    def _fit(self, question: Question, new: Mapping[str, Any]) -> bool:
+        """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
+        from trainwiz.decide.carrying import carry
+
+        settled: set[str] = set()
+        kept: dict[str, Any] = {}
+        for earlier in self._before(question):
+            kept |= {k: self.answers[k] for k in earlier.sets if k in self.answers and k not in question.sets}
+            settled |= set(earlier.sets)
+        kept |= new
+        try:
+            decided = self.decide({**kept, **self.fixed})
+        except PlanError as error:
+            return self._reject(error.problems)
+        against = [problem for key, problem in self.objections(decided.plan) if key in question.sets]
+        if against:
+            return self._reject(against)
+        later = {k: v for k, v in self.answers.items() if k not in settled | set(question.sets)}
+        carried, fallen = carry({**kept, **self.fixed}, later, self.decide)
+        for lost in fallen:
+            self.talk(
+                t("{key}: your earlier {value} no longer fits and is asked again", key=lost.key, value=lost.value)
+            )
+            for problem in lost.problems:
+                self.talk(f"  {text(problem)}")
+        self.answers = {**kept, **carried}
+        return True
+
+    def _gate(self) -> Action | None:
+        while True:
+            default = "yes" if self.advanced else "no"
+            choices = (("no", t("no, show me the review")), ("yes", t("yes, ask the advanced questions")))
+            asked = Asked(prompt=t("Look at the advanced settings?"), default=default,
+                          reason=t("each has a default that the review shows"), choices=choices)  # fmt: skip
+            reply = self.ask(asked, self._take_shown())
+            if reply.action is Action.BACK:
+                return Action.BACK
+            if reply.action is Action.HELP:
+                self.talk(t("Seed, evaluation, warm-up, learning rate, checkpoints, trackers, several machines."))
+                continue
+            self.advanced = (reply.value or default) == "yes"
+            return None
+
+    def _known_values(self) -> Mapping[str, Any]:
+        from trainwiz.plan import flat
+
+        return flat(self.decided().plan) if self.answers or self.fixed else {}
+
+    def _neighbour(self, step: str, *, back: bool) -> str:
+        from trainwiz.plan import flat
+
+        values = flat(self.decided().plan)
+        at = _ORDER.index(step)
+        ahead = reversed(_ORDER[:at]) if back else iter(_ORDER[at + 1 :])
+        return next((s for s in ahead if self._applies(s, values)), step)
+
+    def _applies(self, step: str, values: Mapping[str, Any]) -> bool:
+        if step in (GATE, REVIEW):
+            return True
+        question = _QUESTIONS[step]
+        if question.gate == "advanced" and not self.advanced:
+            return False
+        return question.when(values) and not set(question.sets) & self.fixed.keys()
+
+    def _before(self, question: Question) -> Iterator[Question]:
+        for step in _ORDER[: _ORDER.index(question.key)]:
+            if step in _QUESTIONS:
+                yield _QUESTIONS[step]
+
+    def _reject(self, problems: Sequence[Message]) -> bool:
+        for problem in problems:
+            self.talk(f"  ✗ {text(problem)}")
+        return False
+
+    def _take_shown(self) -> Callable[[], None] | None:
+        shown, self.shown = self.shown, None
+        return shown
+
+
+def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:
+    width = max((len(c.value) for c in question.choices), default=0)
+    lines = []
+    for choice in question.choices:
+        line = f"{choice.value:<{width}}  {text(choice.label)}"
+        if choice.value in sizes:
+            line += f"  ({text(_size(sizes[choice.value]))})"
+        lines.append((choice.value, line))
+    prompt = text(question.prompt_for(values))
+    return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines))
+
+
+def _size(option: Option) -> Message:
+    if option.fits is False:
+        return say("{size} per rank: too much", size=option.shown)
+    return say("{size} per rank", size=option.shown)

@@ -1,0 +1,63 @@
+"""The review: every value with its source, and a way to change each line before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainwiz.language import t, text
+from trainwiz.questions import question_for
+from trainwiz.wizard.interview import REVIEW, Interview
+from trainwiz.wizard.terminal import Action, Asked
+
+if TYPE_CHECKING:
+    from trainwiz.decide import Decided
+
+WRITE = "write"
+
+
+def review(interview: Interview) -> None:
+    """Show the whole plan until the person accepts it; a chosen line is asked again, and `<` goes on asking."""
+    pointed_at = WRITE
+    while True:
+        interview.save(interview.answers, REVIEW)
+        lines = rows(interview.decided())
+        reply = interview.ask(
+            Asked(
+                prompt=t("The plan: Enter writes it, or choose a line to change"),
+                default=pointed_at,
+                choices=((WRITE, t("write the project")), *lines.items()),
+            ),
+            None,
+        )
+        chosen = reply.value or pointed_at
+        if reply.action is Action.BACK:
+            interview.run(interview.last_step())
+        elif reply.action is Action.HELP:
+            interview.talk(_explained(reply.at))
+        elif chosen == WRITE:
+            return
+        else:
+            interview.answer(question_for(chosen))
+        pointed_at = WRITE if reply.action is Action.BACK else reply.at or chosen
+
+
+def rows(decided: Decided) -> Mapping[str, str]:
+    """One line per key that can be asked: the value, where it comes from, and why."""
+    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
+    shown = {}
+    for key, source in decided.sources.items():
+        try:
+            question_for(key)
+        except KeyError:
+            continue
+        value = decided.plan.get(key)
+        words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        shown[key] = f"{key:<38} {words:<14} {kinds[source.kind]}: {text(source.reason)}"
+    return shown
+
+
+def _explained(key: str) -> str:
+    if key in ("", WRITE):
+        return t("Nothing is written before you choose to. The file trainwiz.yaml can be edited later, too.")
+    return text(question_for(key).help)

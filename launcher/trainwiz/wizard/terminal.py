@@ -1,0 +1,160 @@
+"""One question on the terminal: a list to choose from, or a line to type into. The only user of questionary.
+
+Everything goes to stderr: stdout is for results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.language import t
+
+if TYPE_CHECKING:
+    from prompt_toolkit.application import Application
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from questionary import Question
+
+
+class Action(Enum):
+    """What a person can do instead of answering."""
+
+    BACK = "back"
+    HELP = "help"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question as it is shown. `choices` are (value, line) pairs; without any, a line is typed.
+
+    `default` is what Enter accepts, `reason` why it is that.
+    """
+
+    prompt: str
+    default: str
+    reason: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What was typed or chosen (empty: Enter alone), or done instead; `at` is the line that was pointed at."""
+
+    value: str = ""
+    action: Action | None = None
+    at: str = ""
+
+
+def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
+    """Ask once. `shown` is called as soon as the question is on the screen.
+
+    Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
+    """
+    question = _list(asked) if asked.choices else _line(asked)
+    _add_hint(question.application)
+    if shown:
+        _once_rendered(question.application, shown)
+    try:
+        reply = question.unsafe_ask()
+    except EOFError:
+        raise KeyboardInterrupt from None
+    return reply if isinstance(reply, Reply) else Reply(value=str(reply))
+
+
+def _line(asked: Asked) -> Question:
+    import questionary
+    from prompt_toolkit.key_binding import KeyBindings
+
+    bindings = KeyBindings()
+    _add_actions(bindings, lambda: "", typing=True)
+
+    @bindings.add("enter", eager=True)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.app.current_buffer
+        typed = buffer.text.strip()
+        if not typed:
+            buffer.text = asked.default
+        event.app.exit(result=Reply(value=typed), style="class:accepted")
+
+    return questionary.text(
+        asked.prompt, qmark=">", instruction=_default(asked), key_bindings=bindings, output=_stderr()
+    )
+
+
+def _list(asked: Asked) -> Question:
+    import questionary
+
+    values = [value for value, _ in asked.choices]
+    question = questionary.select(
+        asked.prompt,
+        choices=[questionary.Choice(line, value=value) for value, line in asked.choices],
+        default=asked.default if asked.default in values else None,
+        qmark=">",
+        pointer="»",
+        instruction=_default(asked),
+        output=_stderr(),
+    )
+    bindings: Any = question.application.key_bindings
+    _add_actions(bindings, lambda: _pointed_at(question.application), typing=False)
+    return question
+
+
+def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) -> None:
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.filters import Condition
+
+    # Inside a text, ? and < are characters like any other.
+    empty = Condition(lambda: not typing or not get_app().current_buffer.text)
+
+    def leave(event: KeyPressEvent, action: Action) -> None:
+        event.app.erase_when_done = True
+        event.app.exit(result=Reply(action=action, at=at()))
+
+    bindings.add("?", filter=empty, eager=True)(lambda event: leave(event, Action.HELP))
+    bindings.add("<", filter=empty, eager=True)(lambda event: leave(event, Action.BACK))
+    bindings.add("c-b", eager=True)(lambda event: leave(event, Action.BACK))
+
+
+def _add_hint(app: Application[Any]) -> None:
+    from prompt_toolkit.filters import is_done
+    from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
+
+    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
+    line = Window(FormattedTextControl([("class:hint", f"  {hint}")]), height=1, dont_extend_height=True)
+    app.layout = Layout(
+        HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
+        focused_element=app.layout.current_window,
+    )
+    from prompt_toolkit.styles import Style, merge_styles
+
+    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+
+
+def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:
+    def first(_: Any) -> None:
+        app.after_render -= first
+        shown()
+
+    app.after_render += first
+
+
+def _pointed_at(app: Application[Any]) -> str:
+    from questionary.prompts.common import InquirerControl
+
+    for control in app.layout.find_all_controls():
+        if isinstance(control, InquirerControl):
+            return str(control.get_pointed_at().value)
+    return ""
+
+
+def _default(asked: Asked) -> str:
+    return f"[{asked.default}: {asked.reason}]" if asked.reason else " "
+
+
+def _stderr() -> Any:
+    from prompt_toolkit.output import create_output
+
+    return create_output(stdout=sys.stderr)
