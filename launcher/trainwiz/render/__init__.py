@@ -12,7 +12,7 @@ from trainwiz.render.artifact import Artifact
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "Artifact", "project"]
+__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "Artifact", "project", "training_files"]
 
 PLAN_FILE = "trainwiz.yaml"
 
@@ -30,16 +30,22 @@ def project(
     `reasons` (dotted key → one sentence in the reader's language) become comments beside the values.
     """
     # Imported here: a command that only needs the names above must not wait for jinja2 and yaml.
-    from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file, script
+    from trainwiz.render import documents, editor, plan_file
 
-    files = [
+    return (
         Artifact(PLAN_FILE, plan_file.text(plan, reasons)),
         Artifact(plan_file.SCHEMA_FILE, plan_file.schema()),
-        Artifact(ACCELERATE_FILE, accelerate.text(plan)),
-    ]
+        *training_files(plan, templates),
+        *documents.documents(plan, templates, language=language),
+        Artifact(".vscode/launch.json", editor.text(plan)),
+    )
+
+
+def training_files(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
+    """Those files of a project that a training reads: the engine's configuration and the scripts."""
+    from trainwiz.render import accelerate, deepspeed, script
+
+    files = [Artifact(ACCELERATE_FILE, accelerate.text(plan))]
     if plan.strategy.kind == "deepspeed":
         files.append(Artifact(DEEPSPEED_FILE, deepspeed.text(plan)))
-    files += script.scripts(plan, templates)
-    files += documents.documents(plan, templates, language=language)
-    files.append(Artifact(".vscode/launch.json", editor.text(plan)))
-    return tuple(files)
+    return (*files, *script.scripts(plan, templates))

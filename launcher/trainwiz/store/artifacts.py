@@ -106,6 +106,18 @@ def changed(folder: str | Path) -> tuple[str, ...]:
     return tuple(path for path in remembered if not _is_as_generated(root, path, remembered))
 
 
+def outdated(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[str, ...]:
+    """Those artifacts that were generated before and would be generated differently now."""
+    root = Path(folder)
+    remembered = _manifest(root)
+    wanted = {a.path: _sha256(a.text.encode()) for a in artifacts}
+    return tuple(
+        path
+        for path, digest in wanted.items()
+        if remembered.get(path, digest) != digest and not _is_as_generated(root, path, wanted)
+    )
+
+
 def _outcome(root: Path, artifact: Artifact, remembered: dict[str, str], resolve: Callable[[Conflict], Choice]) -> str:
     path = root / artifact.path
     if not path.exists():

@@ -1,0 +1,129 @@
+"""A data set as the plan names it: what it is, and how many samples it makes, as far as that is cheap to know."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwiz.language import t
+from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.project import DataFacts
+from trainwiz.vocabulary import EMBEDDED
+
+SUFFIXES = (".txt", ".jsonl")
+SECONDS = 0.2
+"""After this long, a folder's size stays unknown."""
+HEAD_BYTES = 1 << 16
+"""Enough of a file to see whether it is what its name says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How task.py reads data: relative to `root`, cut into windows, as bytes or through a tokenizer."""
+
+    root: Path
+    cache: HubCache
+    sequence_length: int
+    as_bytes: bool
+
+
+def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
+    """The facts of one data set. `split` (train or validation) matters for the embedded one."""
+    if name == EMBEDDED:
+        return _counted(DataFacts(name=name, kind="embedded"), reading, sum(_embedded(split)))
+    path = reading.root / name
+    if path.is_dir():
+        return _folder(name, path, reading)
+    if path.is_file():
+        detail = _problem(path)
+        return _counted(DataFacts(name=name, kind="file", detail=detail), reading, _tokens(path))
+    if is_hub_id(name, reading.root):
+        return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
+    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+
+
+def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
+    began, tokens, problem = time.monotonic(), 0, ""
+    for file in path.rglob("*"):
+        if time.monotonic() - began > SECONDS:
+            return DataFacts(name=name, kind="folder", detail=problem)
+        if file.suffix in SUFFIXES and file.is_file():
+            tokens += _tokens(file)
+            problem = problem or _problem(file)
+    return _counted(DataFacts(name=name, kind="folder", detail=problem), reading, tokens)
+
+
+def _counted(found: DataFacts, reading: Reading, tokens: int) -> DataFacts:
+    """With samples: windows of `sequence_length`, each token predicted once. A tokenizer makes fewer tokens of it."""
+    samples = -(-max(0, tokens - 1) // reading.sequence_length)
+    exact = reading.as_bytes and Path(found.name).suffix != ".jsonl" and found.kind != "folder"
+    return DataFacts(
+        name=found.name,
+        kind=found.kind,
+        detail=found.detail,
+        samples=samples if exact else None,
+        samples_at_most=samples,
+    )
+
+
+def _tokens(file: Path) -> int:
+    """Bytes of a file and the end of its document; more than the tokens of a .jsonl, which has keys and quotes."""
+    try:
+        size = file.stat().st_size
+    except OSError:
+        return 0
+    return size + 1 if size else 0
+
+
+def _embedded(split: str) -> Iterator[int]:
+    """Bytes of each topic of Python's language reference, as task.py splits them: every tenth is for evaluation."""
+    from pydoc_data.topics import topics
+
+    for i, name in enumerate(sorted(topics)):
+        if (i % 10 == 9) == (split == "validation"):
+            yield len(topics[name].encode()) + 1
+
+
+def _problem(file: Path) -> str:
+    """Why task.py could not read the file, from its first lines; empty if nothing is seen."""
+    try:
+        with file.open("rb") as content:
+            head = content.read(HEAD_BYTES)
+    except OSError as error:
+        return t("{file} cannot be read: {problem}", file=file.name, problem=error.strerror or error)
+    if file.suffix != ".jsonl":
+        return _not_utf8(file, head)
+    first = head.partition(b"\n")[0]
+    if not head or (len(first) == len(head) == HEAD_BYTES):
+        return ""
+    try:
+        text = json.loads(first)["text"]
+    except (ValueError, KeyError, TypeError):
+        return t('{file}: line 1 is not a JSON object with a "text"', file=file.name)
+    return "" if isinstance(text, str) else t('{file}: line 1: "text" is not a text', file=file.name)
+
+
+def _not_utf8(file: Path, head: bytes) -> str:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        # The last character may be cut off.
+        if error.start < len(head) - 4 or len(head) < HEAD_BYTES:
+            return t("{file} is not UTF-8: byte {position}", file=file.name, position=error.start)
+    return ""
+
+
+def _missing(name: str, path: Path) -> str:
+    if difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75):
+        return t("no such file or folder; did you mean {near}?", near=EMBEDDED)
+    if name.startswith("~"):
+        return t("~ is not expanded in a plan; write the whole path")
+    if path.parent.is_dir():
+        files = [p.name for p in path.parent.iterdir() if p.suffix in SUFFIXES or p.is_dir()]
+        if near := difflib.get_close_matches(path.name, files, n=1):
+            return t("no such file or folder; did you mean {near}?", near=Path(name).with_name(near[0]))
+    return t("no such file or folder: {path}", path=path)

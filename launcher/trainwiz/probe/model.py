@@ -1,0 +1,97 @@
+"""The model as the plan names it: preset, local folder or hub id, and its size as far as it is cheap to know."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from trainwiz.estimate import models
+from trainwiz.language import t
+from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.project import ModelFacts
+
+LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt")
+"""Model types that look positions up in a table: a longer sequence is an index out of range."""
+MOST_HEADER_BYTES = 100_000_000
+"""The format's own limit: https://github.com/huggingface/safetensors#format"""
+
+
+def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool) -> ModelFacts:
+    """The facts of the model; a local folder counts from `root`."""
+    if name in models.PRESETS:
+        return _preset(name, from_scratch)
+    folder = root / name
+    if folder.is_dir():
+        return _folder(name, folder, from_scratch)
+    if is_hub_id(name, root):
+        return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
+    near = difflib.get_close_matches(name, list(models.PRESETS), n=1)
+    if near:
+        return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
+    return ModelFacts(name=name, kind="missing", detail=t("no preset, no folder, and no hub id (organisation/name)"))
+
+
+def _preset(name: str, from_scratch: bool) -> ModelFacts:
+    shape = models.PRESETS[name]
+    if not from_scratch and not shape.hub_id:
+        return ModelFacts(
+            name=name, kind="missing", detail=t("has no published weights; it trains with model.from_scratch true")
+        )
+    return ModelFacts(
+        name=name,
+        kind="preset",
+        parameters=shape.parameters,
+        hidden_size=shape.hidden_size,
+        num_layers=shape.num_hidden_layers,
+        vocab_size=shape.vocab_size,
+        max_positions=shape.max_position_embeddings if shape.model_type in LEARNED_POSITIONS else None,
+    )
+
+
+def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError:
+        return ModelFacts(name=name, kind="missing", detail=t("the folder has no config.json"))
+    except ValueError as error:
+        return ModelFacts(name=name, kind="missing", detail=t("config.json is not JSON: {problem}", problem=error))
+    if not isinstance(config, dict):
+        return ModelFacts(name=name, kind="missing", detail=t("config.json is not a JSON object"))
+    weights = sorted(folder.glob("*.safetensors"))
+    if not from_scratch and not weights and not any(folder.glob("*.bin")):
+        return ModelFacts(name=name, kind="missing", detail=t("the folder has no weights (*.safetensors)"))
+    learned = config.get("model_type") in LEARNED_POSITIONS
+    return ModelFacts(
+        name=name,
+        kind="folder",
+        parameters=_parameters(weights),
+        hidden_size=_number(config, "hidden_size", "n_embd"),
+        num_layers=_number(config, "num_hidden_layers", "n_layer", "num_layers"),
+        vocab_size=_number(config, "vocab_size"),
+        max_positions=_number(config, "max_position_embeddings", "n_positions") if learned else None,
+    )
+
+
+def _number(config: dict[str, Any], *names: str) -> int | None:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+
+
+def _parameters(weights: list[Path]) -> int | None:
+    """Numbers in all tensors, from the files' headers; None without weights or with a damaged file."""
+    try:
+        return sum(_in_file(file) for file in weights) or None
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return None
+
+
+def _in_file(file: Path) -> int:
+    with file.open("rb") as content:
+        (length,) = struct.unpack("<Q", content.read(8))
+        if length > MOST_HEADER_BYTES:
+            raise ValueError(f"{file}: a header of {length} bytes")
+        header = json.loads(content.read(length))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")

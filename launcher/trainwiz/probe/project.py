@@ -1,0 +1,51 @@
+"""What lies around a plan: data, model and build locks. Cheap, and never over the network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwiz import vocabulary
+from trainwiz.probe import data, locks, model
+from trainwiz.probe.cache import HubCache
+from trainwiz.project import Project
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_TRUE = ("1", "true", "yes", "on")
+
+
+def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ) -> Project:
+    """The surroundings as they are now; paths in the plan count from `folder`, which need not exist yet.
+
+    The task custom has data and model of its own, in task.py: they stay unknown. Generated files and ports are not
+    looked at here: they belong to other rooms.
+    """
+    offline = any(environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    build_locks = locks.stale_locks(environ) if plan.strategy.kind == "deepspeed" else ()
+    if plan.task != "causal_lm":
+        return Project(folder=folder, offline=offline, build_locks=build_locks)
+    cache = HubCache(environ)
+    reading = data.Reading(
+        root=Path(folder),
+        cache=cache,
+        sequence_length=plan.batch.sequence_length,
+        as_bytes=_reads_bytes(plan),
+    )
+    return Project(
+        folder=folder,
+        train=data.facts(plan.data.train, reading, split="train"),
+        eval=data.facts(plan.data.eval, reading, split="validation") if plan.data.eval is not None else None,
+        model=model.facts(plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch),
+        offline=offline,
+        build_locks=build_locks,
+    )
+
+
+def _reads_bytes(plan: Plan) -> bool:
+    """Whether task.py takes bytes for tokens instead of asking a tokenizer."""
+    preset = plan.model.name in vocabulary.MODEL_PRESETS and plan.model.from_scratch
+    return preset and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
