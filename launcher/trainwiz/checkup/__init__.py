@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from trainwiz.checkup import building, devices, network, packages, storage
 from trainwiz.checkup.line import Line
@@ -14,13 +15,12 @@ from trainwiz.machine import Machine
 __all__ = ["Line", "Surroundings", "checkup"]
 
 
-def checkup(
-    machine: Machine, around: Surroundings | None = None, findings: Iterable[Finding] = ()
-) -> tuple[tuple[Line, ...], tuple[Finding, ...]]:
-    """The lines of `trainwiz doctor`, and those findings that no line speaks of.
+def checkup(machine: Machine, around: Surroundings | None = None, findings: Iterable[Finding] = ()) -> tuple[Line, ...]:
+    """The lines of `trainwiz doctor`; `findings` are those of the rules that need only a machine.
 
     A rule that judges what a line shows has the word: its finding takes the place of the line's own, so that nothing
-    is said twice. Without `around` (a machine read from a file) only the machine's own lines appear.
+    is said twice. The other findings follow as lines of their own. Without `around` (a machine read from a file) only
+    the machine's own lines appear.
     """
     lines = [*packages.lines(machine), *devices.lines(machine), *storage.lines(machine, around)]
     lines += [*building.lines(machine, around), *network.lines(machine, around)]
@@ -28,6 +28,10 @@ def checkup(
     for at, line in enumerate(lines):
         for finding in [f for f in left if f.rule in line.rules]:
             left.remove(finding)
-            fix = finding.fix.message if finding.fix else None
-            lines[at] = dataclasses.replace(line, found=finding.message, level=finding.level, fix=fix)
-    return tuple(lines), tuple(left)
+            lines[at] = dataclasses.replace(line, **_judgement(finding))
+    return (*lines, *(Line(subject=f.where, title=f.where, **_judgement(f)) for f in left))
+
+
+def _judgement(finding: Finding) -> dict[str, Any]:
+    fix = finding.fix.message if finding.fix else None
+    return {"found": finding.message, "level": finding.level, "fix": fix, "rule": finding.rule}

@@ -51,12 +51,12 @@ def _gpus(machine: Machine) -> Line:
         )
     if not machine.gpus:
         return Line(subject="gpus", title=title, found=say("none; training runs on CPU ranks"))
-    found: Message | str = joined(_kind(gpu, n) for gpu, n in _kinds(machine.gpus))
+    kinds = joined(_kind(gpu, n) for gpu, n in _kinds(machine.gpus))
     if machine.hidden_gpus:
-        found = say("{found}; CUDA_VISIBLE_DEVICES hides: {n}", found=found, n=machine.hidden_gpus)
+        kinds = say("{found}; CUDA_VISIBLE_DEVICES hides: {n}", found=kinds, n=machine.hidden_gpus)
     if failed:
-        found = say("{found}; failing: {problem}", found=found, problem=failed)
-    return Line(subject="gpus", title=title, found=found, level=Level.ERROR if failed else None)
+        kinds = say("{found}; failing: {problem}", found=kinds, problem=failed)
+    return Line(subject="gpus", title=title, found=kinds, level=Level.ERROR if failed else None)
 
 
 def _kinds(gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, int]]:

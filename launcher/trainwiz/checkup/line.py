@@ -14,7 +14,7 @@ class Line:
     """What was found about a subject; `level` None is good. `fix` is what to type.
 
     A plain string is data, the same in every language. `subject` is its stable name in JSON. `rules` are the ids of
-    the rules that judge the same thing.
+    the rules that judge the same thing, `rule` the one that found fault.
     """
 
     subject: str
@@ -23,6 +23,7 @@ class Line:
     level: Level | None = None
     fix: Message | None = None
     rules: tuple[str, ...] = ()
+    rule: str | None = None
 
 
 def size(count: int) -> str:

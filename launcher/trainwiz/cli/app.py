@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import init
+from trainwiz.cli import doctor, init
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -37,3 +37,6 @@ def _everywhere(
 
 
 app.command("init", help=t("Ask about task, model, machine and batch; check the answers; write a project."))(init.init)
+app.command("doctor", help=t("Look at the environment that will train, and say what to type to mend it."))(
+    doctor.doctor
+)

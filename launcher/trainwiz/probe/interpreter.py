@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
     """
     executable = located(python)
     state: list[object] = [executable, PACKAGES, _LOOK.stat().st_mtime_ns]
-    folders = list(_site_packages(executable))
+    folders = _site_packages(executable)
     if not folders:
         return ""
     for place in (
@@ -80,15 +79,26 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()
 
 
-def _site_packages(executable: str) -> Iterator[str]:
-    prefixes = [Path(executable).parent.parent]
-    if not (prefixes[0] / "pyvenv.cfg").exists():
-        prefixes = [Path(os.path.realpath(executable)).parent.parent]
-    elif "include-system-site-packages = true" in (prefixes[0] / "pyvenv.cfg").read_text():
-        prefixes.append(Path(os.path.realpath(executable)).parent.parent)
-    for prefix in (*prefixes, Path.home() / ".local"):
-        for pattern in ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/*-packages"):
-            yield from (str(folder) for folder in sorted(prefix.glob(pattern)))
+def _site_packages(executable: str) -> list[str]:
+    """The interpreter's own folders of packages and the person's; none where its own cannot be told from outside."""
+    real = os.path.realpath(executable)
+    try:
+        with open(real, "rb") as file:
+            if file.read(2) == b"#!":
+                return []  # a wrapper, such as pyenv's: which Python it runs depends on much else
+    except OSError:
+        return []
+    own, base = Path(executable).parent.parent, Path(real).parent.parent
+    prefixes = [own] if (own / "pyvenv.cfg").exists() else [base]
+    if prefixes == [own] and "include-system-site-packages = true" in (own / "pyvenv.cfg").read_text():
+        prefixes.append(base)
+    found = [folder for prefix in prefixes for folder in _folders(prefix)]
+    return found and [*found, *_folders(Path(os.path.expanduser("~/.local")))]
+
+
+def _folders(prefix: Path) -> list[str]:
+    patterns = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/*-packages")
+    return [str(folder) for pattern in patterns for folder in sorted(prefix.glob(pattern))]
 
 
 def _understood(python: str, captured: Captured, timeout: float) -> Interpreter:
@@ -119,8 +129,3 @@ def _understood(python: str, captured: Captured, timeout: float) -> Interpreter:
         cuda_error=found.get("cuda_error"),
         error=found.get("error"),
     )
-
-
-def default_python() -> str:
-    """The interpreter that runs trainwiz."""
-    return sys.executable

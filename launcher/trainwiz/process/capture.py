@@ -35,6 +35,7 @@ class Running:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self._ended: Captured | None = None
+        self._awaited = False
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
@@ -65,6 +66,7 @@ class Running:
         """Wait at most `timeout` seconds for its end; then its whole process group is killed."""
         if self._ended or self._process is None:
             return self._ended or Captured(code=COULD_NOT_START, stdout="", stderr="")
+        self._awaited = True
         try:
             stdout, stderr = self._process.communicate(timeout=timeout)
             timed_out = False
@@ -80,21 +82,28 @@ class Running:
         return self._ended
 
     def cancel(self) -> None:
-        """Kill it and all it started; harmless when it has ended."""
-        if self._ended is None and self._process is not None:
+        """Kill it and all it started; harmless when it has ended. A thread in `result` gets what it said so far."""
+        if self._ended is not None or self._process is None:
+            return
+        self._end_group()
+        if not self._awaited:
             self._kill()
             atexit.unregister(self.cancel)
             self._ended = Captured(code=-signal.SIGKILL, stdout="", stderr="")
 
     def _kill(self) -> tuple[str, str]:
         assert self._process is not None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._end_group()
         try:
             # A grandchild that left the group may still hold the pipes: its words are not worth waiting for.
             return self._process.communicate(timeout=1)
         except (subprocess.TimeoutExpired, ValueError):
             return "", ""
+
+    def _end_group(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def capture(

@@ -5,13 +5,14 @@ A cache may always be empty: unwritable folders and damaged files are treated as
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from trainwiz.errors import TrainwizError
+from trainwiz.store.atomic import write
 
 KEPT = 8
 """Entries per file: a person's interpreters, and the states of them that matter."""
@@ -34,17 +35,9 @@ def remember(name: str, key: str, value: Any, *, environ: Mapping[str, str] = os
     file = folder(environ) / f"{name}.json"
     entries = {k: v for k, v in _entries(file).items() if k != key}
     entries = {**dict(list(entries.items())[1 - KEPT :]), key: value}
-    temporary = None
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as out:
-            temporary = out.name
-            json.dump(entries, out)
-        os.replace(temporary, file)
-    except (OSError, RuntimeError):
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        write(file, json.dumps(entries))
+    except TrainwizError:
         return False
     return True
 

@@ -1,0 +1,77 @@
+"""The checkup as a table: what was found, good or not, and what to type."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainwiz.checkup import Line
+from trainwiz.findings import Level
+from trainwiz.language import t, text
+from trainwiz.ui import console
+
+_MARKS: dict[Level | None, tuple[str, str]] = {
+    None: ("✓", "green"),
+    Level.HINT: ("·", "cyan"),
+    Level.WARNING: ("!", "bold yellow"),
+    Level.ERROR: ("✗", "bold red"),
+}
+
+PIPED_WIDTH = 120
+
+
+def show(lines: Sequence[Line]) -> None:
+    """The table on stdout, as wide as the terminal."""
+    import io
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(width=1)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in lines:
+        mark, style = _MARKS[line.level]
+        found = Text(text(line.found), style=style if line.level in (Level.ERROR, Level.WARNING) else "")
+        if line.rule:
+            found.append(f"  {line.rule}", style="dim")
+        if line.fix:
+            found.append("\n→ ", style="green").append(text(line.fix), style="default not bold")
+        table.add_row(Text(mark, style=style), Text(text(line.title)), found)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
+    colour = console.coloured(sys.stdout)
+    drawn = io.StringIO()
+    Console(
+        file=drawn, width=width, highlight=False, force_terminal=colour, color_system="standard" if colour else None
+    ).print(table)
+    for row in drawn.getvalue().splitlines():
+        console.data(row.rstrip())
+    errors, warnings = count(lines)
+    verdict = (
+        t("errors: {errors}, warnings: {warnings}; a training would stop here", errors=errors, warnings=warnings)
+        if errors
+        else t("a training can run here; warnings: {warnings}", warnings=warnings)
+    )
+    console.data(console.styled(verdict, "error" if errors else "good", sys.stdout))
+
+
+def to_dict(line: Line) -> dict[str, Any]:
+    """A line for JSON, in the reader's language; `level` is good, hint, warning or error."""
+    return {
+        "subject": line.subject,
+        "title": text(line.title),
+        "found": text(line.found),
+        "level": line.level.value if line.level else "good",
+        "fix": text(line.fix) if line.fix else None,
+        "rule": line.rule,
+    }
+
+
+def count(lines: Sequence[Line]) -> tuple[int, int]:
+    """Errors and warnings among them."""
+    levels = [line.level for line in lines]
+    return levels.count(Level.ERROR), levels.count(Level.WARNING)
