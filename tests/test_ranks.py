@@ -158,7 +158,7 @@ SAVES = """
 import os, signal, time
 rank = os.environ["RANK"]
 def save(*_):
-    open(f"saved-{rank}", "w").write("x"); raise SystemExit(0)
+    open(f"saved-{rank}", "w").write("x"); child.kill(); raise SystemExit(0)
 signal.signal(signal.SIGTERM, save)
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
@@ -166,7 +166,7 @@ open(f"pids-{rank}.part", "w").write(f"{os.getpid()} {child.pid}"); os.rename(f"
 while True: time.sleep(0.05)
 """
 
-STUBBORN = SAVES.replace('open(f"saved-{rank}", "w").write("x"); raise SystemExit(0)', "pass")
+STUBBORN = SAVES.replace("child.kill(); raise SystemExit(0)", "")
 
 
 def launcher(folder: Path, script: str, grace: float = 20) -> tuple[subprocess.Popen[str], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import doctor, init
+from trainwiz.cli import check, doctor, explain, init, launch
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -40,3 +40,8 @@ app.command("init", help=t("Ask about task, model, machine and batch; check the 
 app.command("doctor", help=t("Look at the environment that will train, and say what to type to mend it."))(
     doctor.doctor
 )
+app.command(
+    "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
+)(launch.launch)
+app.command("check", help=t("Check a plan against its own values, the machine and the data."))(check.check)
+app.command("explain", help=t("Show the manual entry of a rule, or of the plan's keys."))(explain.explain)

@@ -13,14 +13,19 @@ _POLL_SECONDS = 0.03
 _TICK_SECONDS = 0.5
 
 
+Files = Callable[[], Sequence[Path]]
+
+
 class Follower:
     """A thread that reads the files' growth and passes it on byte for byte; `close` after their writers have ended.
 
-    `output` and `tick` are called on that thread, one at a time. A file that does not exist yet is waited for.
+    `files` names them, and is asked again as time goes on. `output` and `tick` are called on that thread, one at a
+    time. A file that does not exist yet is waited for.
     """
 
-    def __init__(self, files: Sequence[Path], output: Callable[[bytes], None], tick: Callable[[], None]) -> None:
-        self._files = dict.fromkeys(files, 0)
+    def __init__(self, files: Files, output: Callable[[bytes], None], tick: Callable[[], None]) -> None:
+        self._find = files
+        self._positions: dict[Path, int] = {}
         self._output, self._tick = output, tick
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -46,7 +51,8 @@ class Follower:
 
     def _read_all(self) -> bool:
         grew = False
-        for file, position in self._files.items():
+        for file in self._find():
+            position = self._positions.get(file, 0)
             try:
                 with file.open("rb") as stream:
                     stream.seek(position)
@@ -55,6 +61,6 @@ class Follower:
                 continue
             if data:
                 grew = True
-                self._files[file] = position + len(data)
+                self._positions[file] = position + len(data)
                 self._output(data)
         return grew

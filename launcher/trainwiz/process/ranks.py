@@ -22,7 +22,7 @@ from typing import IO, Protocol
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
-from trainwiz.process.follow import Follower
+from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
 from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
 
@@ -67,7 +67,7 @@ def run(
     *,
     audience: Audience,
     grace: float = GRACE_SECONDS,
-    show: Sequence[Path] | None = None,
+    show: Files | None = None,
     spawn: Spawn | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
@@ -84,7 +84,7 @@ def run(
         running = _spawn_all(processes, mark, spawn or _spawn)
         for rank, process in running.items():
             threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
-        follower = Follower(show if show is not None else [processes[0].log], audience.output, audience.tick)
+        follower = Follower(show or (lambda: [processes[0].log]), audience.output, audience.tick)
         agents = {p.rank for p in processes if p.agent}
         try:
             _consume(events, supervisor, clock, lambda action: _act(action, running, agents, audience))

@@ -81,6 +81,16 @@ class Run:
         return {}
 
 
+def is_name(word: str) -> bool:
+    """Whether a word names a run: `latest`, a name, or a path that ends in one."""
+    return word == LATEST or bool(_NAME.fullmatch(Path(word).name)) or Path(word).parts[-2:] == (RUNS, LATEST)
+
+
+def named(project: Path, name: str) -> Run:
+    """The run of that name, whether it is there or not."""
+    return Run(project / RUNS / name)
+
+
 def next_name(project: Path, now: float | None = None) -> str:
     """The name that a run started now would get."""
     stem = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
@@ -140,7 +150,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
             say("{folder} has no run to resume", folder=project / RUNS),
             say("start one: trainwiz launch {folder}", folder=project),
         )
-    wanted = runs[-1].name if name == LATEST else Path(name).name
+    wanted = runs[-1].name if Path(name).name == LATEST else Path(name).name
     run = next((r for r in runs if r.name == wanted), None)
     if run is None:
         raise UsageError(

@@ -27,10 +27,8 @@ _LOCK_SECONDS = 0.5
 class Screen:
     """What is on the terminal during a run. `output`, `tick` and `say` may come from different threads."""
 
-    def __init__(
-        self, metrics: Path, total_updates: int | None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._progress = Progress(metrics, total_updates, clock)
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._lock = threading.Lock()
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._fd: int | None = sys.stdout.fileno()

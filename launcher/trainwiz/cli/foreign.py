@@ -1,0 +1,134 @@
+"""Launching what trainwiz did not write: a script with an accelerate configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.cli.launch import Options
+from trainwiz.errors import PlanError, UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.command import Command
+    from trainwiz.findings import Finding
+    from trainwiz.machine import Machine
+    from trainwiz.plan import Plan
+
+_KINDS = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp", "DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
+_ABOUT = ("machine.", "precision.", "strategy.", "environment")
+
+
+def launch(options: Options, *, config: str, script: str) -> int:
+    """Check what can be checked, run the script, and return its exit code; the records are those of any run."""
+    from trainwiz.cli import dry_run, facts, preflight, supervised
+    from trainwiz.network import ports
+    from trainwiz.store import plans, runs
+
+    _check_usage(options, script)
+    values, _ = plans.read_yaml(config)
+    folder = Path()
+    machine = facts.machine(machine_file=options.machine_file, python=options.python, folder=str(folder))
+    findings = _findings(values, machine, options)
+    port = ports.claim(_port(values))
+    command = _command(options, values, config, script, machine, port.number)
+    if options.dry_run:
+        port.release()
+        run = runs.Run(folder / runs.RUNS / runs.next_name(folder))
+        prepared = supervised.Launch(command=command, run=run, machine=machine, grace=options.grace, config=config)
+        return dry_run.show(prepared, findings, by_hand=(), as_json=options.as_json)
+    preflight.show(findings)
+    preflight.refuse_errors(findings)
+    try:
+        run = runs.create(folder)
+        if command.launcher:
+            console.talk(
+                t("through {launcher}, since not all of {config} is known", launcher=command.launcher, config=config)
+            )
+        console.talk(t("run {folder}", folder=run.folder))
+        prepared = supervised.Launch(
+            command=command, run=run, machine=machine, grace=options.grace, config=config,
+            ranks_here=max(1, _count(values)),
+        )  # fmt: skip
+        return supervised.run(prepared)
+    finally:
+        port.release()
+
+
+def _check_usage(options: Options, script: str) -> None:
+    if not script:
+        raise UsageError(
+            say("--config needs the script to launch"),
+            say("trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
+        )
+    if options.resume:
+        raise UsageError(
+            say("--resume is for projects of trainwiz; how {script} resumes is its own", script=script),
+            say("give {script} its own argument for it", script=script),
+        )
+    if not Path(script).is_file():
+        raise UsageError(say("there is no script {script}", script=script))
+
+
+def _command(
+    options: Options, values: Mapping[str, Any], config: str, script: str, machine: Machine, port: int
+) -> Command:
+    from trainwiz import command
+
+    return command.for_accelerate_config(
+        values, config_path=config, script=script, arguments=options.arguments, python=options.python,
+        folder=os.curdir, port=port, machine=machine, inherited=os.environ,
+    )  # fmt: skip
+
+
+def _findings(values: Mapping[str, Any], machine: Machine, options: Options) -> tuple[Finding, ...]:
+    """What the rules say of the machine, and of the part of a plan that such a configuration holds."""
+    from trainwiz import rules
+    from trainwiz.findings import Facts, check
+
+    plan = plan_of(values)
+    applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
+    chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
+    return check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore)
+
+
+def plan_of(values: Mapping[str, Any]) -> Plan | None:
+    """The machine, precision and strategy of an accelerate configuration as a plan; None where it has no such form."""
+    from trainwiz import plan as plans
+    from trainwiz.command.foreign import normalised
+
+    settings = normalised(values)
+    kind = _KINDS.get(settings["distributed_type"])
+    if kind is None:
+        return None
+    on_cpu = settings.get("use_cpu") is True or settings["distributed_type"] == "MULTI_CPU"
+    changes = {
+        "machine.device": "cpu" if on_cpu else "cuda",
+        "machine.num_processes": max(1, _count(values)),
+        "machine.num_machines": settings["num_machines"],
+        "precision.mixed_precision": str(settings.get("mixed_precision") or "no"),
+        "strategy.kind": kind,
+    }
+    if kind == "deepspeed":
+        deepspeed = settings.get("deepspeed_config", {})
+        changes["strategy.zero_stage"] = deepspeed.get("zero_stage", 2)
+        for name in ("offload_optimizer_device", "offload_param_device"):
+            changes[f"strategy.{name}"] = str(deepspeed.get(name) or "none")
+    try:
+        return plans.with_changes(plans.Plan(), changes)
+    except PlanError:
+        return None
+
+
+def _count(values: Mapping[str, Any]) -> int:
+    value = values.get("num_processes")
+    return value if isinstance(value, int) else 1
+
+
+def _port(values: Mapping[str, Any]) -> int:
+    value = values.get("main_process_port")
+    return value if isinstance(value, int) else 29500

@@ -1,0 +1,142 @@
+"""`trainwiz launch`: the command line. What it does with a project is in `world`, with other scripts in `foreign`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from trainwiz.errors import UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+
+_ARGUMENTS = "trainwiz.arguments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line, understood. `resume` is empty, `latest`, or a run's name."""
+
+    folder: str
+    arguments: tuple[str, ...]
+    resume: str
+    dry_run: bool
+    as_json: bool
+    python: str
+    ignore: tuple[str, ...]
+    grace: float
+    machine_file: str | None
+    machine_rank: int | None
+    wait: float
+
+
+class LaunchCommand(TyperCommand):
+    """Keeps the script's arguments apart: all after `--`, and with --config all after the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the command line before typer sees it."""
+        ours = args[: args.index("--")] if "--" in args else args
+        if any(word == "--config" or word.startswith("--config=") for word in ours):
+            ctx.allow_interspersed_args = False
+            return super().parse_args(ctx, args)
+        ctx.meta[_ARGUMENTS] = args[len(ours) + 1 :]
+        return super().parse_args(ctx, _with_resume_value(ours))
+
+
+def launch(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR] [-- ARGS]",
+            help=t("The project (default: here) and arguments for its script; with --config: SCRIPT [ARGS]."),
+        ),
+    ] = None,
+    resume: str = typer.Option(
+        "", "--resume", metavar="[RUN]", help=t("Continue the newest run, or the one named, from its last checkpoint.")
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help=t("Show what would be done; start and write nothing.")),
+    json: bool = typer.Option(False, "--json", help=t("With --dry-run: as JSON.")),
+    python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore", metavar="PREFIX", help=t("Leave out rules whose id starts so; may be given repeatedly.")
+        ),
+    ] = None,
+    grace: float = typer.Option(
+        30.0, "--grace", metavar="S", min=0.0, help=t("After Ctrl-C: seconds that the ranks get to save and end.")
+    ),
+    machine: str = typer.Option("", "--machine", metavar="FILE", help=t("With --dry-run: a machine from a file.")),
+    machine_rank: int | None = typer.Option(
+        None,
+        "--machine-rank",
+        metavar="N",
+        help=t("Of several machines: which one this is, from 0 (Slurm says it, too)."),
+    ),
+    wait: float = typer.Option(
+        30.0, "--wait", metavar="S", min=0.1, help=t("Of several machines: seconds to wait for the others.")
+    ),
+    config: str = typer.Option(
+        "",
+        "--config",
+        metavar="FILE",
+        help=t("Launch SCRIPT [ARGS] by an accelerate configuration, without a project."),
+    ),
+) -> None:
+    """Check, launch and supervise the planned world; the exit code is the training's own."""
+    words = words or []
+    if json and not dry_run:
+        raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
+    if len(words) > 1 and not config:
+        raise UsageError(
+            say("{word}: one project at a time", word=words[1]),
+            say("arguments for the training script go after --"),
+        )
+    options = Options(
+        folder=words[0] if words and not config else ".",
+        arguments=tuple(words[1:] if config else ctx.meta.get(_ARGUMENTS, ())),
+        resume=resume,
+        dry_run=dry_run,
+        as_json=json,
+        python=_interpreter(python),
+        ignore=tuple(ignore or ()),
+        grace=grace,
+        machine_file=machine or None,
+        machine_rank=machine_rank,
+        wait=wait,
+    )
+    if config:
+        from trainwiz.cli import foreign
+
+        raise typer.Exit(foreign.launch(options, config=config, script=words[0] if words else ""))
+    from trainwiz.cli import world
+
+    raise typer.Exit(world.launch(options))
+
+
+def _with_resume_value(words: list[str]) -> list[str]:
+    """`--resume` alone means the newest run; a run's name may follow it, and so may the project's folder."""
+    from trainwiz.store import runs
+
+    completed = []
+    for i, word in enumerate(words):
+        completed.append(word)
+        if word == "--resume" and not (i + 1 < len(words) and runs.is_name(words[i + 1])):
+            completed.append(runs.LATEST)
+    return completed
+
+
+def _interpreter(python: str) -> str:
+    # Not resolved: a virtual environment's python is a link, and its place decides what it imports.
+    if not python:
+        return sys.executable
+    if os.sep not in python:
+        import shutil
+
+        return shutil.which(python) or python
+    return os.path.abspath(os.path.expanduser(python))

@@ -1,0 +1,51 @@
+"""What torchrun and accelerate leave of their workers: log files in a folder of theirs, and a failure in prose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+_STREAMS = {"stdout.log": "", "stderr.log": ".err"}
+# torch.distributed.elastic.multiprocessing.errors: `rank      : 1 (local_rank: 1)`, `exitcode  : 42 (pid: 7)`
+_ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d+) .*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
+)
+_SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
+
+
+class WorkerLogs:
+    """The log files of torchrun's workers, linked as `rank-N.log` (stdout) and `rank-N.err.log` (stderr)."""
+
+    def __init__(self, logs: Path, *, first_rank: int) -> None:
+        self._logs, self._first = logs, first_rank
+        self._folder = logs / f"torchrun-{first_rank}"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What to give torchrun so that it writes them."""
+        return ("--log-dir", str(self._folder), "--redirects", "3")
+
+    def found(self) -> Sequence[Path]:
+        """The first local rank's files, as far as they exist; links are made for all ranks on the way."""
+        first = []
+        for file in sorted(self._folder.glob("*/attempt_*/*/std*.log")):
+            local = file.parent.name
+            if local.isdigit() and file.name in _STREAMS:
+                link = self._logs / f"rank-{self._first + int(local)}{_STREAMS[file.name]}.log"
+                with contextlib.suppress(FileExistsError):
+                    link.symlink_to(os.path.relpath(file, self._logs))
+                if local == "0":
+                    first.append(file)
+        return first
+
+
+def first_failure(text: str) -> tuple[int, int] | None:
+    """Rank and exit code of the first failure, from what the launcher wrote; negative for a signal."""
+    if match := _ROOT_CAUSE.search(text):
+        return int(match["rank"]), int(match["code"])
+    if match := _SUBPROCESS.search(text):
+        return 0, int(match["code"]) if match["code"] else -int(match["signal"])
+    return None

@@ -1,0 +1,74 @@
+"""The end of a run, told: how it ended, what it reached, why it failed, where everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwiz.diagnose import Diagnosis
+from trainwiz.language import t, text
+from trainwiz.outcome import Outcome, signal_name
+from trainwiz.ui import console
+from trainwiz.ui.live import clock_time
+
+_CTRL_C = 2
+
+
+def show(
+    outcome: Outcome,
+    diagnosis: Diagnosis | None,
+    *,
+    folder: Path,
+    first: Mapping[str, Any],
+    last: Mapping[str, Any],
+    checkpoint: Path | None,
+    resume: str | None,
+) -> None:
+    """The summary. `first` and `last` are metrics; `resume` is the line to type to go on, where that is possible."""
+    console.talk()
+    _ending(outcome)
+    if "loss" in first and "loss" in last:
+        console.talk(
+            t(
+                "loss {first:.4f} → {last:.4f} (updates {from_update} to {to_update})",
+                first=first["loss"],
+                last=last["loss"],
+                from_update=first.get("update"),
+                to_update=last.get("update"),
+            )
+        )
+    if diagnosis:
+        _diagnosis(diagnosis)
+    console.talk(t("everything of this run lies in {folder}", folder=folder))
+    if checkpoint:
+        console.talk(t("newest checkpoint: {checkpoint}", checkpoint=checkpoint))
+    if resume and checkpoint:
+        console.talk(t("to go on: {line}", line=resume))
+
+
+def _ending(outcome: Outcome) -> None:
+    time = clock_time(outcome.seconds)
+    if outcome.signal is not None:
+        by = "Ctrl-C" if outcome.signal == _CTRL_C else signal_name(outcome.signal)
+        if outcome.exit_code == 0:
+            console.talk(
+                t("stopped by {signal} after {time}; the ranks ended in order", signal=by, time=time), style="warning"
+            )
+        else:
+            console.talk(
+                t("stopped by {signal} after {time}; exit code {code}", signal=by, time=time, code=outcome.exit_code),
+                style="warning",
+            )
+    elif outcome.exit_code == 0:
+        console.talk(t("done in {time}", time=time), style="good")
+    else:
+        console.talk(t("failed after {time}; exit code {code}", time=time, code=outcome.exit_code), style="error")
+
+
+def _diagnosis(diagnosis: Diagnosis) -> None:
+    console.talk(diagnosis.how, style="bold")
+    for line in diagnosis.evidence:
+        console.talk(console.styled(f"  | {line}", "dim"))
+    console.talk(t("cause: {cause}", cause=text(diagnosis.cause)))
+    console.talk(f"{console.styled('→', 'good')} {text(diagnosis.remedy)}")
