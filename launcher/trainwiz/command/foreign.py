@@ -83,24 +83,34 @@ def is_known(settings: Mapping[str, Any]) -> bool:
         return False
     if str(settings.get("mixed_precision", "no")) not in ("no", "fp16", "bf16"):
         return False
-    if not isinstance(settings.get("gpu_ids", "all"), str):
+    ids = settings.get("gpu_ids", "all")
+    if not isinstance(ids, str) or (kind == "MULTI_GPU" and ids != "all" and "," not in ids):
         return False
     if kind == "DEEPSPEED":
         known = set(environment.DEEPSPEED_VARIABLES) | _DEEPSPEED_WITHOUT_EFFECT
         return set(settings.get("deepspeed_config", ())) <= known
     if kind == "FSDP":
-        return set(settings.get("fsdp_config", ())) <= set(environment.FSDP_DEFAULTS)
+        values = environment.FSDP_DEFAULTS | settings.get("fsdp_config", {})
+        # This pair is refused by accelerate.
+        refused = values["fsdp_cpu_ram_efficient_loading"] and not values["fsdp_sync_module_states"]
+        return set(values) == set(environment.FSDP_DEFAULTS) and not refused
     return True
 
 
 def _environ(
     settings: Mapping[str, Any], *, folder: str, machine: Machine | None, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    count, several = settings["num_processes"], settings["num_processes"] > 1
+    count = settings["num_processes"]
     on_cpu = environment.launcher(settings) == "simple" and (
         bool(settings.get("use_cpu")) or settings["distributed_type"] == "MULTI_CPU"
     )
-    threads = threads_per_rank(on_cpu=on_cpu, several=several, local_ranks=count, machine=machine, inherited=inherited)
+    threads = threads_per_rank(
+        on_cpu=on_cpu,
+        by_torchrun=settings["distributed_type"] == "DEEPSPEED",
+        local_ranks=count,
+        machine=machine,
+        inherited=inherited,
+    )
     environ = environment.shared(settings, threads=threads, folder=folder, pythonpath=inherited.get("PYTHONPATH", ""))
     if environment.launcher(settings) != "simple":
         environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}

@@ -90,19 +90,20 @@ def torchrun_for_plan(
 
 
 def threads_per_rank(
-    *, on_cpu: bool, several: bool, local_ranks: int, machine: Machine | None, inherited: Mapping[str, str]
+    *, on_cpu: bool, by_torchrun: bool, local_ranks: int, machine: Machine | None, inherited: Mapping[str, str]
 ) -> int | None:
     """OMP_NUM_THREADS for a rank, None to leave it alone.
 
-    As accelerate: what is set already wins; CPU ranks share the physical cores; otherwise 1.
+    As accelerate: what is set already wins; CPU ranks share the physical cores; otherwise 1. For DeepSpeed it leaves
+    this to torchrun (`by_torchrun`), which does nothing for one rank.
     """
     given = inherited.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
     if on_cpu and machine is not None:
         return max(1, min(machine.cpu.physical_cores, machine.cpu.usable_cores) // local_ranks)
-    # Unknown cores: torch's own choice (all of them) is right for one rank on the CPU and for no other case.
-    return None if on_cpu and not several else 1
+    # For one rank on cores that nobody counted, torch's own choice (all of them) is right.
+    return None if local_ranks == 1 and (on_cpu or by_torchrun) else 1
 
 
 def peer_to_peer(machine: Machine | None) -> dict[str, str]:
@@ -130,7 +131,11 @@ def _shared(
     # DeepSpeed's CPUAdam computes with OpenMP threads. torchrun leaves it one, which is many times slower.
     computes_on_cpu = on_cpu or plan.strategy.offload_optimizer_device != "none"
     threads = threads_per_rank(
-        on_cpu=computes_on_cpu, several=world > 1, local_ranks=world, machine=machine, inherited=inherited
+        on_cpu=computes_on_cpu,
+        by_torchrun=plan.strategy.kind == "deepspeed",
+        local_ranks=world,
+        machine=machine,
+        inherited=inherited,
     )
     environ = environment.shared(settings, threads=threads, folder=folder, pythonpath=inherited.get("PYTHONPATH", ""))
     if on_cpu and plan.strategy.kind == "deepspeed":

@@ -34,6 +34,7 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
     Under DeepSpeed they must not hold `mixed_precision`: accelerate refuses a YAML that says, beside
     `deepspeed_config_file`, anything that the JSON decides. `machine_rank` is null: it differs between machines, and
     null makes accelerate stop at once where it is not given, while 0 on two machines makes both wait for 15 minutes.
+    `same_network` and `rdzv_backend`, which accelerate's own questionnaire writes, never act from a file.
     """
     machine = plan.machine
     values: dict[str, Any] = {
@@ -51,8 +52,6 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
         values |= {
             "machine_rank": None,
             "main_process_ip": machine.main_process_ip,
-            "rdzv_backend": "static",
-            "same_network": True,
         }
     if plan.strategy.kind == "deepspeed":
         return values | {"deepspeed_config": _deepspeed(plan)}

@@ -14,12 +14,16 @@ def commented(values: Mapping[str, Any], comments: Mapping[str, str], head: str 
     `head` stands above, one comment line for each of its lines. Sections (non-empty mappings) may be one level deep.
     """
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    after_section = False
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             lines += ["", _line(f"{key}:", comments.get(key, ""))]
             for name, inner in value.items():
                 lines.append(_line(f"  {_dumped({name: inner})}", comments.get(f"{key}.{name}", "")))
+            after_section = True
         else:
+            lines += [""] if after_section else []
+            after_section = False
             lines.append(_line(_dumped({key: value}), comments.get(key, "")))
     text = "\n".join(lines) + "\n"
     if yaml.safe_load(text) != dict(values):

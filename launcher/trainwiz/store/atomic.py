@@ -20,6 +20,7 @@ def write_all(root: Path, texts: Mapping[str, str]) -> None:
     """
     made: list[Path] = []
     staged: list[tuple[Path, Path]] = []
+    target = root
     try:
         for relative, text in texts.items():
             target = root / relative
@@ -32,14 +33,13 @@ def write_all(root: Path, texts: Mapping[str, str]) -> None:
             os.replace(aside, target)
             staged.pop(0)
     except OSError as error:
-        raise TrainwizError(_explained(error, root), _remedy(error)) from None
+        raise TrainwizError(_explained(error, target.parent), _remedy(error)) from None
     finally:
-        for aside, _ in staged:
-            aside.unlink(missing_ok=True)
-        if staged:
-            for folder in reversed(made):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+        with contextlib.suppress(OSError):
+            for aside, _ in staged:
+                aside.unlink(missing_ok=True)
+            for folder in reversed(made if staged else []):
+                folder.rmdir()
     for folder in dict.fromkeys((root / relative).parent for relative in texts):
         _flush_folder(folder)
 
@@ -86,18 +86,17 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _explained(error: OSError, root: Path) -> Message:
-    path = error.filename or root
+def _explained(error: OSError, folder: Path) -> Message:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return say("the disk that holds {root} is full; nothing was written", root=root)
+            return say("the disk that holds {folder} is full; nothing was written", folder=folder)
         case errno.EROFS:
-            return say("{root} is on a read-only file system; nothing was written", root=root)
+            return say("{folder} is on a read-only file system; nothing was written", folder=folder)
         case errno.EACCES | errno.EPERM:
-            return say("no permission to write {path}; nothing was written", path=path)
+            return say("no permission to write in {folder}; nothing was written", folder=folder)
         case errno.ENOTDIR | errno.EEXIST:
-            return say("{path}: a file stands where a folder is needed; nothing was written", path=path)
-    return say("{path} cannot be written: {problem}; nothing was written", path=path, problem=error.strerror)
+            return say("{folder}: a file stands where a folder is needed; nothing was written", folder=folder)
+    return say("{folder} cannot be written to: {problem}; nothing was written", folder=folder, problem=error.strerror)
 
 
 def _remedy(error: OSError) -> Message | None:

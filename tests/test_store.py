@@ -1,0 +1,319 @@
+"""Files on disk: written whole or not at all, never over a person's work; plans read with their mistakes explained."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from trainwiz.errors import PlanError, TrainwizError, UsageError
+from trainwiz.language import text
+from trainwiz.plan import Plan
+from trainwiz.render.artifact import Artifact
+from trainwiz.store import artifacts, atomic, plans, templates
+from trainwiz.store.artifacts import Choice, Conflict
+
+FILES = (Artifact("a.txt", "one\n"), Artifact(".sub/b.txt", "two\n"))
+ANOTHER = (Artifact("a.txt", "new\n"), Artifact(".sub/b.txt", "two\n"))
+
+
+def never(conflict: Conflict) -> Choice:
+    raise AssertionError(f"asked about {conflict.path}")
+
+
+class Asked:
+    """Answers every conflict alike and remembers them."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.conflicts: list[Conflict] = []
+
+    def __call__(self, conflict: Conflict) -> Choice:
+        self.conflicts.append(conflict)
+        return self.choice
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+# Writing
+
+
+def test_writes_into_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    done = artifacts.write(tmp_path / "new" / "project", FILES, never)
+    assert done.written == ("a.txt", ".sub/b.txt")
+    assert files_in(tmp_path / "new/project") == [".sub/b.txt", ".trainwiz/manifest.json", "a.txt"]
+    assert artifacts.changed(tmp_path / "new" / "project") == ()
+
+
+def test_twice_in_a_row_changes_nothing(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    before = (tmp_path / "a.txt").stat().st_ino
+    done = artifacts.write(tmp_path, FILES, never)
+    assert done.unchanged == ("a.txt", ".sub/b.txt")
+    assert (tmp_path / "a.txt").stat().st_ino == before
+
+
+def test_a_generated_file_is_updated_without_a_question(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    done = artifacts.write(tmp_path, ANOTHER, never)
+    assert done.written == ("a.txt",)
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept", "beside"),
+    [("keep", "mine\n", None), ("overwrite", "new\n", None), ("beside", "mine\n", "new\n")],
+)
+def test_an_edited_file_is_asked_about(tmp_path: Path, choice: Choice, kept: str, beside: str | None) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    (tmp_path / "a.txt").write_text("mine\n")
+    asked = Asked(choice)
+    artifacts.write(tmp_path, ANOTHER, asked)
+    [conflict] = asked.conflicts
+    assert not conflict.foreign
+    assert "-mine\n" in conflict.diff
+    assert "+new\n" in conflict.diff
+    assert (tmp_path / "a.txt").read_text() == kept
+    aside = tmp_path / "a.txt.new"
+    assert (aside.read_text() if aside.exists() else None) == beside
+    assert artifacts.changed(tmp_path) == (() if choice == "overwrite" else ("a.txt",))
+
+
+def test_a_file_that_was_there_before_is_foreign(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff binary, no newline")
+    asked = Asked("keep")
+    artifacts.write(tmp_path, FILES, asked)
+    assert asked.conflicts[0].foreign
+    assert "No newline" in asked.conflicts[0].diff
+    assert (tmp_path / "a.txt").read_bytes() == b"\xff binary, no newline"
+
+
+def test_edited_and_deleted_files_are_noticed(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    (tmp_path / "a.txt").write_text("one \n")
+    (tmp_path / ".sub/b.txt").unlink()
+    assert artifacts.changed(tmp_path) == (".sub/b.txt", "a.txt")
+    artifacts.write(tmp_path, FILES, Asked("overwrite"))
+    assert artifacts.changed(tmp_path) == ()
+
+
+def test_what_is_no_longer_generated_goes_unless_it_was_edited(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    assert artifacts.write(tmp_path, FILES[:1], never, partial=True).removed == ()
+    assert artifacts.write(tmp_path, FILES[:1], never).removed == (".sub/b.txt",)
+    artifacts.write(tmp_path, FILES, never)
+    (tmp_path / ".sub/b.txt").write_text("mine\n")
+    assert artifacts.write(tmp_path, FILES[:1], never).removed == ()
+    assert (tmp_path / ".sub/b.txt").read_text() == "mine\n"
+
+
+def test_a_broken_manifest_makes_conflicts_and_loses_nothing(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    (tmp_path / artifacts.MANIFEST).write_text("{")
+    assert artifacts.changed(tmp_path) == ()
+    asked = Asked("keep")
+    artifacts.write(tmp_path, ANOTHER, asked)
+    assert [c.path for c in asked.conflicts] == ["a.txt"]
+
+
+def test_the_manifest_holds_the_sums_of_what_was_generated(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    manifest = json.loads((tmp_path / artifacts.MANIFEST).read_text())
+    # sha256 of b"one\n"
+    assert manifest["files"]["a.txt"] == "2c8b08da5ce60398e1f19af0e5dccc744df274b826abe585eaba68c525434806"
+
+
+def test_an_interrupted_decision_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("mine\n")
+
+    def interrupted(_conflict: Conflict) -> Choice:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        artifacts.write(tmp_path, (*FILES[1:], *FILES[:1]), interrupted)
+    assert files_in(tmp_path) == ["a.txt"]
+
+
+def test_a_symbolic_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("precious")
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/a.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="symbolic link"):
+        artifacts.write(tmp_path / "p", FILES, Asked("overwrite"))
+    assert (tmp_path / "elsewhere").read_text() == "precious"
+    assert files_in(tmp_path / "p") == ["a.txt"]
+
+
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        artifacts.write(tmp_path, FILES, never)
+    assert files_in(tmp_path) == []
+
+
+def test_a_file_in_the_way_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / ".sub").write_text("")
+    with pytest.raises(TrainwizError, match="a file stands where a folder is needed"):
+        artifacts.write(tmp_path, FILES, never)
+    assert files_in(tmp_path) == [".sub"]
+
+
+@pytest.mark.parametrize("path", ["../a", "/etc/a", "a/../../b", ""])
+def test_artifacts_stay_inside_the_project(tmp_path: Path, path: str) -> None:
+    with pytest.raises(ValueError, match="stay inside"):
+        artifacts.write(tmp_path, [Artifact(path, "")], never)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(TrainwizError, match="no permission"):
+        artifacts.write(tmp_path, FILES, never)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "is full"), (errno.EROFS, "read-only"), (errno.EACCES, "no permission"), (errno.EIO, "cannot be")],
+)
+def test_a_disk_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    before = {name: (tmp_path / name).read_text() for name in files_in(tmp_path)}
+    calls = []
+
+    def fsync(_handle: int) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(TrainwizError, match=words):
+        artifacts.write(tmp_path, [*ANOTHER, Artifact("new/deep/c.txt", "")], never)
+    assert {name: (tmp_path / name).read_text() for name in files_in(tmp_path)} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_full_disk_for_real() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"x")  # what the test above imitates: the kernel's own error
+
+
+def test_permissions_of_a_file_are_kept(tmp_path: Path) -> None:
+    artifacts.write(tmp_path, FILES, never)
+    (tmp_path / "a.txt").chmod(0o755)
+    artifacts.write(tmp_path, ANOTHER, never)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o755
+
+
+def test_one_file_atomically(tmp_path: Path) -> None:
+    atomic.write(tmp_path / "x" / "y.json", "{}")
+    assert (tmp_path / "x/y.json").read_text() == "{}"
+    atomic.remove(tmp_path / "x" / "y.json")
+    atomic.remove(tmp_path / "x" / "y.json")
+    assert files_in(tmp_path) == []
+
+
+# Templates
+
+
+def test_templates_of_both_folders_are_found() -> None:
+    found = templates.load()
+    assert {"templates/README.md.j2", "templates/README.zh-CN.md.j2", "train_templates/loops/accelerate.py"} <= set(
+        found
+    )
+    assert not any("__pycache__" in path for path in found)
+
+
+# Plans
+
+
+def plan_file(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "trainwiz.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_a_plan_is_found_by_its_folder_or_its_name(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "seed: 1\n")
+    assert plans.find(tmp_path) == plans.find(path) == path
+    assert plans.read(path).seed == 1
+
+
+def test_no_plan_says_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no trainwiz\.yaml") as caught:
+        plans.find(tmp_path)
+    assert f"trainwiz init {tmp_path}" in str(caught.value.remedy)
+    with pytest.raises(UsageError, match="there is no folder"):
+        plans.find(tmp_path / "gone")
+
+
+def test_numbers_that_yaml_takes_for_words(tmp_path: Path) -> None:
+    read = plans.read(plan_file(tmp_path, "optimizer: {learning_rate: 1e-4}\nprecision: {mixed_precision: no}\n"))
+    assert read.optimizer.learning_rate == 1e-4
+    assert read.precision.mixed_precision == "no"
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    assert plans.read(plan_file(tmp_path, b"\xef\xbb\xbfseed: 3\n")).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "it holds nothing"),
+        ("# only a comment\n", "it holds nothing"),
+        ("- a\n- b\n", "it holds a list"),
+        ("hello\n", "it holds one value"),
+        ("batch:\n\treal_batch_size: 8\n", ":2:1: a tab"),
+        ("batch: {real_batch_size: 8\nseed: 1\n", ":2:5: this is not YAML"),
+        ("seed: 1\nbatch:\n  real_batch_size: 8\n  real_batch_size: 9\n",
+         "batch.real_batch_size stands twice, in lines 3 and 4"),
+        ("seed: 1\ntask: custom\nseed: 2\n", "seed stands twice, in lines 1 and 3"),
+        ("seed: 1\n--- \nseed: 2\n", "this is not YAML: but found another document"),
+        ("seed: !!python/object/apply:os.system [echo]\n", "could not determine a constructor"),
+        ("seed: 2026-13-45\n", "month must be in 1..12"),
+        (f"seed: {'9' * 5000}\n", "Exceeds the limit"),
+        ("seed: \x00\n", "control character"),
+        (b"seed: 1\nname: \xe9\n", "is not UTF-8 text: byte 14 is 0xe9"),
+        ("a: &a [*a]\nb: " + "[" * 3000 + "\n", "recursion"),
+    ],
+)  # fmt: skip
+def test_what_is_no_plan_is_explained(tmp_path: Path, content: str | bytes, words: str) -> None:
+    path = plan_file(tmp_path, content)
+    with pytest.raises(UsageError) as caught:
+        plans.read(path)
+    message = text(caught.value.message)
+    assert words in message
+    assert str(path) in message
+
+
+def test_wrong_values_are_named_with_their_lines(tmp_path: Path) -> None:
+    content = "task: causal_lm\nbatch:\n  real_batch_sise: 8\nseed: many\noptimizer: 3\n"
+    with pytest.raises(PlanError) as caught:
+        plans.read(plan_file(tmp_path, content))
+    problems = [text(problem) for problem in caught.value.problems]
+    assert len(problems) == 3
+    assert any(
+        p.startswith("line 3: batch.real_batch_sise: unknown key; did you mean batch.real_batch_size") for p in problems
+    )
+    assert "line 4: seed: 'many' is not a whole number" in problems
+    assert any(p.startswith("line 5: optimizer: 3 stands where a section") for p in problems)
+
+
+def test_a_file_that_is_gone_or_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        plans.read(tmp_path / "gone.yaml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        plans.read(tmp_path)
+
+
+def test_the_default_plan_reads_from_an_almost_empty_file(tmp_path: Path) -> None:
+    assert plans.read(plan_file(tmp_path, "{}\n")) == Plan()
