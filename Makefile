@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test format catalogue clean
+.PHONY: help demo test format catalogue docs clean
 
 help:
 	@echo "make demo       train a small model on this machine, from the wizard to a text sample"
 	@echo "make test       the gate: format, lint, types, tests"
 	@echo "make format     let ruff format and fix what it can"
 	@echo "make catalogue  collect the sentences into the translation catalogue and compile it"
+	@echo "make docs       write docs/rules.md from the rules"
 
 # torch first and pinned: a later package that wants any torch must find it there.
 $(READY): pyproject.toml constraints.txt
@@ -18,3 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,tracking]'
 	touch $@
+
+docs: $(READY)
+	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
+	mv docs/rules.md.new docs/rules.md

@@ -1,0 +1,112 @@
+"""`trainwiz explain`: the manual of the rules and of the plan's keys."""
+
+from __future__ import annotations
+
+import json
+import typing
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trainwiz.language import t, text
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+KEYS = "keys"
+
+
+def explain(
+    topic: str = typer.Argument(
+        "", metavar="[TOPIC]", help=t("A rule (TW401), the beginning of several (TW4), keys, or a key of the plan.")
+    ),
+    markdown: bool = typer.Option(False, "--markdown", help=t("The whole manual of the rules, as docs/rules.md.")),
+) -> int:
+    """Without a topic, all rules are listed."""
+    if topic.lower() == KEYS:
+        _show_keys()
+    elif "." in topic or topic in ("task", "engine", "seed", "ignore"):
+        _show_key(topic)
+    else:
+        _show_rules(topic, markdown)
+    return 0
+
+
+def _show_rules(topic: str, as_markdown: bool) -> None:
+    from trainwiz import rules
+    from trainwiz.cli import rule_ids
+    from trainwiz.ui import manual
+
+    known = rules.load()
+    chosen = [rule for rule in known if rule.id.startswith(topic.strip().upper())]
+    if not chosen:
+        raise rule_ids.unknown(topic, [rule.id for rule in known])
+    if as_markdown:
+        console.data(manual.markdown(chosen).rstrip("\n"))
+    elif len(chosen) == 1:
+        manual.show(chosen[0])
+    else:
+        manual.show_list(chosen)
+
+
+def _show_keys() -> None:
+    from trainwiz import plan
+
+    for key, info in plan.fields().items():
+        console.data(f"{key}: {_legal(info)}")
+        if help := _help(key):
+            console.data(f"    {help}")
+
+
+def _show_key(key: str) -> None:
+    from trainwiz import plan
+    from trainwiz.errors import UsageError
+    from trainwiz.message import say
+
+    info = plan.fields().get(key)
+    if info is None:
+        raise UsageError(plan.unknown_key(key), say("trainwiz explain keys lists them all"))
+    console.data(f"{key}: {_legal(info)}")
+    if help := _help(key):
+        console.data(f"    {help}")
+
+
+def _help(key: str) -> str:
+    from trainwiz import questions
+
+    try:
+        return text(questions.question_for(key).help)
+    except KeyError:
+        return ""
+
+
+def _legal(info: FieldInfo) -> str:
+    kind: Any = info.annotation
+    choices = [choice for part in _alternatives(kind) for choice in typing.get_args(part)]
+    words = " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
+    default = json.dumps(info.get_default(call_default_factory=True)).strip('"')
+    return t("{legal} (default: {default})", legal=words, default=default)
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    return [part for part in (kind, *typing.get_args(kind)) if typing.get_origin(part) is typing.Literal]
+
+
+def _type_name(kind: Any) -> str:
+    names = {
+        int: t("whole number"),
+        float: t("number"),
+        bool: t("true or false"),
+        str: t("text"),
+        dict: t("mapping"),
+        type(None): t("null"),
+    }
+    parts = typing.get_args(kind) or (kind,)
+    if typing.get_origin(kind) is dict:
+        return names[dict]
+    return " | ".join(names[bare] for part in parts if (bare := _bare(part)) in names)
+
+
+def _bare(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind

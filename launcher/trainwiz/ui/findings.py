@@ -1,0 +1,80 @@
+"""Findings as people read them, and as other programs do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from trainwiz.language import t, text
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.findings import Finding
+
+_INDENT = "      "
+
+
+def show(findings: Sequence[Finding], *, as_data: bool = False) -> None:
+    """Each finding with its level, rule, key, message and fix; then how many of each level there are.
+
+    On stderr, or on stdout where they are what the command was asked for (`as_data`).
+    """
+    stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
+    for finding in findings:
+        for line in _lines(finding, stream):
+            write(line)
+    write(_summary(findings))
+    if findings:
+        write(console.styled(t("more about a rule: trainwiz explain {rule}", rule=findings[0].rule), "dim", stream))
+
+
+def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The findings for `--json`; `fix` is what to do in words, `changes` the same as values of the plan."""
+    counts = _counts(findings)
+    return {
+        "findings": [
+            {
+                "rule": finding.rule,
+                "level": finding.level.value,
+                "where": finding.where,
+                "message": text(finding.message),
+                "fix": text(finding.fix.message) if finding.fix else None,
+                "changes": dict(finding.fix.changes) if finding.fix else {},
+            }
+            for finding in findings
+        ],
+        "errors": counts["error"],
+        "warnings": counts["warning"],
+    }
+
+
+def level_name(level: str) -> str:
+    """The level in the reader's language."""
+    return {"error": t("error"), "warning": t("warning"), "hint": t("hint")}[level]
+
+
+def _lines(finding: Finding, stream: TextIO) -> list[str]:
+    level = console.styled(level_name(finding.level.value), finding.level.value, stream)
+    rule = console.styled(finding.rule, "bold", stream)
+    lines = [f"{rule} {level} {finding.where}", f"{_INDENT}{text(finding.message)}"]
+    if finding.fix:
+        lines.append(f"{_INDENT}{console.styled('→', 'good', stream)} {text(finding.fix.message)}")
+    return lines
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return t("no findings")
+    counts = _counts(findings)
+    return t(
+        "errors: {errors}, warnings: {warnings}, hints: {hints}",
+        errors=counts["error"],
+        warnings=counts["warning"],
+        hints=counts["hint"],
+    )
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    levels = [finding.level.value for finding in findings]
+    return {level: levels.count(level) for level in ("error", "warning", "hint")}
