@@ -73,7 +73,7 @@ class Init:
                 say("there are no kept answers for {folder}", folder=self.folder),
                 say("trainwiz init {folder}", folder=where),
             )
-        if saved and not self.resume and self.terminal and not self.defaults:
+        if saved and saved.answers and not self.resume and self.terminal and not self.defaults:
             console.talk(t("Answers of an interrupted init are kept; go on with: trainwiz init {folder} --resume",
                            folder=where), style="dim")  # fmt: skip
         return saved if self.resume else None
@@ -138,10 +138,12 @@ class Init:
         from trainwiz.store import answers as store
         from trainwiz.wizard import Interview, ask, review
 
-        kept = True
+        kept = False
 
         def save(answers: Mapping[str, Any], step: str) -> None:
             nonlocal kept
+            if not (answers or given.firm):
+                return
             state = store.Saved(answers={**given.firm, **answers}, step=step, advanced=interview.advanced)
             kept = store.write(session, state)
 

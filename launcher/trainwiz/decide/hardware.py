@@ -21,9 +21,9 @@ def decide_machine(d: Decision) -> None:
     machine = d.machine
     gpus = machine.gpus if machine else ()
     if gpus:
-        d.settle("machine.device", "cuda", say("found {gpus}", gpus=gpu_names(gpus)), "found")
+        d.settle("machine.device", "cuda", say("{gpus}", gpus=gpu_names(gpus)), "found")
     elif machine:
-        d.settle("machine.device", "cpu", say("no GPU was found"), "found")
+        d.settle("machine.device", "cpu", say("no GPU"), "found")
     else:
         d.settle("machine.device", "cpu", say("no machine was looked at"))
     machines = d.settle("machine.num_machines", 1, say("this machine alone"))
@@ -47,11 +47,11 @@ def decide_precision(d: Decision) -> None:
     capability, oldest = min(known, key=lambda pair: pair[0])
     shown = {"gpu": short_name(oldest), "capability": f"{capability[0]}.{capability[1]}"}
     if capability >= _BF16_SINCE:
-        d.settle(key, "bf16", say("{gpu} has bf16 (compute capability {capability})", **shown), "found")
+        d.settle(key, "bf16", say("bf16 on {gpu} (compute capability {capability})", **shown), "found")
     elif capability >= _FP16_SINCE:
-        d.settle(key, "fp16", say("{gpu} has fp16, no bf16 (compute capability {capability})", **shown), "found")
+        d.settle(key, "fp16", say("fp16, not bf16, on {gpu} (compute capability {capability})", **shown), "found")
     else:
-        d.settle(key, "no", say("{gpu} has no tensor cores (compute capability {capability})", **shown), "found")
+        d.settle(key, "no", say("no tensor cores on {gpu} (compute capability {capability})", **shown), "found")
 
 
 def gpu_names(gpus: Sequence[Gpu]) -> str:
@@ -71,7 +71,7 @@ def _ranks(d: Decision, machine: Machine | None) -> tuple[int, Message, bool]:
         return 1, say("no machine was looked at"), False
     if d.on_cpu:
         cores = machine.cpu.usable_cores
-        return min(_CPU_RANKS, cores), say("CPU ranks; usable cores: {cores}", cores=cores), True
+        return min(_CPU_RANKS, cores), say("usable cores: {cores}", cores=cores), True
     if machine.gpus and d.values["machine.device"] == "cuda":
-        return len(machine.gpus), say("found {gpus}", gpus=gpu_names(machine.gpus)), True
+        return len(machine.gpus), say("{gpus}", gpus=gpu_names(machine.gpus)), True
     return 1, say("no GPU was found to count"), False

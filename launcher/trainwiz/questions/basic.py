@@ -31,7 +31,7 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="model.name",
         gate="basic",
-        prompt=say("Model: tiny, gpt2-124m, llama-1b, a local folder, or a hub id"),
+        prompt=say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id"),
         when=trains_text,
         help=say(
             "Which model. tiny (0.9 million parameters, bytes instead of a tokenizer) trains on a CPU within a minute "
@@ -43,7 +43,7 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="data.train",
         gate="basic",
-        prompt=say("Training data: embedded, a .txt or .jsonl file, a folder of them, or a hub id"),
+        prompt=say("Training data: embedded, a file, a folder, or a hub id"),
         when=trains_text,
         help=say(
             "What to train on. embedded is real English text that every Python carries (the language reference): "

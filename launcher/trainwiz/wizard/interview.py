@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,7 +59,7 @@ class Interview:
             asked, values = self._asked(question)
             reply = self.ask(asked, self._take_shown())
             if reply.action is Action.HELP:
-                self.talk(text(question.help))
+                self.talk(wrapped(question.help))
             elif reply.action is Action.BACK:
                 return Action.BACK
             elif reply.value in ("", asked.default) or self._accept(question, reply.value, values):
@@ -80,7 +82,8 @@ class Interview:
         decided = self.decided()
         values = flat(decided.plan)
         sizes = {o.name: o for o in decided.options} if question.key == "strategy.kind" else {}
-        reason = decided.sources[question.key].reason
+        source = decided.sources[question.key]
+        reason = say("found {what}", what=source.reason) if source.kind == "found" else source.reason
         return _shown_as(question, question.show(values), reason, values, sizes), values
 
     def _accept(self, question: Question, typed: str, values: Mapping[str, Any]) -> bool:
@@ -124,7 +127,7 @@ class Interview:
                 t("{key}: your earlier {value} no longer fits and is asked again", key=lost.key, value=lost.value)
             )
             for problem in lost.problems:
-                self.talk(f"  {text(problem)}")
+                self.talk(wrapped(problem, "    "))
         self.answers = {**kept, **carried}
         return True
 
@@ -171,12 +174,24 @@ class Interview:
 
     def _reject(self, problems: Sequence[Message]) -> bool:
         for problem in problems:
-            self.talk(f"  ✗ {text(problem)}")
+            self.talk(wrapped(problem, "  ✗ "))
         return False
 
     def _take_shown(self) -> Callable[[], None] | None:
         shown, self.shown = self.shown, None
         return shown
+
+
+def wrapped(words: Message | str, mark: str = "  ") -> str:
+    """Words in lines that fit the terminal; text without spaces is left for the terminal to break."""
+    return textwrap.fill(
+        text(words),
+        min(shutil.get_terminal_size().columns, 100),
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz.language import t, text
 from trainwiz.questions import question_for
-from trainwiz.wizard.interview import REVIEW, Interview
+from trainwiz.wizard.interview import REVIEW, Interview, wrapped
 from trainwiz.wizard.terminal import Action, Asked
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def review(interview: Interview) -> None:
         if reply.action is Action.BACK:
             interview.run(interview.last_step())
         elif reply.action is Action.HELP:
-            interview.talk(_explained(reply.at))
+            interview.talk(_explained(reply.at, lines))
         elif chosen == WRITE:
             return
         else:
@@ -44,20 +44,23 @@ def review(interview: Interview) -> None:
 
 def rows(decided: Decided) -> Mapping[str, str]:
     """One line per key that can be asked: the value, where it comes from, and why."""
+    from trainwiz.plan import fields
+
     kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
     shown = {}
-    for key, source in decided.sources.items():
+    for key in fields():
         try:
             question_for(key)
         except KeyError:
             continue
-        value = decided.plan.get(key)
+        source, value = decided.sources[key], decided.plan.get(key)
         words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         shown[key] = f"{key:<38} {words:<14} {kinds[source.kind]}: {text(source.reason)}"
     return shown
 
 
-def _explained(key: str) -> str:
+def _explained(key: str, lines: Mapping[str, str]) -> str:
     if key in ("", WRITE):
-        return t("Nothing is written before you choose to. The file trainwiz.yaml can be edited later, too.")
-    return text(question_for(key).help)
+        return wrapped(t("Nothing is written before you choose to. The file trainwiz.yaml can be edited later, too."))
+    # On a narrow terminal the list cuts the reason off; here it stands in full.
+    return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(question_for(key).help)])

@@ -5,6 +5,7 @@ Everything goes to stderr: stdout is for results.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.application import Application
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from questionary import Question
+
+
+_ROWS_FOR_THE_REST = 9
+"""The question, its help, the hint."""
 
 
 class Action(Enum):
@@ -119,17 +124,24 @@ def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) 
 
 
 def _add_hint(app: Application[Any]) -> None:
-    from prompt_toolkit.filters import is_done
+    from prompt_toolkit.filters import Always, is_done
     from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
+    from prompt_toolkit.layout.dimension import Dimension
+    from prompt_toolkit.styles import Style, merge_styles
+    from questionary.prompts.common import InquirerControl
 
+    # Without this the question takes the whole screen: the hint stands far below it, and help scrolls away above it.
+    rows = shutil.get_terminal_size().lines
+    for window in app.layout.find_all_windows():
+        window.dont_extend_height = Always()
+        if isinstance(window.content, InquirerControl):
+            window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
     hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
     line = Window(FormattedTextControl([("class:hint", f"  {hint}")]), height=1, dont_extend_height=True)
     app.layout = Layout(
         HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
         focused_element=app.layout.current_window,
     )
-    from prompt_toolkit.styles import Style, merge_styles
-
     app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
 
 

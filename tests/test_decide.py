@@ -1,0 +1,228 @@
+"""Answers and machines become plans whose every value has a source."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainwiz import plan as plans
+from trainwiz.decide import Decided, Source, decide
+from trainwiz.decide.carrying import carry
+from trainwiz.errors import PlanError
+from trainwiz.machine import Cpu, Gpu, Machine
+from trainwiz.message import say
+from trainwiz.store import machines
+
+FOLDER = Path(__file__).parent / "machines"
+NAMES = ("8xh100", "4xa100-40g", "2xrtx4090", "1xt4", "8xv100", "cpu")
+
+
+def machine(name: str) -> Machine:
+    return machines.read(FOLDER / f"{name}.json")
+
+
+def why(decided: Decided, key: str) -> str:
+    return str(decided.sources[key].reason)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", ["tiny", "gpt2-124m", "llama-1b", "some/model"])
+@pytest.mark.parametrize("task", ["causal_lm", "custom"])
+def test_every_value_has_a_reason_and_the_batch_holds(name: str, model: str, task: str) -> None:
+    decided = decide({"model.name": model, "task": task}, machine(name))
+    assert set(decided.sources) == set(plans.fields()) - {"version"}
+    assert all(str(source.reason) for source in decided.sources.values())
+    b = decided.plan.batch
+    assert b.real_batch_size == b.per_device_batch_size * b.gradient_accumulation_steps * (
+        decided.plan.machine.num_processes
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "world", "precision", "strategy"),
+    [
+        ("8xh100", "cuda", 8, "bf16", "ddp"),
+        ("4xa100-40g", "cuda", 4, "bf16", "ddp"),
+        ("2xrtx4090", "cuda", 2, "bf16", "ddp"),
+        ("1xt4", "cuda", 1, "fp16", "single"),
+        ("8xv100", "cuda", 8, "fp16", "ddp"),
+        ("cpu", "cpu", 2, "no", "ddp"),
+    ],
+)
+def test_what_a_machine_decides(name: str, device: str, world: int, precision: str, strategy: str) -> None:
+    decided = decide({}, machine(name))
+    plan = decided.plan
+    assert (plan.machine.device, plan.machine.num_processes) == (device, world)
+    assert plan.precision.mixed_precision == precision
+    assert plan.strategy.label == strategy
+    assert decided.sources["machine.num_processes"].kind == "found"
+
+
+def test_a_default_says_what_was_found() -> None:
+    decided = decide({}, machine("8xh100"))
+    assert why(decided, "machine.num_processes").startswith("8 × H100")
+    assert "compute capability 9.0" in why(decided, "precision.mixed_precision")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "strategy", "offload"),
+    [
+        ("8xh100", 7_000_000_000, "zero1", "none"),
+        ("4xa100-40g", 4_000_000_000, "zero3", "none"),
+        ("4xa100-40g", 7_000_000_000, "zero2", "cpu"),
+        ("2xrtx4090", 1_000_000_000, "zero1", "none"),
+        ("2xrtx4090", 3_000_000_000, "zero2", "cpu"),
+        ("1xt4", 1_000_000_000, "deepspeed", "cpu"),
+        ("8xh100", 70_000_000_000, "zero3", "cpu"),
+    ],
+)
+def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: str, offload: str) -> None:
+    plan = decide({"model.name": "some/model"}, machine(name), parameters=parameters).plan
+    assert strategy in (plan.strategy.label, plan.strategy.kind)
+    assert plan.strategy.offload_optimizer_device == offload
+
+
+def test_the_recommendation_shows_its_numbers() -> None:
+    decided = decide({"model.name": "some/model"}, machine("8xh100"), parameters=7_000_000_000)
+    reason = why(decided, "strategy.kind")
+    assert "39.1 GiB" in reason  # 4 P + 16 P / 8
+    assert "ddp needs 130.4 GiB" in reason
+    huge = decide({"model.name": "some/model"}, machine("1xt4"), parameters=70_000_000_000)
+    assert "even that is more than 60%" in why(huge, "strategy.kind")
+
+
+def test_a_gpu_of_unknown_capability_stays_unknown() -> None:
+    gpu = Gpu(index=0, name="X1", memory_bytes=2**34)
+    decided = decide({}, Machine(gpus=(gpu,)))
+    assert decided.plan.precision.mixed_precision == "no"
+    assert "unknown" in why(decided, "precision.mixed_precision")
+
+
+def test_the_oldest_gpu_decides_precision() -> None:
+    gpus = tuple(
+        Gpu(index=i, name=f"G{c}", memory_bytes=2**34, compute_capability=(c, 0)) for i, c in enumerate((8, 7))
+    )
+    assert decide({}, Machine(gpus=gpus)).plan.precision.mixed_precision == "fp16"
+
+
+def test_without_a_machine_one_cpu_rank() -> None:
+    plan = decide({}, None).plan
+    assert (plan.machine.device, plan.machine.num_processes, plan.strategy.kind) == ("cpu", 1, "single")
+
+
+def test_one_core_is_one_rank() -> None:
+    assert decide({}, Machine(cpu=Cpu(usable_cores=1))).plan.machine.num_processes == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "key", "expected"),
+    [
+        ({"strategy.kind": "single"}, "machine.num_processes", 1),
+        ({"machine.num_processes": 1}, "strategy.kind", "single"),
+        ({"strategy.zero_stage": 3}, "strategy.kind", "deepspeed"),
+        ({"strategy.kind": "deepspeed"}, "strategy.zero_stage", 2),
+        ({"strategy.zero_stage": 3}, "strategy.zero3_save_16bit_model", True),
+        ({"strategy.offload_optimizer_device": "cpu"}, "strategy.zero_stage", 2),
+        ({"strategy.offload_param_device": "cpu"}, "strategy.zero_stage", 3),
+        ({"strategy.offload_optimizer_device": "nvme"}, "strategy.zero_stage", 3),
+        ({"strategy.kind": "fsdp"}, "strategy.zero_stage", None),
+        ({"schedule.n_epochs": 3}, "schedule.train_strategy", "epochs"),
+        ({"schedule.n_epochs": 3}, "schedule.n_steps", None),
+        ({"schedule.n_steps": 50}, "schedule.n_warmup_steps", 5),
+        ({"machine.num_machines": 2}, "machine.num_processes", 16),
+        ({"machine.device": "cpu"}, "machine.num_processes", 2),
+        ({"machine.device": "cpu"}, "precision.mixed_precision", "no"),
+        ({"data.train": "my.txt"}, "data.eval", None),
+        ({"model.name": "some/model"}, "model.from_scratch", False),
+        ({"model.name": "gpt2-124m"}, "optimizer.learning_rate", 6e-4),
+        ({"model.name": "gpt2-124m"}, "batch.sequence_length", 1024),
+        ({"model.name": "gpt2-124m", "model.from_scratch": False}, "optimizer.learning_rate", 2e-5),
+        ({"optimizer.name": "sgd"}, "optimizer.learning_rate", 0.1),
+        ({"task": "custom"}, "optimizer.weight_decay", 0.0),
+        ({"batch.real_batch_size": 64, "batch.per_device_batch_size": 4}, "batch.gradient_accumulation_steps", 2),
+        ({"batch.real_batch_size": 64, "batch.gradient_accumulation_steps": 4}, "batch.per_device_batch_size", 2),
+        ({"batch.per_device_batch_size": 3, "batch.gradient_accumulation_steps": 5}, "batch.real_batch_size", 120),
+    ],
+)
+def test_what_is_not_answered_follows_what_is(answers: dict[str, Any], key: str, expected: Any) -> None:
+    decided = decide(answers, machine("8xh100"))
+    assert decided.plan.get(key) == expected
+    for given_key, value in answers.items():
+        assert decided.plan.get(given_key) == value
+        assert decided.sources[given_key].kind == "yours"
+    assert decided.sources[key].kind != "yours"
+
+
+def test_an_answer_from_a_file_says_so() -> None:
+    origin = Source(kind="file", reason=say("a.yaml"))
+    assert decide({"seed": 7}, None, origins={"seed": origin}).sources["seed"] == origin
+
+
+def test_epochs_of_known_data_give_the_warm_up() -> None:
+    answers = {"schedule.n_epochs": 2, "batch.real_batch_size": 32}
+    assert decide(answers, machine("cpu"), samples=1601).plan.schedule.n_warmup_steps == 10  # 2 × 51 updates
+
+
+def test_the_batch_conflict_shows_its_arithmetic() -> None:
+    answers = {"machine.num_processes": 4, "batch.real_batch_size": 100, "batch.per_device_batch_size": 8}
+    with pytest.raises(PlanError) as caught:
+        decide(answers, machine("4xa100-40g"))
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "batch.real_batch_size: 100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or "
+        "128 (accumulation 4), or micro-batch 5 (accumulation 5)"
+    )
+
+
+def test_a_stage_without_deepspeed_is_a_conflict() -> None:
+    with pytest.raises(PlanError, match=r"strategy\.zero_stage: 3 needs strategy\.kind deepspeed, not ddp"):
+        decide({"strategy.kind": "ddp", "strategy.zero_stage": 3}, None)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(NAMES),
+    world=st.none() | st.integers(1, 64),
+    real=st.none() | st.integers(1, 4096),
+    micro=st.none() | st.integers(1, 64),
+    accumulation=st.none() | st.integers(1, 64),
+    size=st.none() | st.integers(1000, 10**12),
+)
+def test_any_answers_give_a_plan_or_a_named_conflict(
+    name: str, world: int | None, real: int | None, micro: int | None, accumulation: int | None, size: int | None
+) -> None:
+    keys = ("machine.num_processes", "batch.real_batch_size", "batch.per_device_batch_size",
+            "batch.gradient_accumulation_steps")  # fmt: skip
+    answers: dict[str, Any] = {k: x for k, x in zip(keys, (world, real, micro, accumulation), strict=True) if x}
+    answers["model.name"] = "some/model"
+    problem = ""
+    try:
+        plan = decide(answers, machine(name), parameters=size).plan
+    except PlanError as error:
+        problem = str(error.problems[0])
+    if problem:
+        assert real
+        assert problem.startswith("batch.")
+        return
+    b = plan.batch
+    assert b.real_batch_size == b.per_device_batch_size * b.gradient_accumulation_steps * plan.machine.num_processes
+    assert all(plan.get(key) == value for key, value in answers.items())
+
+
+def test_earlier_answers_fall_only_when_they_are_illegal() -> None:
+    def here(answers: Any) -> Decided:
+        return decide(answers, machine("4xa100-40g"))
+
+    firm = {"machine.num_processes": 3}
+    earlier = {"batch.real_batch_size": 32, "seed": 7, "optimizer.learning_rate": 1e-3}
+    kept, fallen = carry(firm, earlier, here)
+    assert kept == {"seed": 7, "optimizer.learning_rate": 1e-3}
+    assert [f.key for f in fallen] == ["batch.real_batch_size"]
+    assert "32 is not divisible by 3 ranks" in str(fallen[0].problems[0])
+
+
+def test_a_new_length_takes_back_the_old_one() -> None:
+    kept, fallen = carry({"schedule.n_epochs": 2}, {"schedule.n_steps": 50, "seed": 1}, lambda a: decide(a, None))
+    assert (kept, fallen) == ({"seed": 1}, ())

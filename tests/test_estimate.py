@@ -1,0 +1,95 @@
+"""Model state in bytes, and the shapes of the presets."""
+
+import pytest
+from plans import make
+
+from trainwiz.estimate import estimate
+from trainwiz.estimate.models import PRESETS, preset, preset_parameters
+from trainwiz.estimate.state import state_bytes_per_rank
+from trainwiz.vocabulary import MODEL_PRESETS
+
+B = 10**9
+
+
+@pytest.mark.parametrize(
+    ("label", "world", "half", "per_parameter"),
+    [
+        ("single", 1, True, 16),
+        ("ddp", 8, True, 20),
+        ("ddp", 8, False, 20),
+        ("zero0", 4, True, 20),
+        ("zero1", 8, True, 4 + 2),
+        ("zero1", 8, False, 8 + 2),
+        ("zero2", 8, True, 2 + 18 / 8),
+        ("zero2", 4, False, 4 + 20 / 4),
+        ("fsdp", 8, True, 2),
+    ],
+)
+def test_bytes_per_parameter(label: str, world: int, half: bool, per_parameter: float) -> None:
+    assert state_bytes_per_rank(label, parameters=8 * B, world=world, half=half) == per_parameter * 8 * B
+
+
+def test_zero_3_holds_its_reduce_bucket_for_ever() -> None:
+    """16 P / N and 5e8 elements of two bytes."""
+    assert state_bytes_per_rank("zero3", parameters=8 * B, world=8, half=True) == 16 * B + B
+    assert state_bytes_per_rank("zero3", parameters=B // 10, world=10, half=True) == 16 * B // 100 + 2 * B // 10
+
+
+def test_zero_2_is_what_deepspeed_estimates() -> None:
+    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as theirs
+
+    for world in (1, 2, 8):
+        _, device = theirs(7 * B, num_gpus_per_node=world, cpu_offload=False)
+        assert state_bytes_per_rank("zero2", parameters=7 * B, world=world, half=True) == device
+
+
+def test_offload_leaves_weights_and_gradients() -> None:
+    assert state_bytes_per_rank("zero2", parameters=8 * B, world=8, half=True, optimizer_away=True) == 18 * B
+    away = state_bytes_per_rank(
+        "zero3", parameters=8 * B, world=8, half=True, optimizer_away=True, parameters_away=True
+    )
+    assert away == 2 * B + B
+
+
+def test_estimate_of_a_plan() -> None:
+    ddp = estimate(make(strategy__kind="ddp", machine__num_processes=2), 1000)
+    assert (ddp.device_bytes_per_rank, ddp.host_bytes_per_machine, ddp.checkpoint_bytes) == (20_000, 0, 12_000)
+    offloaded = make(
+        strategy__kind="deepspeed", strategy__zero_stage=3, strategy__offload_optimizer_device="cpu",
+        strategy__offload_param_device="cpu", machine__num_processes=4, machine__num_machines=2,
+        precision__mixed_precision="bf16",
+    )  # fmt: skip
+    found = estimate(offloaded, 1000)
+    assert found.host_bytes_per_machine == 10_000
+    assert found.checkpoint_bytes == 14_000
+    assert estimate(make(optimizer__name="sgd"), 1000).checkpoint_bytes == 8_000
+
+
+def test_every_preset_of_the_vocabulary_has_a_shape() -> None:
+    assert tuple(PRESETS) == MODEL_PRESETS
+    assert preset("tiny").hidden_size == 128
+    assert preset_parameters("tiny") == 869_760
+    assert preset_parameters("gpt2-124m") == 124_439_808
+    assert preset_parameters("llama-1b") == 1_100_048_384
+    assert preset_parameters("my/model") is None
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", MODEL_PRESETS)
+def test_the_formula_counts_what_transformers_builds(name: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = preset(name)
+    config = AutoConfig.for_model(shape.model_type, vocab_size=shape.vocab_size)
+    if shape.model_type == "gpt2":
+        config.n_embd, config.n_layer, config.n_head = shape.hidden_size, shape.num_hidden_layers, 12
+        config.n_positions = shape.max_position_embeddings
+    else:
+        for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                      "intermediate_size", "max_position_embeddings"):  # fmt: skip
+            setattr(config, field, getattr(shape, field))
+        config.head_dim = shape.hidden_size // shape.num_attention_heads
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters

@@ -1,0 +1,115 @@
+"""The table of questions: complete, legal, and readable both ways."""
+
+from typing import Any, get_args
+
+import pytest
+
+from trainwiz import plan as plans
+from trainwiz.message import Message
+from trainwiz.questions import ADVANCED, BASIC, Question, forms, key_help, question_for
+
+KEYS = [key for key in plans.fields() if key not in ("version", "ignore")]
+TABLE = (*BASIC, *ADVANCED)
+
+
+def asked(key: str) -> Question:
+    return next(q for q in TABLE if q.key == key)
+
+
+def test_at_most_eight_questions_stand_before_the_gate() -> None:
+    assert 1 <= len(BASIC) <= 8
+
+
+def test_every_key_of_the_plan_has_one_entry() -> None:
+    keys = [q.key for q in TABLE]
+    assert sorted(keys) == sorted(KEYS)
+    assert set(key_help()) == set(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_can_be_changed_by_a_question(key: str) -> None:
+    assert key in question_for(key).sets
+
+
+def test_keys_that_are_no_questions() -> None:
+    with pytest.raises(KeyError):
+        question_for("version")
+
+
+@pytest.mark.parametrize("question", TABLE, ids=lambda q: q.key)
+def test_help_says_more_than_the_prompt(question: Question) -> None:
+    assert len(str(question.help)) > 60
+    assert str(question.prompt)
+
+
+@pytest.mark.parametrize("question", [q for q in TABLE if q.choices], ids=lambda q: q.key)
+def test_choices_are_legal_and_complete(question: Question) -> None:
+    values = {str(choice.value) for choice in question.choices}
+    if question.composite:
+        assert values == set(forms.STRATEGIES)
+        return
+    for value in values:
+        plans.parse_value(question.key, value)
+    legal = get_args(plans.fields()[question.key].annotation)
+    if legal and all(isinstance(x, str) for x in legal):
+        assert values == set(legal)
+
+
+@pytest.mark.parametrize("name", forms.STRATEGIES)
+def test_a_strategy_reads_back_as_it_was_typed(name: str) -> None:
+    texts = forms.read_strategy(name, {})
+    assert isinstance(texts, dict)
+    values = {key: plans.parse_value(key, text) for key, text in texts.items()}
+    assert forms.show_strategy(values) == name
+
+
+@pytest.mark.parametrize("typed", ["zero4", "ddp+offload", "zero2+nvme", "zero1+offload", "", "fsdp2"])
+def test_a_wrong_strategy_names_the_legal_ones(typed: str) -> None:
+    problem = forms.read_strategy(typed, {})
+    assert isinstance(problem, Message)
+    assert "zero3+offload" in str(problem)
+
+
+CUDA = {"machine.device": "cuda", "machine.num_processes": 4}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("8", {"machine.device": "cuda", "machine.num_processes": "8"}),
+        ("cpu", {"machine.device": "cpu"}),
+        ("cpu 2", {"machine.device": "cpu", "machine.num_processes": "2"}),
+        ("2 cpu", {"machine.device": "cpu", "machine.num_processes": "2"}),
+    ],
+)
+def test_machine_forms(typed: str, expected: dict[str, str]) -> None:
+    assert forms.read_machine(typed, CUDA) == expected
+
+
+@pytest.mark.parametrize("typed", ["four", "4 5", "cpu cuda", "-1", "2.5", "cpu;2"])
+def test_a_wrong_machine_shows_the_form(typed: str) -> None:
+    assert "type 2, or cpu 2" in str(forms.read_machine(typed, CUDA))
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit", "expected"),
+    [
+        ("500", "steps", ("steps", "500", "null")),
+        ("500 steps", "epochs", ("steps", "500", "null")),
+        ("3", "epochs", ("epochs", "null", "3")),
+        ("3epochs", "steps", ("epochs", "null", "3")),
+        ("1 epoch", "steps", ("epochs", "null", "1")),
+        ("abc", "steps", ("steps", "abc", "null")),
+    ],
+)
+def test_length_forms(typed: str, unit: str, expected: tuple[str, str, str]) -> None:
+    texts = forms.read_length(typed, {"schedule.train_strategy": unit})
+    keys = ("schedule.train_strategy", "schedule.n_steps", "schedule.n_epochs")
+    assert isinstance(texts, dict)
+    assert tuple(texts[key] for key in keys) == expected
+
+
+def test_batch_forms() -> None:
+    assert forms.read_batch("64", {}) == {"batch.real_batch_size": "64"}
+    both: Any = forms.read_batch(" 64 / 8 ", {})
+    assert both == {"batch.real_batch_size": "64", "batch.per_device_batch_size": "8"}
