@@ -144,7 +144,8 @@ def _deepspeed(settings: Mapping[str, Any], folder: str, pythonpath: str) -> dic
     values = settings.get("deepspeed_config") or {}
     fields = [*values, *(["mixed_precision"] if settings.get("mixed_precision") else [])]
     environ = {
-        "PYTHONPATH": ":".join([*(p for p in pythonpath.split(":") if p), folder]),
+        # The ranks run in the folder, so that a relative one is `.` to them.
+        "PYTHONPATH": ":".join([*(p for p in pythonpath.split(":") if p), folder if folder.startswith("/") else "."]),
         "ACCELERATE_USE_DEEPSPEED": "true",
         "ACCELERATE_CONFIG_DS_FIELDS": ",".join(fields).lower(),
     }
