@@ -178,14 +178,14 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
 # end: sgd
 # feature: adamw
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not."""
+    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not. The rate is set at each update."""
     groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
     for parameter in model.parameters():
         shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat part
         groups[config.weight_decay if len(shape) > 1 else 0.0].append(parameter)
     return torch.optim.AdamW(
         [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters],
-        lr=config.learning_rate,
+        lr=0.0,
         betas=(0.9, 0.95),
         fused=device.type == "cuda",
     )
@@ -482,8 +482,8 @@ class Metrics:
         # end: tracker
 
 
-def train(config: Config, accelerator: Accelerator) -> str:
-    """Train; return the folder of the final weights, or nothing if stopped before the end."""
+def train(config: Config, accelerator: Accelerator) -> bool:
+    """Train; return whether it reached the end, and was not asked to stop before."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     train_data = task.load_train_data(config)
     # feature: eval
@@ -493,6 +493,10 @@ def train(config: Config, accelerator: Accelerator) -> str:
     optimizer = build_optimizer(config, model, accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
     model.train()
+    # feature: zero0_16bit
+    for state in optimizer.state.values():
+        state.get("step", torch.zeros(())).zero_()  # this engine begins with an empty step, and Adam counts it
+    # end: zero0_16bit
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
@@ -560,15 +564,13 @@ def train(config: Config, accelerator: Accelerator) -> str:
             break
     metrics.bar.close()
 
-    folder = ""
     # feature: final_weights
     if not stop:
-        folder = str(Path(config.output_dir) / "model")
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
-            task.save_model(accelerator.unwrap_model(model), weights, Path(folder))
+            task.save_model(accelerator.unwrap_model(model), weights, Path(config.output_dir) / "model")
     # end: final_weights
-    return folder
+    return not stop
 
 
 def main() -> None:
@@ -577,7 +579,7 @@ def main() -> None:
     accelerator = build_accelerator(config)
     if accelerator.num_processes != config.num_processes:
         raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} found each other")
-    folder = train(config, accelerator)
+    finished = train(config, accelerator)
     accelerator.wait_for_everyone()
     accelerator.free_memory()
     gc.collect()  # before the process group goes, or gloo may abort at exit
@@ -585,10 +587,12 @@ def main() -> None:
     # feature: zero3
     accelerator.state.deepspeed_plugin.dschf = None  # what transformers loads from here on is whole
     # end: zero3
-    # feature: sample
-    if folder and accelerator.is_main_process:
-        print(task.sample(config, Path(folder)), flush=True)
-    # end: sample
+    if accelerator.is_main_process:
+        print("finished" if finished else "stopped, with a checkpoint to resume from", flush=True)
+        # feature: sample
+        if finished:
+            print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
+        # end: sample
 
 
 if __name__ == "__main__":

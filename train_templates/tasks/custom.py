@@ -7,11 +7,19 @@ batch, over all micro-batches and ranks, so the gradient is that of one big batc
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# feature: final_weights
 from pathlib import Path
+
+# end: final_weights
 from typing import Any
 
 import torch
+
+# feature: final_weights
 from safetensors.torch import save_file
+
+# end: final_weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 

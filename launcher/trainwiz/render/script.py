@@ -49,6 +49,7 @@ def features(plan: Plan) -> frozenset[str]:
         "fsdp": kind == "fsdp",
         "engine_backward": kind == "deepspeed" and not zero0_fp32,
         "zero0_fp32": zero0_fp32,
+        "zero0_16bit": kind == "deepspeed" and stage == 0 and not zero0_fp32,
         "plain_backward": kind != "deepspeed",
         "zero3": sharded and not on_nvme,
         "whole_weights": plain or (kind == "deepspeed" and not sharded),

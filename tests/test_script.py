@@ -1,0 +1,151 @@
+"""The generated program: every subset of features is a whole, clean program; values go in as literals."""
+
+import ast
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainwiz import plan as plans
+from trainwiz.plan import Plan
+from trainwiz.render import script
+from trainwiz.store import templates
+
+TEMPLATES = templates.load()
+SOURCES = {name: text for name, text in TEMPLATES.items() if name.startswith("train_templates/")}
+
+STRATEGIES: list[dict[str, object]] = [
+    {"strategy.kind": "single"},
+    {"strategy.kind": "ddp"},
+    {"strategy.kind": "fsdp"},
+    *({"strategy.kind": "deepspeed", "strategy.zero_stage": stage} for stage in (0, 1, 2, 3)),
+    {"strategy.kind": "deepspeed", "strategy.zero_stage": 3, "strategy.zero3_save_16bit_model": True},
+    {
+        "strategy.kind": "deepspeed",
+        "strategy.zero_stage": 3,
+        "strategy.offload_param_device": "nvme",
+        "strategy.nvme_path": "/scratch",
+    },
+]
+TASKS: list[dict[str, object]] = [
+    {"task": "custom"},
+    {"model.name": "tiny"},
+    {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
+    {"model.name": "gpt2-124m", "model.from_scratch": False},
+    {"model.name": "org/model", "model.from_scratch": True},
+]
+REST: list[dict[str, object]] = [
+    {},
+    {"data.eval": None, "optimizer.name": "sgd", "precision.mixed_precision": "bf16"},
+    {"tracking.log_with": "tensorboard", "machine.device": "cuda"},
+]
+
+
+def variants() -> list[Plan]:
+    combined = itertools.product(STRATEGIES, TASKS, REST)
+    return [plans.with_changes(Plan(), {**s, **t, **r}) for s, t, r in combined]
+
+
+def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_some(tmp_path: Path) -> None:
+    """ruff (unused names and imports among its rules) and its formatter accept every program as it is."""
+    regions = set().union(*(script.region_names(text) for text in SOURCES.values()))
+    seen: dict[str, set[bool]] = {name: set() for name in regions}
+    programs = set()
+    for number, plan in enumerate(variants()):
+        wanted = script.features(plan)
+        for name in regions:
+            seen[name].add(name in wanted)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for artifact in script.scripts(plan, TEMPLATES):
+            (folder / artifact.path).write_text(artifact.text)
+            programs.add(artifact.text)
+            ast.parse(artifact.text)
+            assert "feature:" not in artifact.text
+            assert "trainwiz" not in artifact.text
+    assert all(both == {True, False} for both in seen.values()), seen
+    assert len(programs) >= 60
+    ruff = [sys.executable, "-m", "ruff"]
+    rules = "select=['E', 'F', 'W', 'B', 'UP', 'SIM', 'C4', 'PIE', 'RET']"
+    check = [*ruff, "check", "--isolated", "--line-length", "120", "--config", f"lint.{rules}", str(tmp_path)]
+    for command in (check, [*ruff, "format", "--isolated", "--line-length", "120", "--check", str(tmp_path)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_generated_program_defines_nothing_twice() -> None:
+    for plan in variants():
+        for artifact in script.scripts(plan, TEMPLATES):
+            names = [n.name for n in ast.parse(artifact.text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+            assert len(names) == len(set(names)), names
+
+
+def test_the_plan_names_only_regions_that_exist_and_all_of_them() -> None:
+    regions = set().union(*(script.region_names(text) for text in SOURCES.values()))
+    asked = set().union(*(script.features(plan) for plan in variants()))
+    assert asked == regions
+
+
+def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
+    own = {"output_dir", "resume", "n_samples", "n_features", "hidden_size", "n_blocks"}
+    fields = {
+        node.target.id
+        for text in SOURCES.values()
+        for owner in ast.parse(text).body
+        if isinstance(owner, ast.ClassDef) and owner.name in ("Config", "TaskConfig")
+        for node in owner.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert len(fields) > 30
+    assert fields - set(script.settings(Plan())) == own - {"hidden_size"}
+
+
+def config_of(text: str, name: str) -> object:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            assert node.value is not None
+            return ast.literal_eval(node.value)
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    "text", ['"; import os; "', "'", '"', "a\\", "\\n", "{x}", "# feature: eval", "数据/文本.txt", '"""', "a'b\"c"]
+)
+def test_a_text_stays_a_text(text: str) -> None:
+    plan = plans.with_changes(Plan(), {"data.train": text})
+    (_, task) = script.scripts(plan, TEMPLATES)
+    assert config_of(task.text, "train_data") == text
+    compile(task.text, "task.py", "exec")
+
+
+def test_numbers_and_names_reach_the_config() -> None:
+    plan = plans.with_changes(
+        Plan(),
+        {"optimizer.learning_rate": 1e-5, "schedule.n_epochs": 3, "schedule.train_strategy": "epochs", "seed": 7},
+    )
+    train, _ = script.scripts(plan, TEMPLATES)
+    assert config_of(train.text, "learning_rate") == 1e-5
+    assert (config_of(train.text, "n_epochs"), config_of(train.text, "n_steps")) == (3, 0)
+    assert config_of(train.text, "seed") == 7
+
+
+@pytest.mark.parametrize("source", ["# feature: a\n", "# end: a\n", "# feature: a\n# feature: b\n# end: a\n# end: b\n"])
+def test_a_region_that_is_not_closed_is_an_error(source: str) -> None:
+    with pytest.raises(ValueError, match=r"closed|close"):
+        script.drop_regions(source, {"a", "b"})
+
+
+def test_nested_regions_need_both_names() -> None:
+    source = "1\n# feature: a\n2\n# feature: b\n3\n# end: b\n# end: a\n"
+    assert script.drop_regions(source, {"a", "b"}) == "1\n2\n3\n"
+    assert script.drop_regions(source, {"a"}) == "1\n2\n"
+    assert script.drop_regions(source, {"b"}) == "1\n"
+
+
+def test_only_literals_can_be_set() -> None:
+    with pytest.raises(ValueError, match="cannot stand"):
+        script.set_literals("class Config:\n    a: int = 1\n", "Config", {"a": [1]})
+    with pytest.raises(ValueError, match="no class"):
+        script.set_literals("a = 1\n", "Config", {"a": 1})
