@@ -1,0 +1,65 @@
+"""Every sentence a person reads has its Chinese, with the same values in it."""
+
+import string
+
+import catalogue
+import pytest
+
+from trainwiz import language
+from trainwiz.message import say
+
+
+def placeholders(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+def test_every_sentence_is_translated() -> None:
+    translated = {m.id for m in catalogue.load() if m.id and m.string}
+    wanted = set(catalogue.sentences())
+    assert len(wanted) > 200
+    missing = sorted(wanted - translated)
+    assert not missing, f"{len(missing)} sentences have no Chinese; run `make catalogue`: {missing[:5]}"
+
+
+def test_a_translation_keeps_the_values() -> None:
+    rules = {sentence for sentence, places in catalogue.sentences().items() if places[0].startswith("rules: ")}
+    looked_at = 0
+    for message in catalogue.load():
+        if message.id and message.id not in rules:
+            assert placeholders(message.string) == placeholders(message.id), message.id
+            looked_at += 1
+    assert looked_at > 200
+
+
+def test_the_compiled_catalogue_is_that_of_the_text() -> None:
+    assert catalogue.MO.read_bytes() == catalogue.as_mo(catalogue.load())
+    assert catalogue.PO.read_bytes() == catalogue.as_po(catalogue.renewed(catalogue.load()))
+
+
+def test_messages_hold_chinese() -> None:
+    chinese = [m for m in catalogue.load() if m.id and any("一" <= c <= "鿿" for c in m.string)]
+    assert len(chinese) > 0.9 * len(catalogue.load())
+
+
+@pytest.fixture(autouse=True)
+def _english_afterwards() -> object:
+    yield
+    language.choose([], {})
+
+
+def test_language_comes_from_the_option_then_the_variable_then_the_locale() -> None:
+    assert language.choose(["init", "--lang", "zh"], {"TRAINWIZ_LANG": "en"}) == "zh"
+    assert language.choose(["--lang=en"], {"TRAINWIZ_LANG": "zh"}) == "en"
+    assert language.choose([], {"TRAINWIZ_LANG": "zh", "LANG": "en_US.UTF-8"}) == "zh"
+    assert language.choose([], {"LANG": "zh_CN.UTF-8"}) == "zh"
+    assert language.choose([], {"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}) == "en"
+    assert language.choose(["launch", "--", "--lang", "zh"], {}) == "en"
+    assert language.choose(["--lang"], {}) == "en"
+
+
+def test_a_message_inside_a_message_is_translated_too() -> None:
+    language.choose(["--lang", "zh"], {})
+    inner = say("{one} or {other}", one=1, other=2)
+    outer = say("{real} is not divisible by {world} ranks; nearest: {nearest}", real=7, world=2, nearest=inner)
+    assert language.text(inner) != str(inner)
+    assert language.text(inner) in language.text(outer)
