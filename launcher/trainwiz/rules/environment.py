@@ -165,3 +165,40 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
         seen = say("{seen}; torch says: {error}", seen=seen, error=interpreter.cuda_error)
     command = f"{interpreter.python} -c 'import torch; torch.cuda.init()'"
     yield Violation(seen, Fix(message=say("look at CUDA_VISIBLE_DEVICES, and type: {command}", command=command)))
+
+
+@rule("TW108", level=Level.ERROR, field="machine.device")
+def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """torch was compiled for the GPU's architecture.
+
+    Without it: `CUDA error: no kernel image is available for execution on the device`, at the first kernel; torch warns
+    at import that the GPU is not compatible, and goes on.
+    Why: builds for a new CUDA drop old architectures (Pascal, Volta), and older builds do not know the newest GPUs.
+    Instead: install a torch for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
+    Source: `torch.cuda.get_arch_list()`; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
+    """
+    interpreter = machine.interpreter
+    if plan.machine.device != "cuda" or not interpreter or not interpreter.arch_list or not interpreter.cuda_build:
+        return
+    for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
+        if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
+            yield Violation(
+                say("{gpu} has compute capability {capability}; torch {version} was compiled for {known}", gpu=gpu.name,
+                    capability=".".join(str(n) for n in gpu.compute_capability), version=interpreter.version("torch"),
+                    known=", ".join(interpreter.arch_list)),
+                Fix(message=say("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)")),
+            )  # fmt: skip
+            return
+
+
+def _runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
+    """Binaries (`sm_80`) run on the same major version from their minor one; PTX (`compute_80`) on all later ones."""
+    for architecture in architectures:
+        kind, _, digits = architecture.partition("_")
+        number = digits.rstrip("af")
+        if not number.isdigit():
+            continue
+        built = (int(number[:-1]), int(number[-1]))
+        if built <= capability and (kind == "compute" or built[0] == capability[0]):
+            return True
+    return False
