@@ -18,11 +18,13 @@ BUG = 3
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code. Nothing but a bug leaves a traceback, and that in a file."""
     import typer
+    from typer.main import get_command
 
     from trainwiz.cli.app import app
+    from trainwiz.cli.light import lighten
 
     try:
-        result = app(list(arguments), prog_name="trainwiz", standalone_mode=False)
+        result = lighten(get_command(app))(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
         console.failure(error)
         return error.exit_code

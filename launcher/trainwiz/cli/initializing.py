@@ -134,9 +134,8 @@ class Init:
 
     def _with_questions(self, given: Given, saved: Any, session: Path, asks: bool) -> tuple[dict[str, Any], Decided]:
         from trainwiz.errors import Cancelled
-        from trainwiz.findings import errors
         from trainwiz.store import answers as store
-        from trainwiz.wizard import Interview, ask, review
+        from trainwiz.wizard import Interview, ask
 
         kept = False
 
@@ -155,14 +154,7 @@ class Init:
         try:
             if asks:
                 interview.run(saved.step if saved and saved.step else "task")
-            while True:
-                if not self.yes:
-                    review(interview)
-                decided = interview.decided()
-                findings = self._show(self.deciding.findings(decided.plan, complete=True))
-                if not errors(findings):
-                    return {**interview.answers, **given.firm}, decided
-                self._reopen(interview, errors(findings)[0])
+            return self._settled(interview, given)
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -171,17 +163,42 @@ class Init:
                 say("trainwiz init {folder} --resume", folder=shlex.quote(str(self.folder))),
             ) from None
 
+    def _settled(self, interview: Interview, given: Given) -> tuple[dict[str, Any], Decided]:
+        """Review and mend until the person has seen everything that speaks against the plan, and it has no errors."""
+        from trainwiz.findings import errors
+        from trainwiz.wizard import review
+
+        seen: Sequence[Finding] = ()
+        reviewed = self.yes
+        while True:
+            decided = interview.decided()
+            findings = self.deciding.findings(decided.plan, complete=True)
+            if findings != seen:
+                seen = self._show(findings)
+                reviewed = self.yes
+            if errors(findings):
+                self._reopen(interview, errors(findings)[0])
+                seen = ()
+            elif reviewed:
+                return {**interview.answers, **given.firm}, decided
+            else:
+                review(interview)
+                reviewed = True
+
     def _reopen(self, interview: Interview, finding: Finding) -> None:
         from trainwiz.errors import Refused
         from trainwiz.questions import question_for
+        from trainwiz.wizard import Action, review
 
         try:
-            question = question_for(finding.where)
+            left = interview.answer(question_for(finding.where)) is Action.BACK
         except KeyError:
-            if self.yes:
-                raise Refused(say("the plan has errors; nothing was written")) from None
-            return
-        interview.answer(question)
+            # No question changes what is wrong: a file, a folder, the environment.
+            left = True
+        if left and self.yes:
+            raise Refused(say("the plan has errors; nothing was written"))
+        if left:
+            review(interview)
 
     def _objections(self, plan: Plan) -> Sequence[tuple[str, Message]]:
         from trainwiz.findings import errors

@@ -147,9 +147,11 @@ class Interview:
             return None
 
     def _known_values(self) -> Mapping[str, Any]:
+        if not (self.answers or self.fixed):
+            return {}
         from trainwiz.plan import flat
 
-        return flat(self.decided().plan) if self.answers or self.fixed else {}
+        return flat(self.decided().plan)
 
     def _neighbour(self, step: str, *, back: bool) -> str:
         from trainwiz.plan import flat
