@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _KINDS = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp", "DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
-_ABOUT = ("machine.", "precision.", "strategy.", "environment")
+_ABOUT = ("machine.", "precision.", "strategy.", "python")
 
 
 def launch(options: Options, *, config: str, script: str) -> int:
@@ -90,13 +90,13 @@ def _findings(values: Mapping[str, Any], machine: Machine, options: Options) -> 
     from trainwiz import rules
     from trainwiz.findings import Facts, check
 
-    plan = plan_of(values)
+    plan = plan_of(values, on_gpus=bool(machine.gpus))
     applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
     chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
     return check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore)
 
 
-def plan_of(values: Mapping[str, Any]) -> Plan | None:
+def plan_of(values: Mapping[str, Any], *, on_gpus: bool) -> Plan | None:
     """The machine, precision and strategy of an accelerate configuration as a plan; None where it has no such form."""
     from trainwiz import plan as plans
     from trainwiz.command.foreign import normalised
@@ -106,6 +106,8 @@ def plan_of(values: Mapping[str, Any]) -> Plan | None:
     if kind is None:
         return None
     on_cpu = settings.get("use_cpu") is True or settings["distributed_type"] == "MULTI_CPU"
+    # One process takes what there is; DeepSpeed's own variable moves it to the CPU.
+    on_cpu = on_cpu or (kind == "single" and not on_gpus) or os.environ.get("DS_ACCELERATOR") == "cpu"
     changes = {
         "machine.device": "cpu" if on_cpu else "cuda",
         "machine.num_processes": max(1, _count(values)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -161,15 +162,17 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
         rank = outcome.first_failed
         logs = [launch.run.logs / name for name in (f"rank-{rank}.log", f"rank-{rank}.err.log")]
         tails[rank] = "\n".join(tail(file) for file in logs)
-    ending.show(
-        outcome,
-        diagnose(outcome, tails, log=str(near(launch.run.log(outcome.first_failed or 0)))),
-        folder=near(launch.run.folder),
-        first=metrics.first,
-        last=metrics.last,
-        checkpoint=near(found) if (found := launch.run.checkpoint()) else None,
-        resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
-    )
+    # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
+    with contextlib.suppress(OSError):
+        ending.show(
+            outcome,
+            diagnose(outcome, tails, log=str(near(launch.run.log(outcome.first_failed or 0)))),
+            folder=near(launch.run.folder),
+            first=metrics.first,
+            last=metrics.last,
+            checkpoint=near(found) if (found := launch.run.checkpoint()) else None,
+            resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
+        )
     return outcome.exit_code
 
 

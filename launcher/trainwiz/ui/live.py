@@ -65,7 +65,9 @@ class Screen:
             if not self._column_0:
                 self._write(b"\n")
                 self._column_0 = True
-            console.talk(message)
+            # A terminal that closed: the ranks must still be ended in order.
+            with contextlib.suppress(OSError):
+                console.talk(message)
         finally:
             if held:
                 self._lock.release()
