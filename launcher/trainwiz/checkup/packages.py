@@ -65,6 +65,7 @@ def _python(interpreter: Interpreter) -> Line:
             found=say("{python}: cannot be asked: {error}", python=interpreter.python, error=interpreter.error),
             level=Level.ERROR,
             fix=say("name the Python that will train: --python PATH"),
+            rules=("TW103",),
         )
     found = say("Python {version}, {python}", version=interpreter.python_version, python=interpreter.python)
     return Line(subject="python", title=title, found=found, rules=("TW101",))

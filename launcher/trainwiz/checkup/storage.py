@@ -44,7 +44,7 @@ def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
     for problem in machine.problems:
         if problem.probe not in ("gpus", "nvml"):
             found = say("could not be looked at: {problem}", problem=problem.detail)
-            yield Line(subject=problem.probe, title=problem.probe, found=found, level=Level.HINT)
+            yield Line(subject=f"probe_{problem.probe}", title=problem.probe, found=found, level=Level.HINT)
 
 
 def _memory(machine: Machine) -> Line:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -76,7 +75,7 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
         except OSError:
             state.append((place, None))
     state += [environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONNOUSERSITE")]
-    return hashlib.sha256(repr(state).encode()).hexdigest()
+    return repr(state)
 
 
 def _site_packages(executable: str) -> list[str]:
@@ -89,8 +88,9 @@ def _site_packages(executable: str) -> list[str]:
     except OSError:
         return []
     own, base = Path(executable).parent.parent, Path(real).parent.parent
-    prefixes = [own] if (own / "pyvenv.cfg").exists() else [base]
-    if prefixes == [own] and "include-system-site-packages = true" in (own / "pyvenv.cfg").read_text():
+    environment = own / "pyvenv.cfg"
+    prefixes = [own] if environment.exists() else [base]
+    if environment.exists() and "include-system-site-packages = true" in environment.read_text():
         prefixes.append(base)
     found = [folder for prefix in prefixes for folder in _folders(prefix)]
     return found and [*found, *_folders(Path(os.path.expanduser("~/.local")))]

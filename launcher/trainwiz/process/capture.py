@@ -97,13 +97,22 @@ class Running:
         try:
             # A grandchild that left the group may still hold the pipes: its words are not worth waiting for.
             return self._process.communicate(timeout=1)
-        except (subprocess.TimeoutExpired, ValueError):
-            return "", ""
+        except subprocess.TimeoutExpired as unread:
+            for pipe in (self._process.stdout, self._process.stderr):
+                if pipe:
+                    pipe.close()
+            self._process.wait()
+            # As bytes, whatever the encoding asked for: https://github.com/python/cpython/issues/87597
+            return tuple(_text(part) for part in (unread.stdout, unread.stderr))  # type: ignore[return-value]
 
     def _end_group(self) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _text(said: bytes | str | None) -> str:
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said or ""
 
 
 def capture(

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz.errors import TrainwizError
-from trainwiz.store.atomic import write
-
 KEPT = 8
 """Entries per file: a person's interpreters, and the states of them that matter."""
 
@@ -33,6 +30,10 @@ def recall(name: str, key: str, *, environ: Mapping[str, str] = os.environ) -> A
 def remember(name: str, key: str, value: Any, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Remember a JSON value; False where the cache cannot be written. Readers see the old file or the new one."""
     file = folder(environ) / f"{name}.json"
+    # Writing is the rare case; reading comes before a person's first question.
+    from trainwiz.errors import TrainwizError
+    from trainwiz.store.atomic import write
+
     entries = {k: v for k, v in _entries(file).items() if k != key}
     entries = {**dict(list(entries.items())[1 - KEPT :]), key: value}
     try:
