@@ -36,14 +36,16 @@ def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
     if name == EMBEDDED:
         return _counted(DataFacts(name=name, kind="embedded"), reading, sum(_embedded(split)))
     path = reading.root / name
-    if path.is_dir():
-        return _folder(name, path, reading)
-    if path.is_file():
-        detail = _problem(path)
-        return _counted(DataFacts(name=name, kind="file", detail=detail), reading, _tokens(path))
-    if is_hub_id(name, reading.root):
-        return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+    try:
+        if path.is_dir():
+            return _folder(name, path, reading)
+        if path.is_file():
+            return _counted(DataFacts(name=name, kind="file", detail=_problem(path)), reading, _tokens(path))
+        if is_hub_id(name, reading.root):
+            return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
+        return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+    except OSError as error:  # not allowed to look, or a name that is too long
+        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
 
 
 def _folder(name: str, path: Path, reading: Reading) -> DataFacts:

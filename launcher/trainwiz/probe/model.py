@@ -25,8 +25,11 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool) -> Mode
     if name in models.PRESETS:
         return _preset(name, from_scratch)
     folder = root / name
-    if folder.is_dir():
-        return _folder(name, folder, from_scratch)
+    try:
+        if folder.is_dir():
+            return _folder(name, folder, from_scratch)
+    except OSError as error:  # not allowed to look, or a name that is too long
+        return ModelFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, root):
         return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
     near = difflib.get_close_matches(name, list(models.PRESETS), n=1)
@@ -84,7 +87,7 @@ def _parameters(weights: list[Path]) -> int | None:
     """Numbers in all tensors, from the files' headers; None without weights or with a damaged file."""
     try:
         return sum(_in_file(file) for file in weights) or None
-    except (OSError, ValueError, KeyError, TypeError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
 
 

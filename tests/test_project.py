@@ -1,0 +1,243 @@
+"""What the probe says of data, models and the hub's cache, against files that are really there."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwiz import plan as plans
+from trainwiz.estimate import models
+from trainwiz.plan import Plan
+from trainwiz.probe.project import project
+from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.render import script
+from trainwiz.store import templates
+
+
+def look(folder: Path, environ: dict[str, str] | None = None, **changes: Any) -> Project:
+    plan = plans.with_changes(Plan(), {key.replace("__", "."): value for key, value in changes.items()})
+    return project(plan, str(folder), environ={"HF_HOME": str(folder / "hf"), **(environ or {})})
+
+
+def train(folder: Path, name: str, **changes: Any) -> DataFacts:
+    found = look(folder, data__train=name, **changes).train
+    assert found
+    return found
+
+
+def model(folder: Path, name: str, **changes: Any) -> ModelFacts:
+    found = look(folder, model__name=name, **changes).model
+    assert found
+    return found
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_counts_the_samples_that_task_py_makes(tmp_path: Path) -> None:
+    """For bytes as tokens the counts are exact; elsewhere they are a bound."""
+    write(tmp_path / "a.txt", "Ünïcode text\n" * 100)
+    write(tmp_path / "b.jsonl", "".join(json.dumps({"text": f"document {i} " * i}) + "\n" for i in range(30)))
+    write(tmp_path / "folder/c.txt", "some more text " * 50)
+    write(tmp_path / "folder/deep/b.jsonl", '{"text": "deep"}\n')
+    write(tmp_path / "folder/ignored.csv", "a,b,c\n" * 1000)
+    task = next(a for a in script.scripts(plans.with_changes(Plan(), {"batch.sequence_length": 64}), templates.load())
+                if a.path == "task.py")  # fmt: skip
+    write(tmp_path / "task.py", task.text)
+    names = ["embedded", "a.txt", "b.jsonl", "folder"]
+    program = (
+        "import dataclasses, json, task\n"
+        "def count(name): return len(task.load_train_data(dataclasses.replace(task.TaskConfig(), train_data=name)))\n"
+        f"lengths = [count(name) for name in {names}]\n"
+        "print(json.dumps([*lengths, len(task.load_eval_data(task.TaskConfig()))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    embedded, text, lines, folder, evaluation = json.loads(done.stdout.splitlines()[-1])
+
+    found = look(tmp_path, batch__sequence_length=64)
+    assert found.train
+    assert found.eval
+    assert (found.train.samples, found.eval.samples) == (embedded, evaluation)
+    assert train(tmp_path, "a.txt", batch__sequence_length=64).samples == text
+    for name, real in (("b.jsonl", lines), ("folder", folder)):
+        guess = train(tmp_path, name, batch__sequence_length=64)
+        assert guess.samples is None
+        assert guess.samples_at_most is not None
+        assert real <= guess.samples_at_most <= 2 * real
+
+
+def test_a_tokenizer_makes_the_count_a_bound(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "x" * 2560)
+    found = train(tmp_path, "a.txt", model__name="gpt2-124m")
+    assert (found.samples, found.samples_at_most) == (None, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "detail"),
+    [
+        ("embedded", "embedded", ""),
+        ("embeded", "missing", "did you mean embedded?"),
+        ("corpus.txt", "file", ""),
+        ("corpsu.txt", "missing", "did you mean corpus.txt?"),
+        ("texts", "folder", ""),
+        ("texts/none.txt", "missing", "no such file or folder"),
+        ("texts/none", "missing", "no such file or folder"),
+        ("org/corpus", "hub", ""),
+        ("./org/corpus", "missing", "no such file or folder"),
+        ("org/corpus.jsonl", "missing", "no such file or folder"),
+        ("~/corpus.txt", "missing", "~ is not expanded"),
+        ("/nowhere/corpus.txt", "missing", "no such file or folder"),
+        ("words", "missing", "no such file or folder"),
+        ('"; import os', "missing", "no such file or folder"),
+    ],
+)
+def test_kinds_of_data(tmp_path: Path, name: str, kind: str, detail: str) -> None:
+    write(tmp_path / "corpus.txt", "text")
+    write(tmp_path / "texts/a.txt", "text")
+    found = train(tmp_path, name)
+    assert found.kind == kind
+    assert detail in found.detail
+    assert bool(found.detail) == bool(detail)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "detail"),
+    [
+        ("a.jsonl", '{"text": "fine"}\n', ""),
+        ("a.jsonl", "plain text\n", 'a.jsonl: line 1 is not a JSON object with a "text"'),
+        ("a.jsonl", '{"content": "other"}\n', 'line 1 is not a JSON object with a "text"'),
+        ("a.jsonl", '["text"]\n', 'line 1 is not a JSON object with a "text"'),
+        ("a.jsonl", '{"text": 5}\n', '"text" is not a text'),
+        ("a.jsonl", '{"text": "' + "long " * 20_000 + '"}\n', ""),
+        ("a.jsonl", "", ""),
+        ("a.txt", b"latin \xe9 text", "a.txt is not UTF-8: byte 6"),
+        ("a.txt", b"x" * 65535 + "é".encode(), ""),  # cut in the middle of a character
+    ],
+)
+def test_files_that_task_py_could_not_read(tmp_path: Path, name: str, content: str | bytes, detail: str) -> None:
+    write(tmp_path / "texts" / name, content)
+    for found in (train(tmp_path, f"texts/{name}"), train(tmp_path, "texts")):
+        assert detail in found.detail
+        assert bool(found.detail) == bool(detail)
+
+
+def test_a_name_that_no_file_system_takes(tmp_path: Path) -> None:
+    assert train(tmp_path, "x" * 4000).kind == "missing"
+    assert model(tmp_path, "x" * 4000).kind == "missing"
+
+
+def test_empty_data_has_no_samples(tmp_path: Path) -> None:
+    write(tmp_path / "empty.txt", "")
+    (tmp_path / "nothing").mkdir()
+    assert train(tmp_path, "empty.txt").samples == 0
+    assert train(tmp_path, "nothing").samples_at_most == 0
+
+
+def test_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    found = look(tmp_path / "new", data__train="corpus.txt")
+    assert found.train
+    assert found.train.kind == "missing"
+
+
+@pytest.mark.parametrize("name", list(models.PRESETS))
+def test_presets(tmp_path: Path, name: str) -> None:
+    found = model(tmp_path, name)
+    assert (found.kind, found.parameters) == ("preset", models.preset_parameters(name))
+    assert found.max_positions == (1024 if name == "gpt2-124m" else None)
+
+
+def test_a_preset_without_weights(tmp_path: Path) -> None:
+    found = model(tmp_path, "tiny", model__from_scratch=False)
+    assert found.kind == "missing"
+    assert "no published weights" in found.detail
+    assert model(tmp_path, "gpt2-124m", model__from_scratch=False).kind == "preset"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "detail"),
+    [
+        ("gpt2-124", "missing", "did you mean gpt2-124m?"),
+        ("something", "missing", "no hub id"),
+        ("org/model", "hub", ""),
+        ("bare", "missing", "no config.json"),
+        ("broken", "missing", "config.json is not JSON"),
+        ("listed", "missing", "not a JSON object"),
+    ],
+)
+def test_kinds_of_models(tmp_path: Path, name: str, kind: str, detail: str) -> None:
+    (tmp_path / "bare").mkdir()
+    write(tmp_path / "broken/config.json", "{")
+    write(tmp_path / "listed/config.json", "[]")
+    found = model(tmp_path, name)
+    assert found.kind == kind
+    assert detail in found.detail
+
+
+def safetensors(shapes: list[list[int]]) -> bytes:
+    header = json.dumps({"__metadata__": {"format": "pt"}, **{
+        f"layer{i}": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for i, shape in enumerate(shapes)
+    }}).encode()  # fmt: skip
+    return struct.pack("<Q", len(header)) + header
+
+
+def test_a_local_model_is_measured_by_its_headers(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_positions": 32, "vocab_size": 100}
+    write(tmp_path / "mine/config.json", json.dumps(config))
+    write(tmp_path / "mine/model-00001.safetensors", safetensors([[10, 20], [5]]))
+    write(tmp_path / "mine/model-00002.safetensors", safetensors([[3]]))
+    found = model(tmp_path, "mine", model__from_scratch=False)
+    assert found == ModelFacts(name="mine", kind="folder", parameters=208, hidden_size=8, num_layers=2, vocab_size=100,
+                               max_positions=32)  # fmt: skip
+
+
+def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:
+    write(tmp_path / "mine/config.json", '{"model_type": "llama", "max_position_embeddings": 32}')
+    assert "no weights" in model(tmp_path, "mine", model__from_scratch=False).detail
+    assert model(tmp_path, "mine").kind == "folder"
+    assert model(tmp_path, "mine").max_positions is None  # rotary
+    for damaged in (b"", b"\xff" * 8, struct.pack("<Q", 4) + b"nope", struct.pack("<Q", 2) + b"[]"):
+        write(tmp_path / "mine/model.safetensors", damaged)
+        found = model(tmp_path, "mine", model__from_scratch=False)
+        assert (found.kind, found.parameters) == ("folder", None)
+
+
+def test_the_hub_cache(tmp_path: Path) -> None:
+    assert model(tmp_path, "org/model").cached is False
+    write(tmp_path / "hf/hub/models--org--model/snapshots/abc/config.json", "{}")
+    assert model(tmp_path, "org/model").cached is True
+    assert train(tmp_path, "org/model").cached is False
+    write(tmp_path / "hf/hub/datasets--org--texts/snapshots/abc/data.jsonl", "")
+    assert train(tmp_path, "org/texts").cached is True
+
+
+def test_offline(tmp_path: Path) -> None:
+    assert look(tmp_path, {"HF_HUB_OFFLINE": "1"}).offline
+    assert not look(tmp_path, {"HF_HUB_OFFLINE": "0"}).offline
+    assert not look(tmp_path).offline
+
+
+def test_a_custom_task_has_data_and_model_of_its_own(tmp_path: Path) -> None:
+    found = look(tmp_path, task="custom", data__train="nowhere.txt")
+    assert (found.train, found.eval, found.model) == (None, None, None)
+
+
+def test_build_locks_matter_to_deepspeed_only(tmp_path: Path) -> None:
+    lock = write(tmp_path / "ext/cpu_adam/lock", "")
+    os.utime(lock, (1, 1))
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "ext")}
+    plan = {"strategy__kind": "deepspeed", "strategy__zero_stage": 2}
+    assert look(tmp_path, environ, **plan).build_locks == (str(lock),)
+    assert look(tmp_path, environ).build_locks == ()
+    with lock.open():  # a builder holds it open
+        assert look(tmp_path, environ, **plan).build_locks == ()
