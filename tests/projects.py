@@ -1,0 +1,76 @@
+"""Real projects for tests: made by `trainwiz init`, run by `trainwiz launch`, read from what the run left."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STANDIN = Path(__file__).parent / "standin"
+
+SMALL = {
+    "machine.device": "cpu",
+    "strategy.kind": "ddp",
+    "machine.num_processes": 2,
+    "batch.real_batch_size": 16,
+    "batch.per_device_batch_size": 4,
+    "batch.sequence_length": 64,
+    "schedule.n_steps": 8,
+    "schedule.n_warmup_steps": 2,
+    "optimizer.learning_rate": 3e-3,
+    "tracking.logging_steps": 1,
+    "checkpoint.checkpointing_steps": 3,
+    "data.eval": "",
+}
+"""A tiny language model on 2 CPU ranks: 8 updates of 16 windows, a checkpoint every 3."""
+
+REGRESSION = {**SMALL, "task": "custom", "data.eval": "embedded"}
+"""The custom task's example: it imports no transformers, so it starts fastest."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def trainwiz(*arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
+    """Run trainwiz as a person would, without a terminal."""
+    command = [sys.executable, "-m", "trainwiz", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(env), check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment of a child, in English and without a plan's variables left over from elsewhere."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "TRAINWIZ_", "FSDP_", "DS_"))}
+    return {**kept, "TRAINWIZ_LANG": "en", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(extra or {})}
+
+
+def make(folder: Path, values: dict[str, object]) -> Path:
+    """A project with these values, by dotted key; everything else is trainwiz's own choice."""
+    settings = [part for key, value in values.items() for part in ("--set", f"{key}={'' if value is None else value}")]
+    done = trainwiz("init", str(folder), "--defaults", "--yes", *settings)
+    assert done.code == 0, done.err
+    return folder
+
+
+def launch(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Done:
+    """Launch a project; arguments after `--` go to the script."""
+    return trainwiz("launch", str(folder), *arguments, env=env)
+
+
+def metrics(folder: Path, run: str = "latest") -> list[dict[str, Any]]:
+    """The training records of a run, evaluations left out."""
+    lines = (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if "loss" in record]
+
+
+def losses(folder: Path, run: str = "latest") -> list[float]:
+    """The loss of each logged update."""
+    return [record["loss"] for record in metrics(folder, run)]

@@ -1,0 +1,247 @@
+"""Real training through `trainwiz init` and `trainwiz launch`, with real ranks of every engine."""
+
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import projects
+import pytest
+from projects import REGRESSION, SMALL, launch, losses, make, metrics
+
+pytestmark = pytest.mark.train
+
+SINGLE = {"strategy.kind": "single", "machine.num_processes": 1}
+ZERO = {"strategy.kind": "deepspeed"}
+OFFLOAD = {**ZERO, "strategy.offload_optimizer_device": "cpu"}
+STRATEGIES: dict[str, dict[str, object]] = {
+    "ddp": {"strategy.kind": "ddp"},
+    "zero0": {**ZERO, "strategy.zero_stage": 0},
+    "zero1": {**ZERO, "strategy.zero_stage": 1},
+    "zero2": {**ZERO, "strategy.zero_stage": 2},
+    "zero3": {**ZERO, "strategy.zero_stage": 3, "strategy.zero3_save_16bit_model": True},
+    "zero2-offload": {**OFFLOAD, "strategy.zero_stage": 2},
+    "zero3-offload": {
+        **OFFLOAD,
+        "strategy.zero_stage": 3,
+        "strategy.offload_param_device": "cpu",
+        "strategy.zero3_save_16bit_model": True,
+    },
+    "fsdp": {"strategy.kind": "fsdp"},
+}
+ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(projects.STANDIN)}
+
+
+def run(folder: Path, *arguments: str) -> projects.Done:
+    """Launch; FSDP on CPU ranks needs the stand-in, and its rule to look away."""
+    if "\n  kind: fsdp" in (folder / "trainwiz.yaml").read_text():
+        return launch(folder, "--ignore", "TW305", *arguments, env=ON_STANDIN)
+    return launch(folder, *arguments)
+
+
+@pytest.fixture(scope="session")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """The records of one rank that takes the whole real batch by itself, 4 samples at a time."""
+    folder = make(tmp_path_factory.mktemp("single") / "project", {**SMALL, **SINGLE})
+    done = run(folder)
+    assert done.code == 0, done.err
+    return metrics(folder)
+
+
+def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]) -> None:
+    assert [r["update"] for r in one_rank] == list(range(1, 9))
+    assert one_rank[-1]["loss"] < one_rank[0]["loss"] - 1
+    assert set(one_rank[0]) == {
+        "update", "epoch", "loss", "lr", "grad_norm_pre_clip", "grad_norm_post_clip", "weight_norm", "tokens_per_second"
+    }  # fmt: skip
+    assert all(r["grad_norm_post_clip"] == min(1.0, r["grad_norm_pre_clip"]) for r in one_rank)
+    assert [r["lr"] for r in one_rank[:2]] == [1.5e-3, 3e-3]
+    assert one_rank[-1]["lr"] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 5 / 6)))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_follows_the_curve_of_one_rank(
+    name: str, one_rank: list[dict[str, float]], tmp_path: Path
+) -> None:
+    folder = make(tmp_path / name, {**SMALL, **STRATEGIES[name]})
+    done = run(folder)
+    assert done.code == 0, done.err
+    for mine, theirs in zip(metrics(folder), one_rank, strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm", "lr", "epoch"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (name, field, mine["update"])
+    assert "The " in done.out, "no text from the trained model"
+    assert (folder / "runs" / "latest" / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["zero0", "zero2", "zero3", "fsdp"])
+def test_bf16_stays_near_fp32(name: str, one_rank: list[dict[str, float]], tmp_path: Path) -> None:
+    values = {**SMALL, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 5}
+    folder = make(tmp_path / name, values)
+    done = run(folder)
+    assert done.code == 0, done.err
+    schedule_apart = losses(folder)[:3]
+    assert schedule_apart == pytest.approx([r["loss"] for r in one_rank[:3]], rel=2e-3)
+
+
+SPLITS = [(ranks, micro) for ranks in (1, 2) for micro in (1, 4, 16 // ranks)]
+
+
+def test_the_split_changes_nothing_over_whole_epochs_with_their_tails(tmp_path: Path) -> None:
+    """50 samples in real batches of 16: two epochs are 8 updates, two of them filled up to 16 with what counts zero."""
+    folder = make(tmp_path / "project", REGRESSION)
+    curves = {}
+    for ranks, micro in SPLITS:
+        steps = 16 // (ranks * micro)
+        overrides = {"n_samples": 50, "per_device_batch_size": micro, "gradient_accumulation_steps": steps}
+        output = tmp_path / f"{ranks}-{micro}"
+        code = spawn(folder, ranks, output, {**overrides, "num_processes": ranks, "n_steps": 0, "n_epochs": 2})
+        assert code == 0
+        curves[ranks, micro] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    first = curves[SPLITS[0]]
+    assert [r["update"] for r in first if "loss" in r] == list(range(1, 9))
+    assert [r["update"] for r in first if "eval_loss" in r] == [4, 8]
+    for curve in curves.values():
+        for mine, theirs in zip(curve, first, strict=True):
+            for field in {"loss", "eval_loss", "grad_norm_pre_clip"} & set(theirs):
+                assert mine[field] == pytest.approx(theirs[field], rel=1e-5)
+
+
+def spawn(folder: Path, ranks: int, output: Path, overrides: dict[str, object]) -> int:
+    """Run the script's ranks by torch.distributed's contract alone; the worst exit code."""
+    arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
+    port = str(20000 + os.getpid() % 20000 + ranks)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "train.py", "--output_dir", str(output), *arguments],
+            cwd=folder,
+            env=projects.environment(
+                {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(ranks),
+                    "LOCAL_WORLD_SIZE": str(ranks),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                }
+            ),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(ranks)
+    ]
+    return max(abs(child.wait(timeout=120)) for child in children)
+
+
+def weights(folder: Path) -> str:
+    """The hash of the newest run's final weights."""
+    return hashlib.sha256((folder / "runs" / "latest" / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def wait_for(condition: object, seconds: float = 90) -> None:
+    """Poll until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero2", "zero3"])
+def test_killed_and_resumed_ends_bit_for_bit_where_it_would_have(name: str, tmp_path: Path) -> None:
+    values = {**REGRESSION, **STRATEGIES[name], "schedule.n_steps": 300, "checkpoint.checkpointing_steps": 40}
+    folder = make(tmp_path / name, values)
+    assert run(folder).code == 0
+    whole, whole_weights = metrics(folder), weights(folder)
+
+    latest = folder / "runs" / "latest"
+    first = latest.resolve()
+    command = [sys.executable, "-m", "trainwiz", "launch", str(folder)]
+    with subprocess.Popen(
+        command, env=projects.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
+        wait_for(lambda: latest.resolve() != first)
+        wait_for(lambda: len(list((latest / "checkpoints").glob("checkpoint-????????"))) >= 2)
+        rank = rank_process(p.pid, 1)
+        os.kill(rank, signal.SIGKILL)
+        assert p.wait(timeout=60) == 128 + signal.SIGKILL
+    outcome = json.loads((latest / "outcome.json").read_text())
+    assert outcome["first_failed_rank"] == 1
+
+    done = run(folder, "--resume")
+    assert done.code == 0, done.err
+    rest = metrics(folder)
+    assert 40 < rest[0]["update"] <= 300
+    assert rest[0]["update"] % 40 == 1
+    curve = {r["update"]: r["loss"] for r in whole}
+    assert [r["loss"] for r in rest] == [curve[r["update"]] for r in rest]
+    assert weights(folder) == whole_weights
+
+
+def rank_process(launcher: int, rank: int) -> int:
+    """The process of a rank below the launcher."""
+    import psutil
+
+    for child in psutil.Process(launcher).children(recursive=True):
+        if "train.py" in child.cmdline() and child.environ().get("RANK") == str(rank):
+            return int(child.pid)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**REGRESSION, "schedule.n_steps": 400, "checkpoint.checkpointing_steps": 0})
+    command = [sys.executable, "-m", "trainwiz", "launch", str(folder)]
+    latest = folder / "runs" / "latest"
+    with subprocess.Popen(
+        command, env=projects.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
+        wait_for(lambda: (latest / "metrics.jsonl").exists() and len(metrics(folder)) > 20)
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(timeout=60) == 0
+    saved = [path.name for path in (latest / "checkpoints").iterdir()]
+    stopped_at = metrics(folder)[-1]["update"]
+    assert saved == [f"checkpoint-{stopped_at:08d}"]
+    assert 20 < stopped_at < 400
+    assert not (latest / "model").exists()
+    assert run(folder, "--resume").code == 0
+    assert [r["update"] for r in metrics(folder)] == list(range(stopped_at + 1, 401))
+
+
+def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "checkpoint.checkpoints_total_limit": 2})
+    output = tmp_path / "output"
+    assert spawn(folder, 1, output, {}) == 0
+    kept = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert kept == ["checkpoint-00000006", "checkpoint-00000008"]
+    model = output / "checkpoints" / "checkpoint-00000008" / "model.safetensors"
+    damaged = bytearray(model.read_bytes())
+    damaged[-1] ^= 1
+    model.write_bytes(damaged)
+    assert spawn(folder, 1, output, {}) != 0, "an earlier run's folder must not be trained over"
+    assert spawn(folder, 1, output, {"resume": "auto"}) == 0
+    updates = [json.loads(line)["update"] for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert updates == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--num_processes", "2", "--gradient_accumulation_steps", "2"], "planned for 2 ranks, started with 1"),
+        (["--real_batch_size", "20"], "does not hold: the product is 16"),
+        (["--learning_rat", "1"], "unrecognized arguments"),
+        (["--n_steps", "many"], "invalid int value"),
+        (["--learning_rate", "1e30", "--gradient_clipping", "0"], "the loss is"),
+    ],
+)
+def test_the_script_refuses_what_would_train_wrongly(tmp_path: Path, arguments: list[str], says: str) -> None:
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE})
+    command = [sys.executable, "train.py", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
