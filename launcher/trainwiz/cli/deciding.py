@@ -63,7 +63,8 @@ class Deciding:
         machine = self.machine
         if complete and machine.interpreter is None:
             machine = facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest())
-        return check(facts.gather(plan, str(self.folder), machine), rules=rules.load())
+        # What is wrong with generated files is mended by generating them, which comes next.
+        return check(facts.gather(plan, str(self.folder), machine), rules=rules.load(), ignore=(rules.FILES,))
 
     def _here(self) -> Machine:
         from trainwiz.cli import facts
