@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def init(
     from trainwiz.cli.initializing import Init
     from trainwiz.cli.writing import check_folder
 
-    target = Path(folder).expanduser()
+    target = Path(os.path.expanduser(folder))
     check_folder(target)
     way = _way(force, on_conflict)
     flags = {key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None}
@@ -106,6 +107,4 @@ def _way(force: bool, on_conflict: str | None) -> Resolution | None:
 
 
 def _can_ask() -> bool:
-    import os
-
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -27,10 +27,10 @@ def check_folder(folder: Path) -> None:
 
     if "\0" in str(folder) or not str(folder).isprintable():
         raise UsageError(say("{folder} is not a usable folder name", folder=repr(str(folder))))
-    if folder.is_symlink() and not folder.exists():
-        raise UsageError(say("{folder} is a link that leads nowhere", folder=folder))
-    nearest = folder.absolute()
     try:
+        if folder.is_symlink() and not folder.exists():
+            raise UsageError(say("{folder} is a link that leads nowhere", folder=folder))
+        nearest = folder.absolute()
         while not nearest.exists():
             nearest = nearest.parent
     except OSError as error:

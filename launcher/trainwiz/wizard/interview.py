@@ -62,8 +62,10 @@ class Interview:
                 self.talk(wrapped(question.help))
             elif reply.action is Action.BACK:
                 return Action.BACK
-            elif reply.value in ("", asked.default) or self._accept(question, reply.value, values):
-                return None
+            else:
+                accepted = not reply.value or (asked.choices and reply.value == asked.default)
+                if accepted or self._accept(question, reply.value, values):
+                    return None
 
     def last_step(self) -> str:
         """The step before the review."""
