@@ -1,0 +1,168 @@
+"""Hub, caches, locks and DeepSpeed's ops, looked at for real: local servers, real folders, live builders."""
+
+import http.server
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainwiz.probe import locks, surroundings
+from trainwiz.process.capture import Running
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    status = 200
+    asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - shared on purpose: the server makes one of us per request
+
+    def do_HEAD(self) -> None:
+        self.asked.append((self.command, self.headers.get("Authorization")))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.HTTPServer(("127.0.0.1", 0), Answering) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+        thread.start()
+        Answering.asked.clear()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join(5)
+        Answering.status = 200
+
+
+@pytest.mark.parametrize(("status", "reachable"), [(200, True), (404, True), (405, True), (503, False)])
+def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
+    Answering.status = status
+    found = surroundings.hub({"HF_ENDPOINT": server, "HF_TOKEN": "hf_secret"})
+    assert (found.endpoint, found.reachable) == (server, reachable)
+    assert Answering.asked == [("HEAD", None)], "no token is sent"
+
+
+def test_a_hub_that_is_not_there() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        found = surroundings.hub({"HF_ENDPOINT": f"http://127.0.0.1:{unused.getsockname()[1]}"})
+    assert found.reachable is False
+    assert "refused" in found.detail
+
+
+def test_a_hub_that_never_answers_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        begin = time.monotonic()
+        found = surroundings.hub({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, seconds=0.5)
+    assert found.reachable is False
+    assert found.detail
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("endpoint", ["file:///etc/passwd", "nonsense", "http://", "http://[::1"])
+def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
+    found = surroundings.hub({"HF_ENDPOINT": endpoint})
+    assert found.reachable is False
+    assert found.detail
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_asks_nobody(server: str, variable: str) -> None:
+    found = surroundings.hub({"HF_ENDPOINT": server, variable: "true"})
+    assert (found.offline, found.reachable, Answering.asked) == (variable, None, [])
+    assert surroundings.hub({"HF_ENDPOINT": server, variable: "0"}).reachable
+
+
+def test_caches_follow_their_variables(tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "a file"), "TMPDIR": "/proc"}
+    found = {cache.variable: cache for cache in surroundings.caches(environ)}
+    assert {name: cache.writable for name, cache in found.items()} == {
+        "XDG_CACHE_HOME": True, "HF_HOME": False, "TORCH_EXTENSIONS_DIR": True, "TMPDIR": False,
+    }  # fmt: skip
+    assert found["TORCH_EXTENSIONS_DIR"].path == str(tmp_path / "torch_extensions")
+    assert found["XDG_CACHE_HOME"].free_bytes
+    assert [file.name for file in tmp_path.iterdir()] == ["a file"], "looking creates nothing"
+
+
+# locks
+
+
+def lock(folder: Path, name: str) -> Path:
+    file = folder / name / "lock"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    os.utime(file, (time.time() - 100, time.time() - 100))
+    return file
+
+
+def test_a_lock_without_a_builder_is_stale_wherever_torch_puts_it(tmp_path: Path) -> None:
+    nested = lock(tmp_path / "torch_extensions", "py311_cpu/cpu_adam")
+    assert locks.stale_locks({"XDG_CACHE_HOME": str(tmp_path)}) == (str(nested),)
+    flat = lock(tmp_path / "elsewhere", "cpu_adam")
+    assert locks.stale_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "elsewhere")}) == (str(flat),)
+    assert locks.stale_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "none")}) == ()
+
+
+def test_a_lock_that_a_builder_holds_is_not_stale(tmp_path: Path) -> None:
+    held = lock(tmp_path, "cpu_adam")
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    builder = Running([sys.executable, "-c", f"f = open({str(held)!r}); print('holding', flush=True); input()"])
+    builder.cancel()
+    assert locks.stale_locks(environ) == (str(held),)
+    code = (
+        f"import os, time; os.open({str(held)!r}, os.O_RDONLY); open({str(tmp_path / 'ready')!r}, 'w'); time.sleep(60)"
+    )
+    builder = Running([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert locks.stale_locks(environ) == ()
+    finally:
+        builder.cancel()
+    assert locks.stale_locks(environ) == (str(held),)
+
+
+def test_a_lock_of_this_moment_is_given_time(tmp_path: Path) -> None:
+    os.utime(lock(tmp_path, "cpu_adam"))
+    assert locks.stale_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == ()
+
+
+# DeepSpeed
+
+
+def test_ops_of_the_real_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = tmp_path / "py311_cpu" / "cpu_adam"
+    built.mkdir(parents=True)
+    (built / "cpu_adam.so").write_text("")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    ops, problem = surroundings.ask_for_ops(sys.executable).result()
+    assert problem is None
+    assert ops
+    found = {op.name: op for op in ops}
+    assert found["cpu_adam"].built
+    assert found["cpu_adam"].compatible
+    assert not found["cpu_adagrad"].built
+    assert list(tmp_path.iterdir()) == [tmp_path / "py311_cpu"], "nothing was built"
+
+
+def test_a_deepspeed_that_is_not_there_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed/__init__.py").write_text("raise RuntimeError('CUDA_HOME does not exist')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert surroundings.ask_for_ops(sys.executable).result() == (None, "RuntimeError: CUDA_HOME does not exist")
+    ops, problem = surroundings.ask_for_ops("/no/such/python").result()
+    assert ops is None
+    assert problem
+    assert "No such file" in problem
