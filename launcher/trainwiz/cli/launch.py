@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from trainwiz.cli import rule_ids
 from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
@@ -104,7 +105,7 @@ def launch(
         dry_run=dry_run,
         as_json=json,
         python=_interpreter(python),
-        ignore=tuple(ignore or ()),
+        ignore=rule_ids.prefixes(ignore or ()),
         grace=grace,
         machine_file=machine or None,
         machine_rank=machine_rank,
