@@ -119,7 +119,7 @@ def test_every_plan_reads_back() -> None:
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_values_and_reasons_read_back(odd: str) -> None:
     made = make(model__name=odd, data__train=odd)
-    reasons = {"model.name": f"{odd}\nseed: 7\r\n\x85\u2028- x", "seed": odd}
+    reasons = {"model.name": f"{odd}\nseed: 7\r\n\x85\u2028\x07- x", "seed": odd}
     written = plan_file.text(made, reasons)
     assert plan.parse(yaml.safe_load(written)) == made
 
@@ -149,6 +149,16 @@ def test_yaml_that_does_not_read_back_is_a_bug() -> None:
 
 
 # accelerate.yaml, ds_config.json
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [("cuda", "MULTI_GPU"), ("cpu", "MULTI_CPU"), ("npu", "MULTI_NPU"), ("xpu", "MULTI_XPU"), ("mlu", "MULTI_MLU")],
+)
+def test_ddp_is_called_what_accelerate_calls_it(device: str, kind: str) -> None:
+    made = make(machine__device=device, machine__num_processes=2, strategy__kind="ddp")
+    assert yaml.safe_load(accelerate.text(made))["distributed_type"] == kind
+    assert yaml.safe_load(accelerate.text(make(machine__device=device)))["distributed_type"] == "NO"
 
 
 def test_several_cpu_ranks_are_warned_of_in_the_file() -> None:

@@ -69,7 +69,7 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
             say("{file} is not UTF-8 text: byte {position} is {byte}",
