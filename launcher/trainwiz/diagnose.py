@@ -13,6 +13,7 @@ from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome, signal_name
 
 _LAST_LINES = 12
+_TRACEBACK = re.compile(r"\s*(?:\[rank\d+\]: )?Traceback \(most recent call last\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ def diagnose(outcome: Outcome, tails: Mapping[int, str], *, log: str = "") -> Di
 def last_words(lines: Sequence[str]) -> tuple[str, ...]:
     """The end of the last traceback, innermost frame and exception; else the last lines that say anything."""
     said = [line.rstrip() for line in lines if line.strip()]
-    starts = [i for i, line in enumerate(said) if line.lstrip().startswith("Traceback (most recent call last)")]
+    starts = [i for i, line in enumerate(said) if _TRACEBACK.match(line)]
     if starts:
         said = said[starts[-1] :]
     return tuple(said[-_LAST_LINES:])

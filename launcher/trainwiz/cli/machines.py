@@ -71,8 +71,9 @@ def first_host(environ: Mapping[str, str]) -> str | None:
 
 def call_roll(
     place: Place, plan: Plan, project: Path, *, wait: float, continues: Run | None
-) -> tuple[Run, Mapping[str, str]]:
-    """Hold or attend the roll-call. Returns the run that machine 0 named, and what to add to the environment."""
+) -> tuple[Run, Run | None, Mapping[str, str]]:
+    """Hold or attend the roll-call. Returns the run that machine 0 named, the one that it continues, and what to add
+    to the environment."""
     from trainwiz.network import ports, rollcall
     from trainwiz.store import runs
 
@@ -92,7 +93,7 @@ def call_roll(
         console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
     before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
     run = runs.join(project, roll.agreed["run"], machine=place.rank, continues=before)
-    return run, _interfaces(ports.interface_towards(place.address, place.port))
+    return run, before, _interfaces(ports.interface_towards(place.address, place.port))
 
 
 def completed(command: Command, options: tuple[str, ...], added: Mapping[str, str]) -> Command:

@@ -110,10 +110,10 @@ def _start(world: World) -> int:
         run = runs.create(world.folder, continues=world.continues)
     else:
         port = Port(world.place.port, None)
-        run, added = machines.call_roll(
+        run, continues, added = machines.call_roll(
             world.place, world.plan, world.folder, wait=world.options.wait, continues=world.continues
         )
-        world = dataclasses.replace(world, added=added)
+        world = dataclasses.replace(world, added=added, continues=continues)
     try:
         for line in by_hand(world, run):
             console.talk(console.styled(f"  {line}", "dim"))
@@ -181,7 +181,8 @@ def by_hand(world: World, run: Run) -> list[str]:
     lines = command.equivalents(
         world.plan, script=SCRIPT, arguments=arguments, machine_rank=world.place.rank if world.place else 0
     )
-    return [t("the same by hand, in {folder}:", folder=world.folder), *(command.line(line) for line in lines)]
+    typed = [command.line(({**environ, **world.added}, argv)) for environ, argv in lines]
+    return [t("the same by hand, in {folder}:", folder=world.folder), *typed]
 
 
 def _command(world: World, run: Run, port: int, torchrun_options: tuple[str, ...]) -> Command:

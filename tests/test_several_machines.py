@@ -1,0 +1,246 @@
+"""Several machines: which one this is, and real launches over two hosts made of network namespaces."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_ranks import wait_for
+
+from trainwiz import plan as plans
+from trainwiz.cli import machines
+from trainwiz.errors import Refused, UsageError
+from trainwiz.plan import Plan
+from trainwiz.process.torchrun import first_failure
+
+PORT = 29561
+
+
+def planned(**changes: object) -> Plan:
+    values = {"num_machines": 2, "num_processes": 4, "main_process_ip": "10.0.0.1", **changes}
+    return plans.with_changes(Plan(), {f"machine.{k}": v for k, v in values.items()})
+
+
+def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
+    assert machines.place(planned(), 1, {}).rank == 1
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_LOCALID": "0"}
+    assert machines.place(planned(), None, slurm).rank == 1
+    assert machines.place(planned(), 0, slurm).rank == 0
+    with pytest.raises(UsageError, match="which one this is was not said"):
+        machines.place(planned(), None, {})
+    with pytest.raises(UsageError, match="the plan has machines 0 to 1"):
+        machines.place(planned(), 2, {})
+
+
+def test_slurm_must_have_given_what_was_planned() -> None:
+    with pytest.raises(Refused, match=r"3 node\(s\), the plan has 2"):
+        machines.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "3"})
+    with pytest.raises(Refused, match="several trainwiz on this node"):
+        machines.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node7", "node7"), ("node[03-05,9],other", "node03"), ("a1,b2", "a1"), ("gpu-[1,3]", "gpu-1"), ("", None)],
+)
+def test_the_first_host_of_slurms_list(nodes: str, first: str | None) -> None:
+    assert machines.first_host({"SLURM_JOB_NODELIST": nodes}) == first
+
+
+def test_the_address_of_machine_0() -> None:
+    nowhere = planned(main_process_ip=None)
+    assert machines.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"
+    assert machines.place(nowhere, 0, {"MASTER_ADDR": "other"}).address == "other"
+    with pytest.raises(UsageError, match="no address of machine 0"):
+        machines.place(nowhere, 0, {})
+
+
+def test_the_first_failure_in_what_the_launchers_say() -> None:
+    elastic = """Failures:
+[1]:
+  rank      : 2 (local_rank: 0)
+  exitcode  : -15 (pid: 24545)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-31_10:22:05
+  rank      : 3 (local_rank: 1)
+  exitcode  : 42 (pid: 24548)"""
+    assert first_failure(elastic) == (3, 42)
+    assert first_failure(
+        "subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 42."
+    ) == (0, 42)
+    assert first_failure("Command '['python', 't.py']' died with <Signals.SIGKILL: 9>.") == (0, -9)
+    assert first_failure("anything else") is None
+
+
+# Two hosts on this machine
+
+
+class Hosts:
+    """Two hosts with addresses of their own: network namespaces joined by a pair of interfaces."""
+
+    def __init__(self) -> None:
+        self.names = [f"twt{os.getpid()}{h}" for h in "ab"]
+        self.addresses = ["10.78.0.1", "10.78.0.2"]
+        self.links = [f"twt{os.getpid() % 100000}{h}" for h in "ab"]
+
+    def up(self) -> None:
+        for name in self.names:
+            ip("netns", "add", name)
+        ip("link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1])
+        for name, link, address in zip(self.names, self.links, self.addresses, strict=True):
+            ip("link", "set", link, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            ip("-n", name, "link", "set", link, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def down(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", self.links[0]], check=False, capture_output=True)
+
+    def start(self, host: int, folder: Path, *words: str) -> "subprocess.Popen[str]":
+        argv = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "trainwiz", "launch", *words]
+        return subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    made = Hosts()
+    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("network namespaces need Linux, root and iproute2")
+    try:
+        try:
+            made.up()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no network namespaces here: {error.stderr}")
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRAINWIZ_LANG", "en")
+        yield
+
+
+SCRIPT = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", total.item(), sys.argv[1:], flush=True)
+if "fail" in sys.argv and dist.get_rank() == 3:
+    os._exit(42)  # gloo may abort an interpreter that ends without leaving its group
+if "wait" in sys.argv:
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    open(f"ready-{dist.get_rank()}", "w").write("x")
+    while not stop: time.sleep(0.05)
+    print("saved", dist.get_rank(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def project(folder: Path, *, ranks: int = 4) -> Path:
+    folder.mkdir()
+    (folder / "trainwiz.yaml").write_text(
+        f"machine: {{num_machines: 2, num_processes: {ranks}, main_process_ip: 10.78.0.1, main_process_port: {PORT}}}\n"
+        "strategy: {kind: ddp}\n"
+        "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 1}\n"
+    )
+    (folder / "train.py").write_text(SCRIPT)
+    return folder
+
+
+def both(hosts: Hosts, folder: Path, *words: str) -> list[tuple[int, str]]:
+    started = [hosts.start(n, folder, "--machine-rank", str(n), *words) for n in (0, 1)]
+    said = [p.communicate(timeout=100)[0] for p in started]
+    return [(p.returncode, text) for p, text in zip(started, said, strict=True)]
+
+
+@pytest.mark.train
+def test_a_world_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    (code_a, said_a), (code_b, said_b) = both(hosts, folder)
+    assert (code_a, code_b) == (0, 0), said_a + said_b
+    assert "rank 0 of 4 sum 6.0" in said_a
+    runs = [p for p in (folder / "runs").iterdir() if not p.is_symlink()]
+    assert len(runs) == 1
+    for rank in range(4):
+        assert (
+            f"rank {rank} of 4 sum 6.0 ['--output_dir', 'runs/{runs[0].name}']"
+            in (runs[0] / "logs" / f"rank-{rank}.log").read_text()
+        )
+    assert json.loads((runs[0] / "outcome.json").read_text())["ranks"] == {"0": 0, "1": 0}
+    assert json.loads((runs[0] / "outcome-machine-1.json").read_text())["ranks"] == {"2": 0, "3": 0}
+
+
+@pytest.mark.train
+def test_the_first_failed_rank_of_a_machine_and_its_own_code(hosts: Hosts, tmp_path: Path) -> None:
+    (code_a, _), (code_b, said_b) = both(hosts, project(tmp_path / "p"), "--", "fail")
+    assert code_a != 0
+    assert code_b == 42
+    assert "rank 3 failed first, with exit code 42" in said_b
+
+
+@pytest.mark.train
+def test_a_request_to_stop_reaches_the_ranks_behind_torchrun(hosts: Hosts, tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    started = [hosts.start(n, folder, "--machine-rank", str(n), "--", "wait") for n in (0, 1)]
+    for rank in range(4):
+        wait_for(folder / f"ready-{rank}", within=60)
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    said = [p.communicate(timeout=60)[0] for p in started]
+    assert [p.returncode for p in started] == [0, 0], said
+    logs = folder / "runs" / "latest" / "logs"
+    assert all(f"saved {r}" in (logs / f"rank-{r}.log").read_text() for r in range(4))
+
+
+def test_a_missing_machine_is_named_in_time_and_nothing_is_left(hosts: Hosts, tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    process = hosts.start(0, folder, "--machine-rank", "0", "--wait", "1")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "missing after 1 s: machine rank 1; present: 0" in said
+    assert not (folder / "runs").exists()
+
+
+def test_machine_0_that_does_not_answer_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    process = hosts.start(1, project(tmp_path / "p"), "--machine-rank", "1", "--wait", "1")
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"machine 0 did not answer at 10.78.0.1:{PORT} within 1 s" in said
+
+
+def test_two_machines_0_and_another_plan_are_named(hosts: Hosts, tmp_path: Path) -> None:
+    folder, other = project(tmp_path / "p"), project(tmp_path / "q", ranks=2)
+    started = [
+        hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"),
+        hosts.start(1, folder, "--machine-rank", "0", "--wait", "15"),
+    ]
+    said = [p.communicate(timeout=60)[0] for p in started]
+    assert [p.returncode for p in started] == [1, 1]
+    assert all("machine 0 is there 2 times" in text for text in said), said
+    (other / "trainwiz.yaml").write_text((other / "trainwiz.yaml").read_text().replace("32", "16"))
+    started = [
+        hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"),
+        hosts.start(1, other, "--machine-rank", "1", "--wait", "15"),
+    ]
+    said = [p.communicate(timeout=60)[0] for p in started]
+    assert all("has another plan" in text for text in said), said
