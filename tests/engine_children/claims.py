@@ -1,0 +1,186 @@
+"""What the rules' manual says of the engines, asked of the engines themselves. Prints one JSON object."""
+
+import contextlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import torch  # noqa: E402
+from accelerate import Accelerator  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+
+CLAIMS: dict[str, Callable[[], Any]] = {}
+
+
+def claim(function: Callable[[], Any]) -> Callable[[], Any]:
+    CLAIMS[function.__name__] = function
+    return function
+
+
+def fresh(**environ: str) -> None:
+    """Forget what accelerate has seen, and show it another environment."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+    for name in [n for n in os.environ if n.startswith(("ACCELERATE_", "FSDP_")) or n in RANK]:
+        del os.environ[name]
+    os.environ.update(environ)
+
+
+RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+SECOND_OF_TWO = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+
+
+@contextlib.contextmanager
+def second_of_two() -> Iterator[None]:
+    """A group of two ranks, of which this is the second, without the first."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@claim
+def tw201_accelerate_says_fp16_and_computes_fp32() -> Any:
+    fresh()
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    model = accelerator.prepare(torch.nn.Linear(2, 2))
+    with accelerator.autocast():
+        return [accelerator.mixed_precision, str(model(torch.ones(1, 2)).dtype)]
+
+
+@claim
+def tw202_fp8_without_a_library_stops() -> Any:
+    fresh()
+    Accelerator(cpu=True, mixed_precision="fp8")
+
+
+@claim
+def tw203_emulated_bf16_counts_as_supported() -> Any:
+    return inspect.signature(torch.cuda.is_bf16_supported).parameters["including_emulation"].default
+
+
+@claim
+def tw104_without_cuda_each_rank_is_alone() -> Any:
+    fresh(**SECOND_OF_TWO)
+    with second_of_two():
+        accelerator = Accelerator()
+        return [torch.distributed.get_world_size(), accelerator.num_processes, accelerator.is_main_process]
+
+
+@claim
+def tw305_fsdp_is_not_enabled_on_the_cpu() -> Any:
+    fresh(**SECOND_OF_TWO, ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
+    with second_of_two():
+        accelerator = Accelerator()
+        return [str(accelerator.distributed_type), accelerator.num_processes]
+
+
+@claim
+def tw301_nobody_agrees_on_a_stage() -> Any:
+    from accelerate.utils import DeepSpeedPlugin
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    fresh()
+    return [DeepSpeedPlugin().zero_stage, DeepSpeedConfig({"train_batch_size": 1}).zero_config.stage]
+
+
+@claim
+def tw401_deepspeed_stops_at_a_wrong_product() -> Any:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    DeepSpeedConfig({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1})
+
+
+@claim
+def tw416_absent_clipping_is_1() -> Any:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    return DeepSpeedConfig({"train_batch_size": 1}).gradient_clipping
+
+
+@claim
+def tw403_a_learned_position_too_many() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_positions=8, n_embd=4, n_layer=1, n_head=1, vocab_size=5))
+    model(torch.zeros(1, 9, dtype=torch.long))
+
+
+@claim
+def tw115_a_missing_tracker_is_dropped() -> Any:
+    from accelerate.tracking import filter_trackers
+
+    fresh()
+    Accelerator(cpu=True)
+    return [importlib.util.find_spec("comet_ml") is None, len(filter_trackers("comet_ml"))]
+
+
+@claim
+def tw123_a_lock_is_waited_for() -> Any:
+    from torch.utils.file_baton import FileBaton
+
+    lock = Path(sys.argv[1]) / "lock"
+    lock.touch()
+    waiting = threading.Thread(target=FileBaton(str(lock), wait_seconds=0.01).wait, daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    still_there = waiting.is_alive()
+    lock.unlink()
+    waiting.join(5)
+    return [still_there, waiting.is_alive()]
+
+
+@claim
+def tw413_the_rate_never_arrives() -> Any:
+    sys.path.insert(0, sys.argv[1])
+    import train
+
+    config = types.SimpleNamespace(learning_rate=1.0, n_warmup_steps=200, lr_scheduler_type="cosine")
+    return max(train.learning_rate(config, update, 100) for update in range(100))
+
+
+def launched(**values: Any) -> str:
+    """Ranks per machine as accelerate gives them to torchrun."""
+    from accelerate.commands.launch import launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    words = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+    arguments = launch_command_parser().parse_args(["--multi_gpu", "--mixed_precision", "no", *words, "train.py"])
+    arguments.gpu_ids, arguments.dynamo_backend = "all", "no"
+    prepare_multi_gpu_env(arguments)
+    return str(arguments.nproc_per_node)
+
+
+@claim
+def tw611_three_ranks_on_two_machines_are_two() -> Any:
+    fresh()
+    return launched(num_machines=2, num_processes=3, machine_rank=0, main_process_ip="10.0.0.1", main_process_port=1)
+
+
+@claim
+def tw612_one_rank_on_two_machines_is_none() -> Any:
+    fresh()
+    return launched(num_machines=2, num_processes=1, machine_rank=0, main_process_ip="10.0.0.1", main_process_port=1)
+
+
+results: dict[str, Any] = {}
+for name, ask in CLAIMS.items():
+    try:
+        results[name] = ask()
+    except Exception as error:
+        results[name] = f"{type(error).__name__}: {error}"
+print("\n" + json.dumps(results))
