@@ -80,6 +80,8 @@ OLD_DRIVER = {"driver_version": "470.1", "cuda_driver_version": "11.4"}
          "torch was built for CUDA 12.6, the driver serves 11.4", "whl/cu118"),
         (changed("8xv100", py_arch_list=("sm_75", "sm_80", "compute_120")), "agreement",
          "no kernels for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75 sm_80 compute_120", "whl/cu126"),
+        (changed("8xh100", py_arch_list=("sm_80", "sm_86")), "agreement",
+         "no kernels for NVIDIA H100 80GB HBM3 (compute capability 9.0), only for sm_80 sm_86", "whl/cu126"),
         (changed("8xh100", py_torch_gpus=0, py_cuda_error="driver is too old"), "agreement",
          "torch sees none of the GPUs: driver is too old", "torch.cuda.init()"),
         (changed("8xh100", py_torch_gpus=0), "agreement", "torch sees none of the GPUs: no reason given", "init()"),

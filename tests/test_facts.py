@@ -104,7 +104,17 @@ def test_a_damaged_cache_only_costs_time(python: str, damage: str) -> None:
     assert imports() == 2
 
 
-def test_failures_are_not_remembered_for_the_next_process(tmp_path: Path) -> None:
+def test_failures_are_not_remembered_for_the_next_process(python: str) -> None:
+    (site,) = Path(python).parent.parent.glob("lib/python3*/site-packages")
+    whole = (site / "torch/__init__.py").read_text()
+    (site / "torch/__init__.py").write_text("raise OSError('libcudart.so.12')")
+    assert look(python).error == "OSError: libcudart.so.12"
+    (site / "torch/__init__.py").write_text(whole)  # mended without a trace in site-packages
+    another_process()
+    assert look(python).error is None
+
+
+def test_a_missing_python_is_asked_once(tmp_path: Path) -> None:
     missing = str(tmp_path / "python")
     found = look(missing)
     assert found.error
