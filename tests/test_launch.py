@@ -277,7 +277,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (folder / "runs").write_text("in the way")
     done = launch(folder)
     assert done.returncode == 1
-    assert "no run folder can be made" in done.stderr
+    assert "nothing can be written in" in done.stderr
     assert not (folder / "ran").exists()
 
 

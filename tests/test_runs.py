@@ -134,13 +134,13 @@ def test_a_name_from_machine_0_cannot_leave_the_project(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_project_is_said_by_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(TrainwizError, match="no run folder can be made"):
+    with pytest.raises(TrainwizError, match="nothing can be written in"):
         runs.create(tmp_path)
 
 
 def test_a_project_where_no_folder_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(TrainwizError, match="no run folder can be made"):
+    with pytest.raises(TrainwizError, match="nothing can be written in"):
         runs.create(tmp_path)
 
 

@@ -16,6 +16,7 @@ from trainwiz.ui import console
 
 if TYPE_CHECKING:
     from trainwiz.command import Command
+    from trainwiz.diagnose import Diagnosis
     from trainwiz.machine import Machine
     from trainwiz.outcome import Outcome
     from trainwiz.process.ranks import Process
@@ -133,10 +134,11 @@ def _processes(launch: Launch, terminal: Mapping[str, str]) -> list[Process]:
 def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     """The outcome of the ranks behind a launcher, which turns every exit code into 1."""
     from trainwiz.outcome import shell_code
-    from trainwiz.process.torchrun import first_failure
 
     if launch.command.launcher is None:
         return outcome
+    from trainwiz.process.torchrun import first_failure
+
     here = range(launch.first_rank, launch.first_rank + launch.ranks_here)
     if outcome.exit_code == 0:
         return dataclasses.replace(outcome, codes=dict.fromkeys(here, 0))
@@ -149,7 +151,6 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
 
 
 def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
-    from trainwiz.diagnose import diagnose
     from trainwiz.ui import outcome as ending
 
     try:
@@ -157,16 +158,11 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
     except TrainwizError as error:
         # The training's own exit code matters more than its record.
         console.failure(error)
-    tails = {}
-    if outcome.first_failed is not None:
-        rank = outcome.first_failed
-        logs = [launch.run.logs / name for name in (f"rank-{rank}.log", f"rank-{rank}.err.log")]
-        tails[rank] = "\n".join(tail(file) for file in logs)
     # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
     with contextlib.suppress(OSError):
         ending.show(
             outcome,
-            diagnose(outcome, tails, log=str(near(launch.run.log(outcome.first_failed or 0)))),
+            _diagnosis(launch, outcome) if outcome.exit_code else None,
             folder=near(launch.run.folder),
             first=metrics.first,
             last=metrics.last,
@@ -174,6 +170,17 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
             resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
         )
     return outcome.exit_code
+
+
+def _diagnosis(launch: Launch, outcome: Outcome) -> Diagnosis | None:
+    from trainwiz.diagnose import diagnose
+
+    rank = outcome.first_failed
+    if rank is None:
+        return None
+    logs = [launch.run.logs / name for name in (f"rank-{rank}.log", f"rank-{rank}.err.log")]
+    said = "\n".join(tail(file) for file in logs)
+    return diagnose(outcome, {rank: said}, log=str(near(launch.run.log(rank))))
 
 
 def tail(file: Path) -> str:

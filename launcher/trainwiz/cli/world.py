@@ -101,7 +101,7 @@ def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
 
 
 def _start(world: World) -> int:
-    from trainwiz.cli import machines, supervised
+    from trainwiz.cli import supervised
     from trainwiz.network.ports import Port
     from trainwiz.store import runs
 
@@ -109,6 +109,8 @@ def _start(world: World) -> int:
         port = _claimed(world.plan)
         run = runs.create(world.folder, continues=world.continues)
     else:
+        from trainwiz.cli import machines
+
         port = Port(world.place.port, None)
         run, continues, added = machines.call_roll(
             world.place, world.plan, world.folder, wait=world.options.wait, continues=world.continues
@@ -148,11 +150,14 @@ def _claimed(plan: Plan) -> Port:
 def prepare(world: World, run: Run, port: int) -> Launch:
     """All that is needed to run the world in a run's folder."""
     from trainwiz.cli.supervised import Launch
-    from trainwiz.process.torchrun import WorkerLogs
 
     plan, place = world.plan, world.place
     first = place.rank * plan.machine.ranks_per_machine if place else 0
-    workers = WorkerLogs(run.logs.resolve(), first_rank=first) if place else None
+    workers = None
+    if place:
+        from trainwiz.process.torchrun import WorkerLogs
+
+        workers = WorkerLogs(run.logs.resolve(), first_rank=first)
     arguments = " ".join(world.options.arguments)
     return Launch(
         command=_command(world, run, port, workers.options if workers else ()),
@@ -187,7 +192,6 @@ def by_hand(world: World, run: Run) -> list[str]:
 
 def _command(world: World, run: Run, port: int, torchrun_options: tuple[str, ...]) -> Command:
     from trainwiz import command
-    from trainwiz.cli import machines
 
     arguments = (*_script_arguments(world, run), *world.options.arguments)
     python, folder = world.options.python, str(world.folder)
@@ -196,6 +200,8 @@ def _command(world: World, run: Run, port: int, torchrun_options: tuple[str, ...
             world.plan, python=python, folder=folder, script=SCRIPT, arguments=arguments, port=port,
             machine=world.machine, inherited=os.environ,
         )  # fmt: skip
+    from trainwiz.cli import machines
+
     torchrun = command.torchrun_for_plan(
         world.plan, python=python, folder=folder, script=SCRIPT, arguments=arguments, port=port,
         machine_rank=world.place.rank, main_process_ip=world.place.address,

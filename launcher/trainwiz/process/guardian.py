@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable
 
 MARK = "TRAINWIZ_LAUNCH"
@@ -44,7 +43,7 @@ class Guardian:
 
 def new_mark() -> str:
     """A mark that no other launch has."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def marked(mark: str) -> list[int]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.message import say
-from trainwiz.store import atomic
 
 RUNS = "runs"
 LATEST = "latest"
@@ -67,10 +66,16 @@ class Run:
         return found[max(found)] if found else None
 
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
-        """Write `command` or `outcome` as JSON, all of it or nothing."""
+        """Write `command` or `outcome` as JSON, all of it or nothing. Raises `TrainwizError`."""
         suffix = f"-machine-{self.machine}" if self.machine else ""
         path = self.folder / f"{name}{suffix}.json"
-        atomic.write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            # Not flushed to the disk: a launch need not wait for that, and a power cut ends the run anyway.
+            aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            os.replace(aside, path)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from None
         return path
 
     def read(self, name: str) -> dict[str, Any]:
@@ -112,7 +117,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
         except FileExistsError:
             continue
         except OSError as error:
-            raise _unwritable(project, error) from None
+            raise _unwritable(project / RUNS, error) from None
         _furnish(run, continues)
         _point(project / RUNS / LATEST, run.name)
         return run
@@ -126,7 +131,7 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(project, error) from None
+        raise _unwritable(project / RUNS, error) from None
     _furnish(run, continues)
     _point(project / RUNS / LATEST, name)
     return run
@@ -216,8 +221,8 @@ def _point(link: Path, name: str) -> None:
         aside.unlink()
 
 
-def _unwritable(project: Path, error: OSError) -> TrainwizError:
+def _unwritable(folder: Path, error: OSError) -> TrainwizError:
     return TrainwizError(
-        say("no run folder can be made in {folder}: {error}", folder=project / RUNS, error=error.strerror or error),
-        say("make {folder} writable, or copy the project to where you may write", folder=project),
+        say("nothing can be written in {folder}: {error}", folder=folder, error=error.strerror or error),
+        say("make it writable, or copy the project to where you may write"),
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainwiz.diagnose import Diagnosis
 from trainwiz.language import t, text
 from trainwiz.outcome import Outcome, signal_name
 from trainwiz.ui import console
 from trainwiz.ui.live import clock_time
+
+if TYPE_CHECKING:
+    from trainwiz.diagnose import Diagnosis
 
 _CTRL_C = 2
 
