@@ -141,9 +141,9 @@ class Init:
 
         def save(answers: Mapping[str, Any], step: str) -> None:
             nonlocal kept
-            if not (answers or given.firm):
+            if not (answers or interview.fixed):
                 return
-            state = store.Saved(answers={**given.firm, **answers}, step=step, advanced=interview.advanced)
+            state = store.Saved(answers={**answers, **interview.fixed}, step=step, advanced=interview.advanced)
             kept = store.write(session, state)
 
         interview = Interview(
@@ -154,7 +154,7 @@ class Init:
         try:
             if asks:
                 interview.run(saved.step if saved and saved.step else "task")
-            return self._settled(interview, given)
+            return self._settled(interview)
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -163,7 +163,7 @@ class Init:
                 say("trainwiz init {folder} --resume", folder=shlex.quote(str(self.folder))),
             ) from None
 
-    def _settled(self, interview: Interview, given: Given) -> tuple[dict[str, Any], Decided]:
+    def _settled(self, interview: Interview) -> tuple[dict[str, Any], Decided]:
         """Review and mend until the person has seen everything that speaks against the plan, and it has no errors."""
         from trainwiz.findings import errors
         from trainwiz.wizard import review
@@ -180,7 +180,7 @@ class Init:
                 self._reopen(interview, errors(findings)[0])
                 seen = ()
             elif reviewed:
-                return {**interview.answers, **given.firm}, decided
+                return {**interview.answers, **interview.fixed}, decided
             else:
                 review(interview)
                 reviewed = True

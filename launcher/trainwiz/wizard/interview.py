@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import columns
 from trainwiz.errors import PlanError
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
@@ -109,6 +109,8 @@ class Interview:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
         from trainwiz.decide.carrying import carry
 
+        # The command line's answers are asked about only where the person wants to change one of them.
+        self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}
         settled: set[str] = set()
         kept: dict[str, Any] = {}
         for earlier in self._before(question):
@@ -187,15 +189,9 @@ class Interview:
 
 
 def wrapped(words: Message | str, mark: str = "  ") -> str:
-    """Words in lines that fit the terminal; text without spaces is left for the terminal to break."""
-    return textwrap.fill(
-        text(words),
-        min(shutil.get_terminal_size().columns, 100),
-        initial_indent=mark,
-        subsequent_indent=" " * len(mark),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    """Words in lines that fit the terminal."""
+    room = min(shutil.get_terminal_size().columns, 100)
+    return "\n".join(columns.wrap(text(words), room, first=mark, rest=" " * len(mark)))
 
 
 def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:

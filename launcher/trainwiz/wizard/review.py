@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.questions import question_for
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
@@ -55,7 +56,7 @@ def rows(decided: Decided) -> Mapping[str, str]:
             continue
         source, value = decided.sources[key], decided.plan.get(key)
         words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        shown[key] = f"{key:<38} {words:<14} {kinds[source.kind]}: {text(source.reason)}"
+        shown[key] = f"{key:<38} {columns.pad(words, 14)} {kinds[source.kind]}: {text(source.reason)}"
     return shown
 
 
