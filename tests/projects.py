@@ -54,7 +54,11 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 def make(folder: Path, values: dict[str, object]) -> Path:
     """A project with these values, by dotted key; everything else is trainwiz's own choice."""
-    settings = [part for key, value in values.items() for part in ("--set", f"{key}={'' if value is None else value}")]
+    settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}") if key != "ignore"]
+    if "ignore" in values:
+        answers = folder.with_suffix(".answers.yaml")
+        answers.write_text(json.dumps({"ignore": values["ignore"]}))
+        settings += ["--answers", str(answers)]
     done = trainwiz("init", str(folder), "--defaults", "--yes", *settings)
     assert done.code == 0, done.err
     return folder

@@ -17,6 +17,8 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+transformers.utils.logging.disable_progress_bar()  # the loop has one
+
 Batch = dict[str, Tensor]
 IGNORED = -100  # a label that counts nothing: cross_entropy's own default
 

@@ -110,7 +110,8 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     """edit: your loss, **summed** (not averaged) over what `collate` counts. A scalar in fp32."""
-    errors = model(batch["inputs"]).float() - batch["targets"]
+    inputs = batch["inputs"].to(next(model.parameters()).dtype)  # DeepSpeed casts the model to 16 bit, not its inputs
+    errors = model(inputs).float() - batch["targets"]
     return (errors.square() * batch["weights"]).sum()
 
 
