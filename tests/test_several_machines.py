@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,7 @@ class Hosts:
     def __init__(self) -> None:
         self.names = [f"twt{os.getpid()}{h}" for h in "ab"]
         self.addresses = ["10.78.0.1", "10.78.0.2"]
+        self.started: list[subprocess.Popen[str]] = []
         self.links = [f"twt{os.getpid() % 100000}{h}" for h in "ab"]
 
     def up(self) -> None:
@@ -106,15 +108,30 @@ class Hosts:
 
     def start(self, host: int, folder: Path, *words: str) -> "subprocess.Popen[str]":
         argv = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "trainwiz", "launch", *words]
-        return subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.started.append(process)
+        return process
+
+    def clear(self) -> None:
+        """End what a failed test left running; its guardian ends the ranks."""
+        while self.started:
+            process = self.started.pop()
+            process.kill()
+            process.communicate()
 
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
+@pytest.fixture
+def hosts(two_hosts: Hosts) -> Iterator[Hosts]:
+    yield two_hosts
+    two_hosts.clear()
+
+
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Hosts]:
+def two_hosts() -> Iterator[Hosts]:
     made = Hosts()
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need Linux, root and iproute2")
@@ -230,10 +247,9 @@ def test_machine_0_that_does_not_answer_is_named(hosts: Hosts, tmp_path: Path) -
 
 def test_two_machines_0_and_another_plan_are_named(hosts: Hosts, tmp_path: Path) -> None:
     folder, other = project(tmp_path / "p"), project(tmp_path / "q", ranks=2)
-    started = [
-        hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"),
-        hosts.start(1, folder, "--machine-rank", "0", "--wait", "15"),
-    ]
+    started = [hosts.start(1, folder, "--machine-rank", "0", "--wait", "15")]
+    time.sleep(3)  # the wrong one may well be first
+    started.append(hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"))
     said = [p.communicate(timeout=60)[0] for p in started]
     assert [p.returncode for p in started] == [1, 1]
     assert all("machine 0 is there 2 times" in text for text in said), said

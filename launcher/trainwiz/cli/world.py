@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,8 +172,20 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         ranks_here=plan.machine.ranks_per_machine if place else plan.machine.num_processes,
         plan_hash=plan.digest(),
         resumed_from=world.continues.name if world.continues else None,
-        resume=f"trainwiz launch {world.options.folder} --resume".replace(" . ", " "),
+        resume=_resume_line(world),
     )
+
+
+def _resume_line(world: World) -> str:
+    from trainwiz.cli import redaction
+
+    options = world.options
+    words = ["trainwiz", "launch", *([] if options.folder == "." else [options.folder]), "--resume"]
+    if world.place:
+        words += ["--machine-rank", str(world.place.rank)]
+    if options.arguments:
+        words += ["--", *redaction.arguments(options.arguments)]
+    return shlex.join(words)
 
 
 def by_hand(world: World, run: Run) -> list[str]:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -91,7 +91,7 @@ def host(me: Machine, *, address: str, port: int, wait: float, agreed: Mapping[s
     # To itself, by the address that the others use: another machine 0 may be the one that answers there.
     hint: Message | None = None
     try:
-        elsewhere = _attend(me, address, port, min(wait, 2.0), only_if_not=me.key)
+        elsewhere = _attend(me, address, port, wait, only_if_not=me.key, needed=thread.is_alive)
         if elsewhere is not None:
             _judge(elsewhere, wait)
     except OSError as error:
@@ -193,7 +193,15 @@ def _arrival(server: socket.socket) -> tuple[Machine, socket.socket] | None:
         return None
 
 
-def _attend(me: Machine, address: str, port: int, wait: float, only_if_not: str = "") -> Roll | None:
+def _attend(
+    me: Machine,
+    address: str,
+    port: int,
+    wait: float,
+    *,
+    only_if_not: str = "",
+    needed: Callable[[], bool] = lambda: True,
+) -> Roll | None:
     until = time.monotonic() + wait
     while True:
         try:
@@ -210,7 +218,7 @@ def _attend(me: Machine, address: str, port: int, wait: float, only_if_not: str 
                 return None
             raise
         except (OSError, ValueError):
-            if time.monotonic() + _RETRY_SECONDS >= until:
+            if time.monotonic() + _RETRY_SECONDS >= until or not needed():
                 raise
             time.sleep(_RETRY_SECONDS)
             continue
