@@ -146,6 +146,26 @@ def test_flags_that_contradict_each_other(project: Path, capsys: pytest.CaptureF
     assert not project.exists()
 
 
+def test_a_strategy_flag_leaves_what_it_does_not_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    offload = ("--set", "strategy.offload_param_device=cpu")
+    assert init(project, "--strategy", "zero3", *offload, machine=H100) == 0
+    assert plan_of(project)["strategy.offload_param_device"] == "cpu"
+    assert init(project, "--strategy", "zero1", machine=H100) == 0
+    assert plan_of(project)["strategy.offload_param_device"] == "none"
+    assert init(project, "--strategy", "zero1", *offload, machine=H100) == 0
+    assert "strategy.offload_param_device cpu is ignored" in capsys.readouterr().err
+
+
+def test_paths_count_from_where_they_are_typed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my.txt").write_text("some text " * 20000)
+    monkeypatch.chdir(tmp_path)
+    assert init(project, "--data", "my.txt") == 0
+    assert plan_of(project)["data.train"] == str(tmp_path / "my.txt")
+    project.joinpath("own.txt").write_text("some text " * 20000)
+    assert init(project, "--data", "own.txt") == 0
+    assert plan_of(project)["data.train"] == "own.txt"
+
+
 # ---- bad input
 
 EVIL = ['"; import os', "a\nb", "x\x00y", "\x1b[31m", "' or '1'='1", "{a: 1}", "[1, 2]", "nan", "1e999", "-1", "9" * 30]

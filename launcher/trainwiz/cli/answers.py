@@ -45,6 +45,9 @@ def collect(
         raise PlanError(problems)
     typed = stacked((from_flags, from_set))
     firm = stacked((typed, from_file))
+    if "strategy.kind" in firm:
+        # Another strategy: what was offloaded under the earlier one was part of it.
+        earlier = {k: v for k, v in earlier.items() if not k.startswith("strategy.")}
     in_file = Source(kind="file", reason=say("{file}", file=file))
     by_hand = Source(kind="file", reason=say("edited in trainwiz.yaml"))
     origins = {key: in_file for key in firm if key not in typed}

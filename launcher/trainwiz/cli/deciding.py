@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainwiz.vocabulary import EMBEDDED, MODEL_PRESETS
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided, Source
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
     from trainwiz.project import Project
+
+_PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
+_NAMES = (*MODEL_PRESETS, EMBEDDED)
 
 
 @dataclass(kw_only=True)
@@ -46,6 +52,7 @@ class Deciding:
         """The plan that the answers make. Raises `PlanError` where they cannot all hold."""
         from trainwiz.decide import decide
 
+        answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.origins)
         project = self._project(decided.plan)
         parameters = project.model.parameters if project.model else None
@@ -78,6 +85,15 @@ class Deciding:
         if key not in self._projects:
             self._projects[key] = project.project(plan, str(self.folder))
         return self._projects[key]
+
+    def _located(self, key: str, value: Any) -> Any:
+        # A plan's paths count from its folder; what a person types counts from where they are.
+        if key not in _PATHS or not isinstance(value, str) or value in _NAMES:
+            return value
+        typed = Path(os.path.expanduser(value))
+        if typed.is_absolute():
+            return str(typed)
+        return str(typed.absolute()) if typed.exists() and not (self.folder / typed).exists() else value
 
     def _nearest(self) -> str:
         # The disk that counts is the one that the folder will lie on.

@@ -79,19 +79,19 @@ def read_strategy(typed: str, values: Values) -> dict[str, str] | Message:  # no
             "strategy.offload_optimizer_device": "none",
             "strategy.offload_param_device": "none",
         }
-    return {
-        "strategy.kind": "deepspeed",
-        "strategy.zero_stage": name[-1],
-        "strategy.offload_optimizer_device": "cpu" if extra else "none",
-        "strategy.offload_param_device": "cpu" if extra and name == "zero3" else "none",
-    }
+    answer = {"strategy.kind": "deepspeed", "strategy.zero_stage": name[-1]}
+    if extra:
+        answer["strategy.offload_optimizer_device"] = "cpu"
+        answer["strategy.offload_param_device"] = "cpu" if name == "zero3" else "none"
+    return answer
 
 
 def show_strategy(values: Values) -> str:
     """The strategy in one word, with `+offload` where anything is."""
     if values["strategy.kind"] != "deepspeed":
         return str(values["strategy.kind"])
-    away = {values["strategy.offload_optimizer_device"], values["strategy.offload_param_device"]} - {"none"}
+    devices = (values.get("strategy.offload_optimizer_device"), values.get("strategy.offload_param_device"))
+    away = set(devices) - {"none", None}
     return f"zero{values['strategy.zero_stage']}" + ("+offload" if away else "")
 
 
