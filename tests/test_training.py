@@ -228,9 +228,15 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
     damaged[-1] ^= 1
     model.write_bytes(damaged)
     assert spawn(folder, 1, output, {}) != 0, "an earlier run's folder must not be trained over"
+    with (output / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 9, "lo')  # torn by a crash
     assert spawn(folder, 1, output, {"resume": "auto"}) == 0
     updates = [json.loads(line)["update"] for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert updates == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+    names = sorted(path.name.partition("-17")[0] for path in (output / "checkpoints").iterdir())
+    assert names == ["checkpoint-00000006", "checkpoint-00000008", "checkpoint-00000008.damaged"]
+    assert model.read_bytes() != damaged
+    assert spawn(folder, 1, output, {"resume": "auto"}) == 0, "what is finished may be resumed again"
 
 
 @pytest.mark.parametrize(

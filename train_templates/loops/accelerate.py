@@ -278,15 +278,18 @@ class Agreement:
     """
 
     def __init__(self) -> None:
-        self.stopping = False
+        self.stopping, self.asked_at = False, 0.0
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         signal.signal(signal.SIGTERM, self.ask_to_stop)
         signal.signal(signal.SIGINT, self.ask_to_stop)
 
     def ask_to_stop(self, number: int, _frame: object) -> None:
-        """Stop after this update, with a checkpoint; the same signal again ends at once."""
-        self.stopping = True
-        signal.signal(number, signal.SIG_DFL)
+        """Stop after this update, with a checkpoint; asked again, end at once."""
+        # Under torchrun one Ctrl-C arrives twice: from the terminal, and from torchrun.
+        if self.stopping and time.monotonic() - self.asked_at > 1:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.stopping, self.asked_at = True, time.monotonic()
 
     def reach(self, count: int) -> tuple[int, bool]:
         """The sum of `count` over all ranks, and whether any of them is to stop."""
@@ -391,8 +394,6 @@ class Checkpoints:
     def save(self, update: int) -> None:
         """Save after `update` updates. A crash at any point leaves every earlier checkpoint as it was."""
         final = self.folder / f"checkpoint-{update:08d}"
-        if final.exists():
-            return
         aside = final.with_suffix(".tmp")
         if self.accelerator.is_main_process:
             shutil.rmtree(aside, ignore_errors=True)
@@ -435,6 +436,7 @@ class Checkpoints:
                 damaged = [str(error)]
             if damaged:
                 print(f"skipping {path}: damaged: {', '.join(damaged)}", flush=True)
+                path.rename(path.with_suffix(f".damaged-{time.time_ns()}"))
                 continue
             for name in ("seed", "real_batch_size"):
                 before, now = manifest["config"][name], getattr(self.config, name)
@@ -464,21 +466,23 @@ class Metrics:
         self.bar = tqdm(total=total, initial=start, disable=not accelerator.is_main_process, unit="update")
         if accelerator.is_main_process:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lines = self.path.read_text().splitlines() if self.path.exists() else []
-            kept = [line for line in lines if json.loads(line)["update"] <= start]  # those after it are done again
+            text = self.path.read_text() if self.path.exists() else ""
+            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
+            kept = [line for line in whole if json.loads(line)["update"] <= start]  # those after it are done again
             self.path.write_text("".join(f"{line}\n" for line in kept))
         # feature: tracker
         accelerator.init_trackers("train", config=asdict(config))
         # end: tracker
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add one record."""
+        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
+        record = {name: value if math.isfinite(value) else None for name, value in record.items()}
         if self.accelerator.is_main_process:
             with self.path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             self.bar.set_postfix({name: f"{record[name]:.4g}" for name in ("loss", "lr") if name in record})
         # feature: tracker
-        self.accelerator.log({k: v for k, v in record.items() if k != "update"}, step=record["update"])
+        self.accelerator.log({k: v for k, v in record.items() if v is not None}, step=record["update"])
         # end: tracker
 
 
