@@ -23,3 +23,10 @@ $(READY): pyproject.toml constraints.txt
 docs: $(READY)
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
 	mv docs/rules.md.new docs/rules.md
+
+# The main job on embedded real data: 2 CPU ranks, whatever machine this is.
+demo: $(READY)
+	$(BIN)/trainwiz init demo --defaults --yes --force \
+	  --set machine.device=cpu --set strategy.kind=ddp --set machine.num_processes=2 \
+	  --set batch.real_batch_size=16 --set schedule.n_steps=250 --set optimizer.learning_rate=0.004
+	$(BIN)/trainwiz launch demo
