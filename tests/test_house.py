@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "launcher" / "trainwiz"
 CORE = {
     "errors": {"message"},
     "message": set(),
+    "columns": set(),
     "vocabulary": set(),
     "machine": set(),
     "project": set(),

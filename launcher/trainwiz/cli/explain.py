@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import typing
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +55,7 @@ def _show_keys() -> None:
     from trainwiz import plan
 
     for key, info in plan.fields().items():
-        console.data(f"{key}: {_legal(info)}")
-        if help := _help(key):
-            console.data(f"    {help}")
+        _show_entry(key, info)
 
 
 def _show_key(key: str) -> None:
@@ -67,9 +66,14 @@ def _show_key(key: str) -> None:
     info = plan.fields().get(key)
     if info is None:
         raise UsageError(plan.unknown_key(key), say("trainwiz explain keys lists them all"))
+    _show_entry(key, info)
+
+
+def _show_entry(key: str, info: FieldInfo) -> None:
     console.data(f"{key}: {_legal(info)}")
     if help := _help(key):
-        console.data(f"    {help}")
+        for line in console.fitted(help, first="    ", rest="    ", stream=sys.stdout):
+            console.data(line)
 
 
 def _help(key: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import Any, TextIO
 
+from trainwiz import columns
 from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
 
+WIDEST = 100
+"""Columns; longer lines are hard to read."""
 _STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 
 
@@ -22,6 +26,13 @@ def coloured(stream: TextIO) -> bool:
 def styled(words: str, style: str, stream: TextIO | None = None) -> str:
     """The words in a style (error, warning, hint, good, dim, bold), or as they are where colour is unwanted."""
     return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if coloured(stream or sys.stderr) else words
+
+
+def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:
+    """The words in lines that fit the terminal, behind `first` and `rest`; in one line where there is none."""
+    if not stream.isatty():
+        return [first + words]
+    return columns.wrap(words, min(WIDEST, shutil.get_terminal_size().columns), first=first, rest=rest)
 
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from trainwiz import columns
 from trainwiz.checkup import Line
 from trainwiz.findings import Level
 from trainwiz.language import t, text
@@ -19,6 +20,7 @@ _MARKS: dict[Level | None, tuple[str, str]] = {
     Level.ERROR: ("✗", "bold red"),
 }
 
+_LOUD = (Level.ERROR, Level.WARNING)
 PIPED_WIDTH = 120
 
 
@@ -33,16 +35,20 @@ def show(lines: Sequence[Line]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(width=1)
     table.add_column(no_wrap=True)
+    # Lines are broken here: the library knows how wide Chinese is, but not where it may break.
     table.add_column(overflow="fold")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
+    room = width - len("✓  ") - len("  ") - max((columns.width(text(line.title)) for line in lines), default=0)
     for line in lines:
         mark, style = _MARKS[line.level]
-        found = Text(text(line.found), style=style if line.level in (Level.ERROR, Level.WARNING) else "")
+        words = f"{text(line.found)}  {line.rule}" if line.rule else text(line.found)
+        found = Text("\n".join(columns.wrap(words, room)), style=style if line.level in _LOUD else "")
         if line.rule:
-            found.append(f"  {line.rule}", style="dim")
+            found.highlight_words([line.rule], style="dim")
         if line.fix:
-            found.append("\n→ ", style="green").append(text(line.fix), style="default not bold")
+            fix = "\n".join(columns.wrap(text(line.fix), room, first="→ ", rest="  "))
+            found.append(f"\n{fix[0]}", style="green").append(fix[1:], style="default not bold")
         table.add_row(Text(mark, style=style), Text(text(line.title)), found)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     colour = console.coloured(sys.stdout)
     drawn = io.StringIO()
     Console(

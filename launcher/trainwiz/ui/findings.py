@@ -11,8 +11,10 @@ from trainwiz.ui import console
 
 if TYPE_CHECKING:
     from trainwiz.findings import Finding
+    from trainwiz.message import Message
 
 _INDENT = "      "
+_ARROW = f"{_INDENT}→ "
 
 
 def show(findings: Sequence[Finding], *, as_data: bool = False) -> None:
@@ -57,10 +59,15 @@ def level_name(level: str) -> str:
 def _lines(finding: Finding, stream: TextIO) -> list[str]:
     level = console.styled(level_name(finding.level.value), finding.level.value, stream)
     rule = console.styled(finding.rule, "bold", stream)
-    lines = [f"{rule} {level} {finding.where}", f"{_INDENT}{text(finding.message)}"]
+    lines = [f"{rule} {level} {finding.where}", *_fitted(finding.message, _INDENT, stream)]
     if finding.fix:
-        lines.append(f"{_INDENT}{console.styled('→', 'good', stream)} {text(finding.fix.message)}")
+        first, *rest = _fitted(finding.fix.message, _ARROW, stream)
+        lines += [first.replace("→", console.styled("→", "good", stream), 1), *rest]
     return lines
+
+
+def _fitted(message: Message, first: str, stream: TextIO) -> list[str]:
+    return console.fitted(text(message), first=first, rest=" " * len(first), stream=stream)
 
 
 def _summary(findings: Sequence[Finding]) -> str:

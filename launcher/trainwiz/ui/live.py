@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.message import Message
 from trainwiz.ui import console
@@ -53,7 +54,7 @@ class Screen:
         with self._lock:
             if self._column_0:
                 self._wipe()
-                self._write(line[: _width() - 1].encode())
+                self._write(columns.cut(line, _width() - 1).encode())
                 self._drawn = True
 
     def say(self, message: Message) -> None:

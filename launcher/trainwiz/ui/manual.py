@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import textwrap
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from trainwiz import language
+from trainwiz import columns, language
 from trainwiz.message import Message
 from trainwiz.ui import console
 from trainwiz.ui.findings import level_name
@@ -25,26 +25,29 @@ SUBJECTS = {
     "TW6": "cluster and launch",
     "TW7": "a user's own script",
 }
-_LABEL = re.compile(r"(?=^(?:Without it|Why|Instead|Source):)", re.MULTILINE)
-_LABEL_NAME = re.compile(r"^((?:Without it|Why|Instead|Source):)")
-WIDEST = 100
+# In Chinese as the catalogue has them, with a colon and a space like the English ones.
+_LABELS = "Without it|Why|Instead|Source|不这样做|原因|正确做法|来源"
+_LABEL = re.compile(rf"(?=^(?:{_LABELS}): )", re.MULTILINE)
+_LABEL_NAME = re.compile(rf"^((?:{_LABELS}):)")
 
 
 def show(rule: Rule) -> None:
     """A rule's whole manual entry."""
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    room = min(console.WIDEST, shutil.get_terminal_size().columns)
     console.data(f"{rule.id} ({level_name(rule.level.value)}, {rule.field})")
     for paragraph in _paragraphs(language.text(Message(rule.manual))):
         console.data("")
-        # Chinese has no spaces to break at; the terminal breaks it where it likes.
-        console.data(textwrap.fill(paragraph, width) if language.current() == "en" else paragraph)
+        for line in columns.wrap(paragraph, room):
+            console.data(line)
 
 
 def show_list(rules: Iterable[Rule]) -> None:
     """One line per rule: id, level, summary."""
     for rule in rules:
         summary = language.text(Message(rule.manual)).partition("\n")[0]
-        console.data(f"{rule.id}  {level_name(rule.level.value):7}  {summary}")
+        head = f"{rule.id}  {columns.pad(level_name(rule.level.value), 7)}  "
+        for line in console.fitted(summary, first=head, rest=" " * columns.width(head), stream=sys.stdout):
+            console.data(line)
 
 
 def markdown(rules: Iterable[Rule]) -> str:

@@ -1,0 +1,82 @@
+"""Chinese on the terminal: whole sections, lines that fit, a live line that never wraps."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+
+import pytest
+import wcwidth
+
+from trainwiz import language, rules
+from trainwiz.cli import run
+from trainwiz.message import Message
+from trainwiz.ui.live import Progress, Screen
+from trainwiz.wizard.interview import wrapped
+
+
+@pytest.fixture(autouse=True)
+def _chinese() -> Iterator[None]:
+    language.choose(["--lang", "zh"], {})
+    yield
+    language.choose([], {})
+
+
+@contextlib.contextmanager
+def terminal(patch: pytest.MonkeyPatch, width: int = 30) -> Iterator[Callable[[], str]]:
+    """Standard output is a terminal of so many columns; gives what reads the text that it shows."""
+    outside, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    with os.fdopen(inside, "w") as stream, patch.context() as here:
+        here.setattr(sys, "stdout", stream)
+        here.setattr(sys, "__stdout__", stream)
+        here.delenv("COLUMNS", raising=False)
+        here.setenv("TERM", "xterm")
+        here.setenv("NO_COLOR", "1")
+        yield lambda: os.read(outside, 1 << 16).decode().replace("\r\n", "\n")
+    os.close(outside)
+
+
+@pytest.mark.parametrize("rule", [r.id for r in rules.load()])
+def test_the_manual_keeps_its_four_sections_in_chinese(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--lang", "zh", "explain", rule]) == 0
+    heads = [part.partition(":")[0] for part in capsys.readouterr().out.split("\n\n")[2:]]
+    assert heads == ["不这样做", "原因", "正确做法", "来源"]
+
+
+def test_the_list_of_rules_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as shown:
+        assert run(["--lang", "zh", "explain", "TW32"]) == 0
+        lines = shown().splitlines()
+    assert len(lines) > 4
+    assert all(wcwidth.wcswidth(line) <= 30 for line in lines)
+    assert all(line.startswith(("TW32", " " * 16)) for line in lines)
+
+
+def test_help_of_a_key_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as shown:
+        assert run(["--lang", "zh", "explain", "data.num_workers"]) == 0
+        _, *help = shown().splitlines()
+    assert len(help) > 3
+    assert all(line.startswith("    ") and wcwidth.wcswidth(line) <= 30 for line in help)
+
+
+def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = [{"update": 12345, "loss": 1.2345, "tokens_per_second": 123456.7}]
+    with terminal(monkeypatch) as shown:
+        Screen(Progress(lambda: metrics, 999999)).tick()
+        line = shown()
+    assert "次更新" in line
+    assert 25 < wcwidth.wcswidth(line) < 30
+
+
+def test_the_wizards_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    manual = Message(next(r.manual for r in rules.load() if r.id == "TW402"))
+    lines = wrapped(manual, "  ✗ ").splitlines()
+    assert all(wcwidth.wcswidth(line) <= 40 for line in lines)
+    assert sum(wcwidth.wcswidth(line) > 34 for line in lines) > len(lines) // 2
