@@ -1,7 +1,7 @@
 """Findings, and the registry of the rules that make them.
 
-A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `estimate`);
-it runs only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
+A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `estimate`,
+`script`); it runs only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
 the manual entry that `trainwiz explain` shows:
 
     @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
     from trainwiz.project import Project
+    from trainwiz.script import Script
 
 
 class Level(str, Enum):
@@ -45,13 +46,24 @@ class Fix:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A piece of a file's line: lines and columns (characters) count from 1."""
+
+    file: str
+    line: int
+    column: int = 1
+    width: int = 1
+
+
 @dataclass(frozen=True)
 class Violation:
-    """What a rule yields. `where` defaults to the rule's field."""
+    """What a rule yields. `where` defaults to the rule's field; `place` is where it stands in a file."""
 
     message: Message
     fix: Fix | None = None
     where: str | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,7 @@ class Finding:
     where: str
     message: Message
     fix: Fix | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +86,7 @@ class Facts:
     machine: Machine | None = None
     project: Project | None = None
     estimate: Estimate | None = None
+    script: Script | None = None
 
 
 RuleFunction = Callable[..., Iterator[Violation]]
@@ -106,6 +120,7 @@ class Rule:
                 where=violation.where or self.field,
                 message=violation.message,
                 fix=violation.fix,
+                place=violation.place,
             )
 
 
