@@ -43,10 +43,20 @@ def read(path: str | Path) -> Plan:
         raise PlanError([_located(problem, lines) for problem in error.problems], source) from None
 
 
+def reasons(text: str) -> dict[str, str]:
+    """The comment behind each value of a plan's text, by dotted key: why it is as it is. Nothing of what is no YAML."""
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return dict(_comments(node, "", text.splitlines())) if isinstance(node, yaml.MappingNode) else {}
+
+
 def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
     """A file's values, and the line of each dotted key. Raises `UsageError` for everything that is not a mapping."""
     source, text = str(path), _text(Path(path))
     try:
+        # Not libyaml: ten times as fast, but deep nesting ends the process there.
         node = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(
@@ -55,7 +65,7 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
                 )
             )
         lines = dict(_key_lines(node, "", source))
-        values: dict[str, Any] = yaml.safe_load(text)
+        values: dict[str, Any] = yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, source) from None
     except yaml.reader.ReaderError as error:
@@ -95,6 +105,16 @@ def _key_lines(node: yaml.MappingNode, prefix: str, source: str) -> Iterator[tup
             yield f"{prefix}{key.value}", line
             if isinstance(value, yaml.MappingNode):
                 yield from _key_lines(value, f"{prefix}{key.value}.", source)
+
+
+def _comments(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[tuple[str, str]]:
+    for key, value in node.value:
+        if isinstance(value, yaml.MappingNode):
+            yield from _comments(value, f"{prefix}{key.value}.", lines)
+        line = lines[value.end_mark.line] if value.end_mark.line < len(lines) else ""
+        behind = line[value.end_mark.column :].strip()
+        if behind.startswith("#") and value.end_mark.line == key.start_mark.line:
+            yield f"{prefix}{key.value}", behind[1:].strip()
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> UsageError:
