@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Task = Literal["causal_lm", "custom"]
+Task = Literal["causal_lm", "image_classification", "custom"]
 Engine = Literal["accelerate"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
 StrategyKind = Literal["single", "ddp", "deepspeed", "fsdp"]
@@ -18,6 +18,13 @@ Tracker = Literal["none", "tensorboard", "wandb"]
 ModelPreset = Literal["tiny", "gpt2-124m", "llama-1b"]
 
 MODEL_PRESETS: tuple[str, ...] = get_args(ModelPreset)
+"""Language models."""
+PRESETS_OF_TASKS: dict[str, tuple[str, ...]] = {
+    "causal_lm": MODEL_PRESETS,
+    "image_classification": ("tiny", "resnet18"),
+    "custom": (),
+}
+"""The models that each task can make from a name alone."""
 EMBEDDED = "embedded"
 """The data set that every Python carries: no download, no file."""
 

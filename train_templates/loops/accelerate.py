@@ -99,7 +99,7 @@ def read_config(arguments: list[str]) -> Config:
     return config
 
 
-class RealBatches(Sampler[list[int]]):
+class RealBatches(Sampler[list[Any]]):
     """Indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
 
     One global order: permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
@@ -114,7 +114,7 @@ class RealBatches(Sampler[list[int]]):
     def __len__(self) -> int:
         return (self.end - self.start) * self.shape[0]
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         size, shuffled_epoch = math.prod(self.shape), -1
         for update in range(self.start, self.end):
             epoch, position = divmod(update, self.updates_per_epoch)
@@ -124,9 +124,15 @@ class RealBatches(Sampler[list[int]]):
             real_batch = order[position * size : (position + 1) * size]
             real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
             for micro_batch in real_batch.view(self.shape)[:, self.rank]:
+                # feature: plain_samples
                 yield micro_batch.tolist()
+                # end: plain_samples
+                # feature: augmented_samples
+                yield [(index, keyed_seed(self.seed, epoch, index)) for index in micro_batch.tolist()]
+                # end: augmented_samples
 
 
+# feature: plain_samples
 class Padded(Dataset[tuple[Any, bool]]):
     """The task's data; an index of -1 gives a sample that counts zero."""
 
@@ -137,6 +143,24 @@ class Padded(Dataset[tuple[Any, bool]]):
         return self.data[max(index, 0)], index >= 0
 
 
+# end: plain_samples
+# feature: augmented_samples
+class Padded(Dataset[tuple[Any, bool]]):
+    """The task's data; an index of -1 gives a sample that counts zero.
+
+    A sample's augmentation draws from a generator of its own, by (seed, epoch, index): the same on every rank, in every
+    data worker and after every resume.
+    """
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, keyed: tuple[int, int]) -> tuple[Any, bool]:
+        index, seed = keyed
+        return self.data.augment(self.data[max(index, 0)], torch.Generator().manual_seed(seed)), index >= 0
+
+
+# end: augmented_samples
 def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
     """Samples to a micro-batch and its count."""
     samples, counted = zip(*pairs, strict=True)
@@ -274,7 +298,7 @@ def build_accelerator(config: Config) -> Accelerator:
 class Agreement:
     """What all ranks know before each update: the count of the real batch, and whether anyone was asked to stop.
 
-    Host numbers over gloo, so that the device is never read. SIGTERM, or Ctrl-C once, asks to stop.
+    Host numbers over gloo, so that the device is never read. SIGTERM, SIGUSR1, or Ctrl-C once, asks to stop.
     """
 
     def __init__(self) -> None:
@@ -282,6 +306,7 @@ class Agreement:
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         signal.signal(signal.SIGTERM, self.ask_to_stop)
         signal.signal(signal.SIGINT, self.ask_to_stop)
+        signal.signal(signal.SIGUSR1, self.ask_to_stop)  # a scheduler's early warning
 
     def ask_to_stop(self, number: int, _frame: object) -> None:
         """Stop after this update, with a checkpoint; asked again, end at once."""
@@ -364,18 +389,17 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: whole_weights
 # feature: eval
 @torch.no_grad()
-def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Dataset[Any]) -> float:
-    """The mean loss over the whole evaluation set, each sample counted once, on all ranks together."""
+def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Dataset[Any]) -> dict[str, float]:
+    """The task's metrics over the whole evaluation set, each sample counted once, on all ranks together."""
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
-    totals = torch.zeros(2, device=accelerator.device, dtype=torch.float64)
+    sums: Any = 0
     model.eval()
-    for batch, count in load_batches(config, data, batches):
+    for batch, _ in load_batches(config, data, batches):
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
-        totals += torch.stack((task.loss_sum(model, batch).double(), totals.new_tensor(count)))
+        sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
-    totals = accelerator.reduce(totals)
-    return float(totals[0] / totals[1])
+    return task.evaluation_metrics(accelerator.reduce(sums).tolist())
 
 
 # end: eval
@@ -561,7 +585,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
             checkpoints.save(done)
         # feature: eval
         if done == total or (done % updates_per_epoch == 0 and not stop):
-            metrics.write({"update": done, "eval_loss": evaluate(config, accelerator, model, eval_data)})
+            metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
         # end: eval
         began += time.perf_counter() - paused  # saving and evaluating are not training speed
         if stop:

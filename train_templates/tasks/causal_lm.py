@@ -218,6 +218,19 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     )
 
 
+# feature: eval
+def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
+    """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
+    return torch.stack((loss_sum(model, batch), (batch["labels"] != IGNORED).sum()))
+
+
+def evaluation_metrics(sums: list[float]) -> dict[str, float]:
+    """The metrics of the whole evaluation set, from the sums over it."""
+    loss, count = sums
+    return {"eval_loss": loss / count}
+
+
+# end: eval
 # feature: final_weights
 def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """The final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""

@@ -115,6 +115,19 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return (errors.square() * batch["weights"]).sum()
 
 
+# feature: eval
+def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
+    """edit: what the loop adds up over all evaluation batches and ranks: the loss and its count."""
+    return torch.stack((loss_sum(model, batch), batch["weights"].sum()))
+
+
+def evaluation_metrics(sums: list[float]) -> dict[str, float]:
+    """edit: the metrics of the whole evaluation set, from the sums over it."""
+    loss, count = sums
+    return {"eval_loss": loss / count}
+
+
+# end: eval
 # feature: final_weights
 def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """The final weights, gathered from all ranks. Load with `safetensors.torch.load_file`."""

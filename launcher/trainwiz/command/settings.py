@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ACCELERATE_FILE = "accelerate.yaml"
 DEEPSPEED_FILE = "ds_config.json"
 
-LAYERS_OF_TASKS = {"custom": "Block"}
+LAYERS_OF_TASKS = {"custom": "Block", "image_classification": "Block"}
 """Module classes that FSDP shards one by one, for tasks whose model does not name its own (`_no_split_modules`).
 The same as SHARDED_LAYERS in the task's template."""
 

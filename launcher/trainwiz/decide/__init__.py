@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
 from trainwiz.decide.strategy import Option
-from trainwiz.vocabulary import MODEL_PRESETS
+from trainwiz.vocabulary import PRESETS_OF_TASKS
 
 if TYPE_CHECKING:
     from trainwiz.machine import Machine
@@ -46,18 +46,16 @@ def decide(
     from trainwiz.message import say
 
     d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
-    d.settle("task", "causal_lm", say("the usual case"))
+    task = d.settle("task", "causal_lm", say("the usual case"))
     d.settle("engine", "accelerate", say("drives DDP, DeepSpeed and FSDP with one script"))
     d.settle("seed", 42, say("any number; the same one gives the same run"))
     name = d.settle("model.name", "tiny", say("trains anywhere within a minute"))
-    preset = name in MODEL_PRESETS
+    preset = name in PRESETS_OF_TASKS[task]
     scratch = (
         say("a preset is a shape; random weights need no download") if preset else say("it brings trained weights")
     )
     d.settle("model.from_scratch", preset, scratch)
-    d.parameters = preset_parameters(name) or parameters
-    if d.values["task"] == "custom":
-        d.parameters = parameters
+    d.parameters = preset_parameters(name, task) or parameters
     hardware.decide_machine(d)
     hardware.decide_precision(d)
     training.decide_data(d)

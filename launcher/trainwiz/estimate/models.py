@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from trainwiz.estimate.pictures import NETWORKS, NetworkShape
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
@@ -77,10 +79,12 @@ def preset(name: str) -> ModelShape:
     return PRESETS[name]
 
 
-def preset_parameters(name: str) -> int | None:
-    """How many parameters a preset has; None for a name that is none."""
-    shape = PRESETS.get(name)
-    return shape.parameters if shape else None
+def preset_parameters(name: str, task: str = "causal_lm") -> int | None:
+    """How many parameters a preset of the task has; None for a name that is none."""
+    by_task: dict[str, Mapping[str, ModelShape] | Mapping[str, NetworkShape]]
+    by_task = {"causal_lm": PRESETS, "image_classification": NETWORKS}
+    shapes = by_task.get(task, {})
+    return shapes[name].parameters if name in shapes else None
 
 
 def _llama(shape: ModelShape) -> int:

@@ -8,12 +8,13 @@ their position in the syntax tree. Values go in as `repr` of typed, validated on
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Mapping, Set
 from typing import Any
 
 from trainwiz import vocabulary
-from trainwiz.estimate import models
+from trainwiz.estimate import models, pictures
 from trainwiz.plan import Plan
 from trainwiz.render.artifact import Artifact
 
@@ -60,7 +61,9 @@ def features(plan: Plan) -> frozenset[str]:
         "eval": plan.data.eval is not None,
         "tracker": plan.tracking.log_with != "none",
         "final_weights": gathered,
-        "sample": gathered and plan.task == "causal_lm",
+        "sample": gathered and plan.task != "custom",
+        "augmented_samples": plan.task == "image_classification",
+        "plain_samples": plan.task != "image_classification",
         **_model_features(plan),
     }
     return frozenset(name for name, is_wanted in chosen.items() if is_wanted)
@@ -86,6 +89,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     by_steps = schedule.train_strategy == "steps"
     shape = models.preset(plan.model.name) if plan.model.name in vocabulary.MODEL_PRESETS else None
     hub_id = shape.hub_id if shape and shape.hub_id else plan.model.name
+    network = pictures.NETWORKS.get(plan.model.name)
     return {
         "seed": plan.seed,
         "zero3_init": plan.strategy.zero3_init,
@@ -112,6 +116,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "model_name": hub_id,
         "tokenizer_name": hub_id,
         **({name: getattr(shape, name) for name in _SHAPE} if shape else {}),
+        **(dataclasses.asdict(network) if network else {}),
+        "flip": plan.data.train != vocabulary.EMBEDDED,
     }
 
 
