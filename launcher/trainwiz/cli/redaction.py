@@ -4,30 +4,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 HIDDEN = "***"
-_NAME = re.compile(r"(?i)(?:token|secret|passw(?:or)?d|api_?key|credentials?|access_?key)s?$")
-# Hugging Face, OpenAI and GitHub tokens by their published prefixes; a password inside a URL.
-_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[A-Za-z0-9_-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+_NAME = re.compile(
+    r"(?i)(?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|access_?key(?:_?id)?|private_?key|cookie|jwt)s?$"
+)
+# Hugging Face, OpenAI, GitHub, AWS and Slack tokens by their published prefixes; a password inside a URL.
+_VALUE = re.compile(
+    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|xox[abprs]-)[A-Za-z0-9_-]{8,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+_TOKENS = re.compile(r"(?i)tokens?$")
+_SHORTEST = 6
+"""Characters; a shorter secret would be found in every other word."""
+
+RECORDED = re.compile(
+    r"(?:ACCELERATE|CUDA|CUBLAS|CUDNN|DEEPSPEED|DS|FSDP|GLOO|GROUP|HF|KMP|LOCAL|MASTER|MKL|NCCL|NVIDIA|OMP|PALS|PMI"
+    r"|PYTORCH|ROLE|SLURM|TOKENIZERS|TORCH|TORCHELASTIC|TORCHINDUCTOR|TP|TRAINWIZ|TRANSFORMERS|TRITON|UCX|XLA)_\w+"
+    r"|CROSS_RANK|LD_LIBRARY_PATH|LD_PRELOAD|MIXED_PRECISION|PYTHONPATH|PYTHONUNBUFFERED|PYTHONHASHSEED|RANK|WORLD_SIZE"
+)
+"""The variables that decide how a training runs; no other's value is recorded."""
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
     """Arguments with the values of options that sound like secrets, and values that look like some, hidden."""
     shown: list[str] = []
-    hide_next = False
+    waiting = ""
     for word in argv:
-        option, equals, _ = word.partition("=")
-        is_secret = option.startswith("-") and bool(_NAME.search(option.replace("-", "_")))
-        if hide_next:
+        option, equals, value = word.partition("=")
+        name = option.replace("-", "_") if option.startswith("-") else ""
+        if waiting and _is_secret(waiting, word):
             shown.append(HIDDEN)
-        elif is_secret and equals:
+        elif name and equals and _is_secret(name, value):
             shown.append(f"{option}={HIDDEN}")
         else:
             shown.append(_VALUE.sub(HIDDEN, word))
-        hide_next = is_secret and not equals and not hide_next
+        waiting = "" if equals or shown[-1] == HIDDEN else name
     return shown
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables with secret ones hidden."""
-    return {name: HIDDEN if _NAME.search(name) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
+    return {name: HIDDEN if _is_secret(name, value) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
+
+
+def recorded(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may be recorded, secret ones hidden."""
+    return environment({name: value for name, value in variables.items() if RECORDED.fullmatch(name)})
+
+
+def known(argv: Sequence[str], variables: Mapping[str, str]) -> frozenset[str]:
+    """The secrets themselves, by the names of the options and variables that hold them."""
+    hidden = {value for name, value in variables.items() if _is_secret(name, value)}
+    for word, shown in zip(argv, arguments(argv), strict=True):
+        if shown.endswith(HIDDEN) and shown != word:
+            option, equals, value = word.partition("=")
+            hidden.add(value if equals and option.startswith("-") else word)
+    return frozenset(value for value in hidden if len(value) >= _SHORTEST)
+
+
+def text(words: str, secrets: frozenset[str] = frozenset()) -> str:
+    """Words with the known secrets, and values that look like some, hidden."""
+    # The longest first: one secret may be the beginning of another.
+    for secret in sorted(secrets, key=len, reverse=True):
+        words = words.replace(secret, HIDDEN)
+    return _VALUE.sub(HIDDEN, words)
+
+
+def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
+    """`text` for every text in nested lists and mappings."""
+    if isinstance(value, str):
+        return text(value, secrets)
+    if isinstance(value, Mapping):
+        return {key: values(item, secrets) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [values(item, secrets) for item in value]
+    return value
+
+
+def _is_secret(name: str, value: str) -> bool:
+    # `--max_new_tokens=128` counts tokens.
+    return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdigit())

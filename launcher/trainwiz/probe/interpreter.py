@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -75,7 +76,8 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
         except OSError:
             state.append((place, None))
     state += [environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONNOUSERSITE")]
-    return repr(state)
+    # Variables stand in it, and a file of ours must not repeat them.
+    return f"{executable} {hashlib.sha256(repr(state).encode('utf-8', 'surrogateescape')).hexdigest()}"
 
 
 def _site_packages(executable: str) -> list[str]:

@@ -1,0 +1,56 @@
+"""The state of the code in a folder, as git knows it: which commit, and what was changed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainwiz.process.capture import capture
+
+SECONDS = 10.0
+"""A large repository on a slow file system; nobody waits for it but the record."""
+_MANY = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """`commit` and `branch` are None before the first commit and on a detached head.
+
+    `changed` names files below the folder that differ from the commit or are unknown to it, at most 50 of them;
+    `dirty` counts all. `problem` is why nothing is known: no git, no repository, no answer in time.
+    """
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: int | None = None
+    changed: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def state(folder: str, *, timeout: float = SECONDS, git: str = "git") -> Code:
+    """Ask git, once. It writes nothing, and runs no program that the repository's settings name."""
+    quiet = ["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
+    asked = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--no-renames", "-z", "--", "."]
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    said = capture([git, *quiet, *asked], timeout=timeout, cwd=folder, env=environ)
+    if said.timed_out:
+        return Code(problem=f"no answer in {timeout:.0f} s")
+    if said.code != 0:
+        return Code(problem=said.last_line[:200] or f"exit code {said.code}")
+    return _parsed(said.stdout.split("\0"))
+
+
+def _parsed(lines: Sequence[str]) -> Code:
+    """Porcelain format 2: https://git-scm.com/docs/git-status#_porcelain_format_version_2"""
+    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    # A changed file has 7 fields before its path, a conflict 9, an unknown file none.
+    fields = {"1": 8, "u": 10, "?": 1}
+    files = [line.split(" ", fields[line[0]])[-1] for line in lines if line[:1] in fields]
+    commit, branch = heads.get("branch.oid"), heads.get("branch.head")
+    return Code(
+        commit=None if commit in (None, "(initial)") else commit,
+        branch=None if branch in (None, "(detached)") else branch,
+        dirty=len(files),
+        changed=tuple(files[:_MANY]),
+    )

@@ -1,0 +1,42 @@
+"""Whether the process that a record names still runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def birth(pid: int) -> int | None:
+    """When a process began, in clock ticks since the machine did; None where there is none, or one that has ended.
+
+    A number is given to another process after a while; number and birth together are given once. Field 22 of
+    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else int(fields[18])
+
+
+def runs(started: Mapping[str, Any]) -> bool | None:
+    """Whether the launcher that wrote `command.json` still runs; None where only another machine knows."""
+    pid = started.get("pid")
+    if not isinstance(pid, int):
+        return False
+    if started.get("hostname") != os.uname().nodename:
+        return None
+    born = birth(pid)
+    if born is None:
+        return False
+    recorded = started.get("pid_birth")
+    return recorded == born if isinstance(recorded, int) else _is_trainwiz(pid)
+
+
+def _is_trainwiz(pid: int) -> bool:
+    try:
+        return b"trainwiz" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

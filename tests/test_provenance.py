@@ -1,0 +1,204 @@
+"""What a run's records say of where it came from, and what they must never say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import product
+
+from trainwiz import command
+from trainwiz.cli import redaction
+from trainwiz.probe import code
+from trainwiz.store import liveness, plans
+
+TRAINWIZ = [sys.executable, "-m", "trainwiz"]
+PLAN = """\
+machine: {num_processes: 1}  # yours: your answer
+batch:
+  real_batch_size: 8  # yours: <b>bold</b>
+  per_device_batch_size: 8
+  gradient_accumulation_steps: 1
+data:
+  train: https://anna:CANARY-url@example.org/data.jsonl  # default: CANARY-wandb is no reason
+"""
+CANARIES = {
+    "HF_TOKEN": "CANARY-hf-token",
+    "WANDB_API_KEY": "CANARY-wandb",
+    "AWS_ACCESS_KEY_ID": "CANARY-aws-id",
+    "AWS_SECRET_ACCESS_KEY": "CANARY-aws-secret",
+    "AWS_SESSION_TOKEN": "CANARY-aws-session",
+    "SLURM_JWT": "CANARY-slurm",
+    "NCCL_PASSWORD": "CANARY-nccl",
+    "MY_DATABASE": "postgres://anna:CANARY-database@host/db",
+    "PRIVATE_NOTE": "CANARY-unlisted",
+    "LD_LIBRARY_PATH": "/opt/hf_CANARYshape123",
+}
+SECRET_ARGUMENTS = ["--token=CANARY-option", "--api-key", "CANARY-next", "--hub", "hf_CANARYvalue456", "--lr", "1e-4"]
+
+
+def project(folder: Path, script: str) -> Path:
+    folder.mkdir()
+    (folder / "trainwiz.yaml").write_text(PLAN)
+    (folder / "train.py").write_text(script)
+    return folder
+
+
+def run(folder: Path, *words: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    state = {"XDG_STATE_HOME": str(folder.parent / "state"), "XDG_CACHE_HOME": str(folder.parent / "cache")}
+    return subprocess.run(
+        [*TRAINWIZ, *words], cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        env={**os.environ, "TRAINWIZ_LANG": "en", **state, **(environ or {})},
+    )  # fmt: skip
+
+
+def record(folder: Path, name: str) -> dict[str, Any]:
+    value = json.loads((folder / "runs" / "latest" / f"{name}.json").read_text())
+    assert isinstance(value, dict)
+    return value
+
+
+def git(folder: Path, *words: str) -> None:
+    named = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run with canaries everywhere, whose script dies with its secrets on the tongue."""
+    folder = project(
+        tmp_path_factory.mktemp("canaries") / "p",
+        "import os, sys\n"
+        "assert os.environ['PRIVATE_NOTE'] and '--token=CANARY-option' in sys.argv, 'they reach the script'\n"
+        "sys.stdout.write('x' * 10)\n"
+        "raise ValueError(sys.argv[3:], os.environ['HF_TOKEN'])\n",
+    )
+    git(folder, "init", "-q", "-b", "trunk")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-q", "-m", "first")
+    done = run(folder, "launch", "--ignore", "TW", "--", *SECRET_ARGUMENTS, environ=CANARIES)
+    assert done.returncode == 1, done.stderr
+    assert "CANARY-option" in (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text()
+    return folder, done.stderr
+
+
+def test_no_canary_is_in_anything_that_was_written(failed: tuple[Path, str]) -> None:
+    folder, _ = failed
+    run(folder, "report", "--output", "report.html", environ=CANARIES)
+    ours = {folder / "trainwiz.yaml", folder / "train.py"}
+    looked_at = set()
+    for file in (f for f in folder.parent.rglob("*") if f.is_file() and ".git" not in f.parts):
+        # A rank's log is the script's own words, passed on as they are.
+        if file not in ours and file.name != "rank-0.log":
+            assert b"CANARY" not in file.read_bytes(), file
+            looked_at.add(file.name)
+    assert {"command.json", "outcome.json", "plan.yaml"} <= looked_at
+
+
+def test_the_record_says_where_the_run_came_from(failed: tuple[Path, str]) -> None:
+    folder, _ = failed
+    command = record(folder, "command")
+    assert command["plan"]["batch"]["real_batch_size"] == 8
+    assert command["plan"]["data"]["train"] == "https://***@example.org/data.jsonl"
+    assert command["plan_hash"] == plans.read(folder / "trainwiz.yaml").digest()
+    assert command["argv"][-6:] == ["--token=***", "--api-key", "***", "--hub", "***", "--lr", "1e-4"][-6:]
+    assert command["machine"]["usable_cores"] >= 1
+    assert command["machine"]["memory_bytes"] > 1 << 28
+    assert command["inherited"]["HF_TOKEN"] == command["inherited"]["NCCL_PASSWORD"] == "***"
+    assert "PRIVATE_NOTE" not in command["inherited"]
+    assert (command["git"]["branch"], len(command["git"]["commit"])) == ("trunk", 40)
+    assert "trainwiz.yaml" in command["git"]["changed"]
+    assert isinstance(command["pid_birth"], int)
+    assert "# yours: <b>bold</b>" in (folder / "runs" / "latest" / "plan.yaml").read_text()
+
+
+def test_the_outcome_keeps_the_diagnosis(failed: tuple[Path, str]) -> None:
+    folder, shown = failed
+    outcome = record(folder, "outcome")
+    diagnosis = outcome["diagnosis"]
+    assert diagnosis["how"]["text"] == "rank 0 failed first, with exit code 1"
+    assert diagnosis["how"]["values"] == {"rank": 0, "code": 1}
+    assert diagnosis["how"]["text"] in shown
+    assert any("ValueError" in line and "***" in line for line in diagnosis["evidence"])
+    assert outcome["ended"] >= record(folder, "command")["started"]
+
+
+def test_every_variable_that_trainwiz_adds_may_be_recorded() -> None:
+    looked_at = 0
+    for plan in product():
+        if plan.machine.num_machines > 1:
+            continue
+        made = command.for_plan(plan, python="python", folder=".", arguments=(), port=29500)
+        for name in {**made.environ, **{k: v for rank in made.ranks for k, v in rank.environ.items()}}:
+            assert redaction.RECORDED.fullmatch(name), name
+            looked_at += 1
+    assert looked_at > 100
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--token=abcdef"], ["--token=***"]),
+        (["--hub-token", "abcdef", "x"], ["--hub-token", "***", "x"]),
+        (["--max_new_tokens=128", "--tokens", "5"], ["--max_new_tokens=128", "--tokens", "5"]),
+        (["--verbose", "--password", "123456"], ["--verbose", "--password", "***"]),
+        (["--password", "--token=abc"], ["--password", "***"]),
+        (["https://u:p@host/x", "AKIAABCDEFGHIJKLMNOP"], ["https://***@host/x", "***"]),
+        (["author=me", "token"], ["author=me", "token"]),
+    ],
+)
+def test_arguments_hide_secrets_only(argv: list[str], shown: list[str]) -> None:
+    assert redaction.arguments(argv) == shown
+
+
+def test_known_secrets_are_hidden_wherever_they_stand() -> None:
+    known = redaction.known(["--token=abcdefgh", "--key", "v"], {"WANDB_API_KEY": "abcdefgh-long", "A_TOKEN": "1"})
+    assert known == {"abcdefgh", "abcdefgh-long"}
+    assert redaction.values({"a": ["x abcdefgh-long y", 3]}, known) == {"a": ["x *** y", 3]}
+
+
+def test_git_is_asked_in_every_state(tmp_path: Path) -> None:
+    assert "not a git repository" in str(code.state(str(tmp_path)).problem)
+    assert "nothing-here" in str(code.state(str(tmp_path), git="nothing-here").problem)
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    (tmp_path / "训练 1.py").write_text("1")
+    fresh = code.state(str(tmp_path))
+    assert (fresh.commit, fresh.branch, fresh.dirty, fresh.changed) == (None, "trunk", 1, ("训练 1.py",))
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    clean = code.state(str(tmp_path))
+    assert (len(clean.commit or ""), clean.dirty, clean.problem) == (40, 0, None)
+    (tmp_path / "训练 1.py").write_text("2")
+    git(tmp_path, "checkout", "-q", "--detach")
+    changed = code.state(str(tmp_path))
+    assert (changed.branch, changed.changed) == (None, ("训练 1.py",))
+
+
+def test_git_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
+    slow = tmp_path / "git"
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    assert code.state(str(tmp_path), git=str(slow), timeout=0.3).problem == "no answer in 0 s"
+
+
+def test_reasons_are_the_comments_behind_the_values() -> None:
+    reasons = plans.reasons(PLAN)
+    assert reasons["batch.real_batch_size"] == "yours: <b>bold</b>"
+    assert "batch.per_device_batch_size" not in reasons
+    assert plans.reasons("{torn") == plans.reasons("- a") == plans.reasons("") == {}
+    assert plans.reasons("a:\n  b: 'x # y'  # why\nc: [1,\n  2] # no\n") == {"a.b": "why"}
+
+
+def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
+    me = {"pid": os.getpid(), "hostname": os.uname().nodename, "pid_birth": liveness.birth(os.getpid())}
+    assert liveness.runs(me) is True
+    assert liveness.runs({**me, "pid_birth": 1}) is False
+    assert liveness.runs({**me, "hostname": "elsewhere"}) is None
+    assert liveness.runs({}) is False
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        while liveness.birth(ended.pid) is not None:
+            pass  # it becomes a zombie, which nobody has waited for
+        assert liveness.runs({**me, "pid": ended.pid}) is False
