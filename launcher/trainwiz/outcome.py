@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SIGNAL_BASE = 128
 """A shell's exit code for a death by signal n is 128 + n (POSIX, "Exit Status for Commands")."""
+
+PREEMPTING = (10, 15)
+"""SIGUSR1 and SIGTERM: what schedulers send to a job that is to give way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +19,8 @@ class Outcome:
 
     `codes` holds each rank's own exit code, negative for a death by signal, None for one that did not end.
     `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
-    `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed.
+    `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed;
+    `saving_seconds` is how long the last rank took to end after that signal.
     """
 
     exit_code: int
@@ -24,11 +29,17 @@ class Outcome:
     seconds: float = 0.0
     signal: int | None = None
     killed: tuple[int, ...] = ()
+    saving_seconds: float | None = None
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for the end: Ctrl-C, SIGTERM or SIGHUP."""
+        """Whether somebody asked for the end: Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP."""
         return self.signal is not None
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a scheduler asked for the end, and not a person at the terminal."""
+        return self.signal in PREEMPTING
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as `outcome.json` keeps them."""
@@ -37,15 +48,35 @@ class Outcome:
             "first_failed_rank": self.first_failed,
             "seconds": round(self.seconds, 3),
             "interrupted": self.interrupted,
+            "preempted": self.preempted,
             "signal": self.signal,
             "killed_ranks": list(self.killed),
+            "saving_seconds": None if self.saving_seconds is None else round(self.saving_seconds, 3),
             "ranks": {str(rank): code for rank, code in sorted(self.codes.items())},
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What was found of a checkpoint: its files, how many were read whole, and those that are not as written."""
+
+    files: int
+    read: int
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every file was read, and is as it was written."""
+        return not self.damaged and self.read == self.files
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for `outcome.json`."""
+        return {"whole": self.whole, "files": self.files, "read": self.read, "damaged": list(self.damaged)}
+
+
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
-    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+    10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
 }  # fmt: skip
 """signal(7), Linux on x86 and ARM."""
 

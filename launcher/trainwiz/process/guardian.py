@@ -88,7 +88,7 @@ def _guard(reading: int, mark: str) -> None:
     # A fork of the launcher: it must touch nothing of what it inherited, and leave only by os._exit.
     try:
         os.setsid()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(signum, signal.SIG_IGN)
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):

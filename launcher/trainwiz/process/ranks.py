@@ -28,7 +28,8 @@ from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
 
 LEFTOVER_SECONDS = 5.0
 """After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""SIGUSR1 is what schedulers send ahead of a time limit (Slurm: `--signal=B:USR1@120`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from trainwiz.outcome import SIGNAL_BASE, Outcome, shell_code, signal_name
 
 GRACE_SECONDS = 30.0
 """After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
-TEARDOWN_SECONDS = 10.0
-"""After a rank failed: how long the others may take; they usually hang in a collective and cannot save."""
+TEARDOWN_SECONDS = 4.0
+"""After a rank failed: how long the others may take. They cannot save without it, and within 5 s nothing is left."""
 KILL_SECONDS = 10.0
 """After SIGKILL: how long until a rank counts as stuck in the kernel (a driver, a dead network file system)."""
 
@@ -48,6 +48,8 @@ class Supervisor:
         self.killed: tuple[int, ...] = ()
         self._failed_before_asked = False
         self._given_up = False
+        self._asked_at: float | None = None
+        self._ended_at = 0.0
         self._grace, self._teardown = grace, teardown
 
     @property
@@ -63,6 +65,7 @@ class Supervisor:
     def stopped(self, rank: int, code: int, now: float) -> list[Action]:
         """A rank ended."""
         self.codes[rank] = code
+        self._ended_at = now
         if code == 0 or self.first_failed is not None or self.killed:
             return []
         self.first_failed = rank
@@ -91,6 +94,7 @@ class Supervisor:
             self.asked_by = self.asked_by or signum
             return [say("ending now: SIGKILL to ranks {ranks}", ranks=_listed(self.alive)), *self._kill(now)]
         self.asked_by = signum
+        self._asked_at = now
         self.deadline = now + self._grace
         return [
             say(
@@ -131,6 +135,7 @@ class Supervisor:
             seconds=seconds,
             signal=self.asked_by,
             killed=self.killed,
+            saving_seconds=max(0.0, self._ended_at - self._asked_at) if self._asked_at is not None else None,
         )
 
     def _kill(self, now: float) -> list[Action]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.language import t, text
-from trainwiz.outcome import Outcome, signal_name
+from trainwiz.outcome import Outcome, Verified, signal_name
 from trainwiz.ui import console
 from trainwiz.ui.live import clock_time
 
@@ -26,6 +26,7 @@ def show(
     last: Mapping[str, Any],
     checkpoint: Path | None,
     resume: str | None,
+    verified: Verified | None = None,
 ) -> None:
     """The summary. `first` and `last` are metrics; `resume` is the line to type to go on, where that is possible."""
     console.talk()
@@ -45,6 +46,8 @@ def show(
     console.talk(t("everything of this run lies in {folder}", folder=folder))
     if checkpoint:
         console.talk(t("newest checkpoint: {checkpoint}", checkpoint=checkpoint))
+    if verified:
+        _verified(verified)
     if resume and checkpoint:
         console.talk(t("to go on: {line}", line=resume))
 
@@ -74,3 +77,19 @@ def _diagnosis(diagnosis: Diagnosis) -> None:
         console.talk(console.styled(f"  | {line}", "dim"))
     console.talk(t("cause: {cause}", cause=text(diagnosis.cause)))
     console.talk(f"{console.styled('→', 'good')} {text(diagnosis.remedy)}")
+
+
+def _verified(verified: Verified) -> None:
+    if verified.damaged:
+        console.talk(
+            t("that checkpoint is damaged ({files}); resuming takes the one before", files=", ".join(verified.damaged)),
+            style="error",
+        )
+    elif verified.whole:
+        console.talk(t("its files are as they were written: {n} compared with the manifest", n=verified.files))
+    else:
+        console.talk(
+            t("files compared with the manifest before the grace ended: {n} of {all}; resuming compares all of them",
+              n=verified.read, all=verified.files),
+            style="warning",
+        )  # fmt: skip
