@@ -51,7 +51,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
             )
         console.talk(t("run {folder}", folder=run.folder))
         prepared = supervised.Launch(
-            command=command, run=run, machine=machine, grace=options.grace, config=config,
+            command=command, run=run, machine=machine, grace=options.grace, config=config, config_values=values,
             ranks_here=max(1, _count(values)),
         )  # fmt: skip
         return supervised.run(prepared)

@@ -25,6 +25,7 @@ class Options:
     folder: str
     arguments: tuple[str, ...]
     resume: str
+    new: bool
     dry_run: bool
     as_json: bool
     python: str
@@ -60,6 +61,7 @@ def launch(
     resume: str = typer.Option(
         "", "--resume", metavar="[RUN]", help=t("Continue the newest run, or the one named, from its last checkpoint.")
     ),
+    new: bool = typer.Option(False, "--new", help=t("Start anew, also where the newest run was preempted.")),
     dry_run: bool = typer.Option(False, "--dry-run", help=t("Show what would be done; start and write nothing.")),
     json: bool = typer.Option(False, "--json", help=t("With --dry-run: as JSON.")),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
@@ -93,6 +95,8 @@ def launch(
     words = words or []
     if json and not dry_run:
         raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
+    if new and resume:
+        raise UsageError(say("--new starts anew and --resume goes on: one of them"))
     if len(words) > 1 and not config:
         raise UsageError(
             say("{word}: one project at a time", word=words[1]),
@@ -102,6 +106,7 @@ def launch(
         folder=words[0] if words and not config else ".",
         arguments=tuple(words[1:] if config else ctx.meta.get(_ARGUMENTS, ())),
         resume=resume,
+        new=new,
         dry_run=dry_run,
         as_json=json,
         python=_interpreter(python),

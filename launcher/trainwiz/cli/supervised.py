@@ -7,10 +7,11 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.cli import provenance, redaction
 from trainwiz.errors import TrainwizError
 from trainwiz.ui import console
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from trainwiz.command import Command
     from trainwiz.diagnose import Diagnosis
     from trainwiz.machine import Machine
-    from trainwiz.outcome import Outcome
+    from trainwiz.outcome import Outcome, Verified
+    from trainwiz.plan import Plan
     from trainwiz.process.ranks import Process
     from trainwiz.process.torchrun import WorkerLogs
     from trainwiz.store.runs import Run
 
 _TAIL_BYTES = 1 << 16
+_RESERVE_SECONDS = 1.0
+"""Of the grace: kept for writing the outcome down."""
 _LAUNCHER_LOG = "launcher"
 
 
@@ -43,6 +47,9 @@ class Launch:
     resumed_from: str | None = None
     resume: str | None = None
     config: str | None = None
+    config_values: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+    arguments: tuple[str, ...] = ()
 
 
 def run(launch: Launch) -> int:
@@ -51,7 +58,10 @@ def run(launch: Launch) -> int:
     from trainwiz.store.metrics import Metrics
     from trainwiz.ui.live import Progress, Screen, terminal_size
 
-    launch.run.record("command", describe(launch))
+    described = describe(launch)
+    launch.run.record("command", described)
+    provenance.keep_plan(launch)
+    code = provenance.CodeState(launch, described)
     metrics = _Remembered(Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
     try:
@@ -63,6 +73,7 @@ def run(launch: Launch) -> int:
         )
     finally:
         screen.close()
+        code.close()
     metrics.new()
     return _end(launch, _translated(launch, outcome), metrics)
 
@@ -70,16 +81,16 @@ def run(launch: Launch) -> int:
 def describe(launch: Launch) -> dict[str, Any]:
     """What `command.json` keeps: enough to do it again, and no secret."""
     from trainwiz import __version__
-    from trainwiz.cli import redaction
 
     command, interpreter = launch.command, launch.machine.interpreter
     packages = {name: v for name, v in (interpreter.packages if interpreter else {}).items() if v}
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "argv": redaction.arguments(command.argv),
+        "arguments": redaction.arguments(launch.arguments),
         "cwd": os.path.abspath(command.cwd),
-        "environment": redaction.environment(command.environ),
-        "ranks": [{"rank": r.rank, "environment": redaction.environment(r.environ)} for r in command.ranks],
+        "environment": provenance.variables(command.environ),
+        "ranks": [{"rank": r.rank, "environment": provenance.variables(r.environ)} for r in command.ranks],
         "launcher": command.launcher,
         "config": launch.config,
         "versions": {
@@ -89,6 +100,7 @@ def describe(launch: Launch) -> dict[str, Any]:
         },
         "plan_hash": launch.plan_hash,
         "resumed_from": launch.resumed_from,
+        **provenance.of(launch),
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
     }
@@ -101,12 +113,15 @@ class _Remembered:
         self._metrics = metrics
         self.first: Mapping[str, Any] = {}
         self.last: Mapping[str, Any] = {}
+        self.began = time.monotonic()
+        self.first_update_seconds: float | None = None
 
     def new(self) -> Sequence[Mapping[str, Any]]:
         lines: Sequence[Mapping[str, Any]] = self._metrics.new()
         for line in lines:
             if isinstance(line.get("loss"), (int, float)):
-                self.first = self.first or line
+                if not self.first:
+                    self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
                 self.last = line
         return lines
 
@@ -153,8 +168,18 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
 def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
     from trainwiz.ui import outcome as ending
 
+    checkpoint = launch.run.checkpoint()
+    verified = _verified(launch, outcome, checkpoint)
+    diagnosis = _diagnosis(launch, outcome) if outcome.exit_code else None
+    record = {
+        **outcome.to_dict(),
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "first_update_seconds": metrics.first_update_seconds,
+        "checkpoint": checkpoint.name if checkpoint else None,
+        "diagnosis": provenance.diagnosis(launch, diagnosis) if diagnosis else None,
+    }
     try:
-        launch.run.record("outcome", outcome.to_dict())
+        launch.run.record("outcome", {**record, "verified": verified.to_dict()} if verified else record)
     except TrainwizError as error:
         # The training's own exit code matters more than its record.
         console.failure(error)
@@ -162,14 +187,24 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
     with contextlib.suppress(OSError):
         ending.show(
             outcome,
-            _diagnosis(launch, outcome) if outcome.exit_code else None,
+            diagnosis,
             folder=near(launch.run.folder),
             first=metrics.first,
             last=metrics.last,
-            checkpoint=near(found) if (found := launch.run.checkpoint()) else None,
+            checkpoint=near(checkpoint) if checkpoint else None,
+            verified=verified,
             resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
         )
     return outcome.exit_code
+
+
+def _verified(launch: Launch, outcome: Outcome, checkpoint: Path | None) -> Verified | None:
+    """After an orderly stop: whether what was saved can be read, within what is left of the grace."""
+    if outcome.saving_seconds is None or checkpoint is None:
+        return None
+    from trainwiz.store import checkpoints
+
+    return checkpoints.verify(checkpoint, seconds=launch.grace - outcome.saving_seconds - _RESERVE_SECONDS)
 
 
 def _diagnosis(launch: Launch, outcome: Outcome) -> Diagnosis | None:

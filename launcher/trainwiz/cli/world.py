@@ -90,15 +90,40 @@ def _place(plan: Plan, options: Options) -> Place | None:
 
 def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
     # Over several machines, machine 0 says which run goes on; the others may not even see it.
-    if not options.resume or (plan.machine.num_machines > 1 and options.machine_rank):
+    if plan.machine.num_machines > 1 and options.machine_rank:
         return None
     from trainwiz.store import runs
 
+    if not options.resume:
+        return None if options.new else _preempted(plan, folder, options)
     run = runs.to_continue(folder, options.resume)
     before = run.read("command").get("plan_hash")
     if before and before != plan.digest():
         console.talk(t("note: the plan has changed since run {name}", name=run.name), style="warning")
     return run
+
+
+def _preempted(plan: Plan, folder: Path, options: Options) -> Run | None:
+    from trainwiz.cli import redaction
+    from trainwiz.store import runs
+
+    run = runs.preempted(folder)
+    if run is None:
+        return None
+    command = run.read("command")
+    same_plan = command.get("plan_hash") == plan.digest()
+    if same_plan and command.get("arguments") == redaction.arguments(options.arguments):
+        console.talk(
+            t("run {name} was preempted: going on from its last checkpoint (--new starts anew)", name=run.name),
+            style="warning",
+        )
+        return run
+    console.talk(
+        t("run {name} was preempted, but the plan or the arguments differ: starting anew (--resume goes on)",
+          name=run.name),
+        style="warning",
+    )  # fmt: skip
+    return None
 
 
 def _start(world: World) -> int:
@@ -170,9 +195,11 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         workers=workers,
         first_rank=first,
         ranks_here=plan.machine.ranks_per_machine if place else plan.machine.num_processes,
+        plan=plan,
         plan_hash=plan.digest(),
         resumed_from=world.continues.name if world.continues else None,
         resume=_resume_line(world),
+        arguments=world.options.arguments,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.message import say
+from trainwiz.store import liveness
 
 RUNS = "runs"
 LATEST = "latest"
@@ -168,6 +169,12 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     return run
 
 
+def preempted(project: Path) -> Run | None:
+    """The newest run, if a scheduler ended it and it left a checkpoint. One that finished or failed is not meant."""
+    newest = every(project)[-1:]
+    return next((run for run in newest if run.read("outcome").get("preempted") and run.checkpoint()), None)
+
+
 def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
     others = [r for r in runs if r is not run and r.checkpoint()]
     raise TrainwizError(
@@ -180,23 +187,13 @@ def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
 
 def _refuse_running(run: Run) -> None:
     started = run.read("command")
-    pid = started.get("pid")
-    if run.read("outcome") or not isinstance(pid, int) or started.get("hostname") != os.uname().nodename:
-        return
-    if _is_trainwiz(pid):
+    if not run.read("outcome") and liveness.runs(started):
+        pid = started["pid"]
         raise TrainwizError(
             say("run {name} is still running (process {pid}); two runs must not share its checkpoints",
                 name=run.name, pid=pid),
             say("let it end, or end it: kill {pid}", pid=pid),
         )  # fmt: skip
-
-
-def _is_trainwiz(pid: int) -> bool:
-    # A process number is used again after a while; the name tells.
-    try:
-        return b"trainwiz" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def _furnish(run: Run, continues: Run | None) -> None:

@@ -1,0 +1,171 @@
+"""A scheduler asks for the end: the ranks save, the checkpoint is compared, and the next launch goes on by itself."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import projects
+import pytest
+from test_launch import TRAINWIZ, latest, launch, project, read
+from test_ranks import gone, wait_for
+
+from trainwiz.outcome import Verified
+from trainwiz.store import checkpoints
+
+SAVING = """
+import hashlib
+out = Path(sys.argv[sys.argv.index("--output_dir") + 1])
+print("arguments", sys.argv[3:])
+def save(*_):
+    if os.environ["RANK"] == "0":
+        folder = out / "checkpoints" / "checkpoint-00000007"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model").write_bytes(b"weights")
+        digest = hashlib.sha256(b"weights").hexdigest()
+        (folder / "manifest.json").write_text(json.dumps({"sha256": {"model": os.environ.get("DIGEST", digest)}}))
+    sys.exit(int(os.environ.get("CODE", "0")))
+if "--resume" in sys.argv:
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+Path(f"ready-{os.environ['RANK']}").write_text(str(os.getpid()))
+for _ in range(3000): time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRAINWIZ_LANG", "en")
+        yield
+
+
+def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[int, str]:
+    """Launch, wait until the ranks are ready, signal the launcher; its exit code and what it said."""
+    process = subprocess.Popen(
+        [*TRAINWIZ, "launch", *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environ},
+    )  # fmt: skip
+    pids = [int(wait_for(folder / f"ready-{rank}")) for rank in (0, 1)]
+    process.send_signal(signum)
+    _, said = process.communicate(timeout=30)
+    assert all(gone(pid) for pid in pids)
+    for rank in (0, 1):
+        (folder / f"ready-{rank}").unlink()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_preempted_run_is_compared_and_resumed_by_itself(tmp_path: Path, signum: signal.Signals) -> None:
+    folder = project(tmp_path / "p", SAVING)
+    code, said = stopped_by(folder, signum, "--grace", "7")
+    assert code == 0
+    assert f"{signum.name}: the ranks were asked to save and end; waiting up to 7 s" in said
+    assert "its files are as they were written: 1" in said
+    outcome = read(folder, "outcome")
+    assert (outcome["preempted"], outcome["signal"]) == (True, signum)
+    assert outcome["verified"] == {"whole": True, "files": 1, "read": 1, "damaged": []}
+    first = latest(folder).name
+    again = launch(folder)
+    assert f"run {first} was preempted: going on from its last checkpoint" in again.stderr
+    assert again.stdout.strip() == "arguments ['--resume', 'auto']"
+    assert read(folder, "command")["resumed_from"] == first
+    # That one finished: the next starts anew.
+    code, said = stopped_by(folder, signal.SIGINT)
+    assert "was preempted" not in said
+    assert (code, read(folder, "outcome")["preempted"]) == (0, False)
+    code, said = stopped_by(folder, signal.SIGTERM)
+    assert "was preempted" not in said  # a person's Ctrl-C is no preemption
+
+
+def test_a_preempted_run_is_left_where_somebody_wants_another(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", SAVING)
+    stopped_by(folder, signal.SIGTERM)
+    first = latest(folder)
+    for words in (("--", "--lr", "1"), ("--new",)):
+        shown = launch(folder, "--dry-run", "--json", *words)
+        assert "--resume" not in json.loads(shown.stdout)["argv"], words
+    assert "--resume" in json.loads(launch(folder, "--dry-run", "--json").stdout)["argv"]
+    plan = folder / "trainwiz.yaml"
+    plan.write_text(plan.read_text() + "optimizer: {learning_rate: 0.5}\n")
+    shown = launch(folder, "--dry-run", "--json")
+    assert "--resume" not in json.loads(shown.stdout)["argv"]
+    assert f"run {first.name} was preempted, but the plan or the arguments differ" in shown.stderr
+    assert launch(folder, "--new", "--resume").returncode == 2
+
+
+def test_a_failure_is_not_resumed_by_itself(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "Path('runs/latest/checkpoints/checkpoint-00000001').mkdir(parents=True); exit(3)")
+    assert launch(folder).returncode == 3
+    assert "preempted" not in launch(folder).stderr
+
+
+def test_a_failing_save_keeps_its_code(tmp_path: Path) -> None:
+    code, _ = stopped_by(project(tmp_path / "p", SAVING), signal.SIGTERM, CODE="42")
+    assert code == 42
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", SAVING)
+    _, said = stopped_by(folder, signal.SIGTERM, DIGEST="0" * 64)
+    assert "that checkpoint is damaged (model)" in said
+    assert read(folder, "outcome")["verified"]["damaged"] == ["model"]  # type: ignore[index]
+
+
+def checkpoint(folder: Path, **files: bytes) -> Path:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    (folder / "manifest.json").write_text(json.dumps({"sha256": hashes}))
+    return folder
+
+
+def test_comparing_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    checkpoint(tmp_path, large=b"x" * 5_000_000, small=b"y")
+    times = iter([0.0, *[0.5] * 3, *[1.5] * 9])
+    part = checkpoints.verify(tmp_path, seconds=1.0, clock=lambda: next(times))
+    assert part == Verified(files=2, read=1)
+    assert not part.whole
+    assert checkpoints.verify(tmp_path, seconds=9) == Verified(files=2, read=2)
+
+
+def test_what_is_missing_torn_or_unreadable_counts_as_damaged(tmp_path: Path) -> None:
+    assert checkpoints.verify(tmp_path, seconds=9) is None
+    checkpoint(tmp_path, a=b"1", b=b"2", c=b"3")
+    (tmp_path / "a").write_bytes(b"changed")
+    (tmp_path / "b").unlink()
+    found = checkpoints.verify(tmp_path, seconds=9)
+    assert found
+    assert sorted(found.damaged) == ["a", "b"]
+    for torn in ("{", "[]", '{"sha256": 3}'):
+        (tmp_path / "manifest.json").write_text(torn)
+        assert checkpoints.verify(tmp_path, seconds=9) == Verified(files=1, read=1, damaged=("manifest.json",))
+
+
+@pytest.mark.train
+def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    values = {**projects.REGRESSION, "schedule.n_steps": 300, "checkpoint.checkpointing_steps": 0, "data.eval": ""}
+    folder = projects.make(tmp_path / "p", values)
+    environ = projects.environment()
+    command = [sys.executable, "-m", "trainwiz", "launch", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ) as first:
+        wait_for(folder / "runs" / "latest" / "metrics.jsonl", 60)
+        first.send_signal(signal.SIGUSR1)
+        _, said = first.communicate(timeout=60)
+    assert first.returncode == 0, said
+    assert "its files are as they were written" in said
+    interrupted = projects.losses(folder)
+    assert 0 < len(interrupted) < 300
+    again = projects.launch(folder)
+    assert again.code == 0, again.err
+    assert "was preempted: going on" in again.err
+    resumed = projects.losses(folder)
+    assert projects.launch(folder).code == 0  # finished: this one starts anew
+    whole = projects.losses(folder)
+    assert len(whole) == 300
+    assert interrupted + resumed == pytest.approx(whole, rel=1e-6)
