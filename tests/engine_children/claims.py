@@ -99,6 +99,55 @@ def tw301_nobody_agrees_on_a_stage() -> Any:
 
 
 @claim
+def tw303_no_starts_one_process() -> Any:
+    from accelerate.commands import launch
+
+    file = Path(sys.argv[1]) / "no.yaml"
+    file.write_text("distributed_type: 'NO'\nmixed_precision: 'no'\nnum_processes: 2\nnum_machines: 1\n")
+    launch.simple_launcher = lambda arguments: started.append(arguments.num_processes)
+    started: list[int] = []
+    launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", str(file), "train.py"]))
+    return started
+
+
+@claim
+def tw308_transformers_shards_whatever_the_flag_says() -> Any:
+    from accelerate.utils import DeepSpeedPlugin
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    fresh()
+    plugin = DeepSpeedPlugin(zero_stage=3, zero3_init_flag=False)
+    before = is_deepspeed_zero3_enabled()
+    plugin.set_deepspeed_weakref()
+    with_plugin = is_deepspeed_zero3_enabled()
+    plugin.dschf = None
+    return [before, with_plugin, is_deepspeed_zero3_enabled()]
+
+
+@claim
+def tw316_other_optimizers_become_adam() -> Any:
+    from accelerate.utils import deepspeed
+
+    class Replaced:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+    class Adam(Replaced):
+        pass
+
+    class Adagrad(Replaced):
+        pass
+
+    import deepspeed.ops.adagrad as adagrad
+    import deepspeed.ops.adam as adam
+
+    adam.DeepSpeedCPUAdam, adagrad.DeepSpeedCPUAdagrad = Adam, Adagrad
+    weights = [torch.nn.Parameter(torch.ones(1))]
+    kinds = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adafactor, torch.optim.Adagrad)
+    return [type(deepspeed.map_pytorch_optim_to_deepspeed(kind(weights, lr=0.1))).__name__ for kind in kinds]
+
+
+@claim
 def tw401_deepspeed_stops_at_a_wrong_product() -> Any:
     from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -145,12 +194,15 @@ def tw123_a_lock_is_waited_for() -> Any:
 
 
 @claim
-def tw413_the_rate_never_arrives() -> Any:
+def tw413_the_rate_arrives_too_late() -> Any:
     sys.path.insert(0, sys.argv[1])
     import train
 
-    config = types.SimpleNamespace(learning_rate=1.0, n_warmup_steps=200, lr_scheduler_type="cosine")
-    return max(train.learning_rate(config, update, 100) for update in range(100))
+    def curve(warmup: int) -> list[float]:
+        config = types.SimpleNamespace(learning_rate=1.0, n_warmup_steps=warmup, lr_scheduler_type="cosine")
+        return [train.learning_rate(config, update, 100) for update in range(100)]
+
+    return [max(curve(200)), curve(100).index(1.0)]
 
 
 def launched(**values: Any) -> str:

@@ -66,10 +66,11 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
     have = machine.disk.free_bytes if machine.probed else machine.disk.total_bytes
     kept = _checkpoints_kept(plan, project)
     if (kept + 1) * estimate.checkpoint_bytes > have:
+        room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
         yield Violation(
-            say("{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {have} GiB",
+            say("{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
                 kept=kept, need=gib((kept + 1) * estimate.checkpoint_bytes), each=gib(estimate.checkpoint_bytes),
-                path=machine.disk.path, have=gib(have)),
+                path=machine.disk.path, room=room),
             Fix(message=say("keep fewer (checkpoint.checkpoints_total_limit), or put the project on a larger disk")),
         )  # fmt: skip
 

@@ -130,7 +130,7 @@ def device_is_proven(plan: Plan) -> Iterator[Violation]:
     Without it: the files are written after accelerate's documentation; nobody has seen them work.
     Why: npu, xpu, mlu and mps were not at hand.
     Instead: a short run first (schedule.n_steps 10), with an eye on whether the device is really used.
-    Source: https://huggingface.co/docs/accelerate/usage_guides/intel_cpu and its neighbours
+    Source: `PartialState.default_device` in accelerate 1.15, which names these devices
     """
     if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
         yield Violation(

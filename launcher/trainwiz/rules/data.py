@@ -80,7 +80,8 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
 
     Without it: `LocalEntryNotFoundError`, or `Couldn't find … and outgoing traffic is disabled`, on every rank.
     Why: HF_HUB_OFFLINE is set, so nothing is downloaded.
-    Instead: download it where there is a network: `hf download ID`, with the same HF_HOME.
+    Instead: download it where there is a network, with the same HF_HOME: `hf download ID` for a model,
+    `hf download --repo-type dataset ID` for data.
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
     """
     named: list[tuple[str, DataFacts | ModelFacts]] = [*_named(project)]
@@ -163,9 +164,10 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
     if need > have:
+        free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
         yield Violation(
-            say("{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {have} GiB",
-                workers=workers, need=gib(need), have=gib(have)),
+            say("{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
+                workers=workers, need=gib(need), room=free),
             Fix(message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
                 changes={"data.num_workers": 0}),
         )  # fmt: skip

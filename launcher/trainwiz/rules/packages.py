@@ -104,7 +104,7 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Without it: anything may differ: accelerate before 1.10 raises in `no_sync` under ZeRO 2 and 3, DeepSpeed before
     0.16 lacks keys that ds_config.json writes.
     Why: these packages change their behaviour between minor versions, mostly without an error.
-    Instead: upgrade, or rehearse the plan before you rely on it.
+    Instead: upgrade, or try a short run first (schedule.n_steps 10) and look at its numbers.
     Source: huggingface/accelerate issue 3481; deepspeedai/DeepSpeed issue 6793
     """
     used = {"torch", "accelerate"}

@@ -20,7 +20,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
 
     Without it: accelerate reports `mixed_precision: fp16` and computes in fp32 with fp32's memory; DeepSpeed stops with
     `ValueError: Type fp16 is not supported on your device.`
-    Why: accelerate switches autocast on only where the device is no CPU, and says nothing.
+    Why: for fp16 accelerate switches autocast on only where the device is no CPU, and says nothing.
     Instead: bf16, which needs no loss scaling and works on CPUs, or no.
     Source: seen with accelerate 1.15 and DeepSpeed 0.19.8; `Accelerator.__init__`, `_do_sanity_check`.
     """
@@ -37,11 +37,11 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
 def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     """fp8 does not go with the CPU.
 
-    Without it: `ValueError: Using fp8 precision requires transformer_engine or MS-AMP to be installed.`, and with one
-    of them installed a failure at the first matrix product.
-    Why: fp8 products exist in the tensor cores of Ada, Hopper and later GPUs only.
+    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed." With
+    torchao, which it takes as well, the CPU emulates the products and trains several times slower than in fp32.
+    Why: fp8 saves time in the tensor cores of Ada, Hopper and newer GPUs only.
     Instead: bf16, or no.
-    Source: seen with accelerate 1.15; https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/
+    Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
         yield Violation(
@@ -92,7 +92,7 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """fp8 needs torchao, transformer-engine or msamp.
 
-    Without it: `ValueError: Using fp8 precision requires transformer_engine or MS-AMP to be installed.`
+    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
     Why: torch alone has the fp8 types, but no recipe to train with them.
     Instead: install torchao, the lightest of them, or use bf16.
     Source: seen with accelerate 1.15; https://huggingface.co/docs/accelerate/usage_guides/low_precision_training

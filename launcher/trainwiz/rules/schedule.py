@@ -63,17 +63,18 @@ def length_is_given_once(plan: Plan) -> Iterator[Violation]:
 def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
     """Warm-up ends before the training does.
 
-    Without it: the learning rate never reaches its value; the run looks fine and learns too little.
+    Without it: the learning rate reaches its value at the last update or never; the run looks fine and learns too
+    little.
     Why: warm-up counts updates, not micro-batches or samples. Numbers copied from a run on fewer GPUs or with a smaller
     batch are too large.
     Instead: a few percent of the updates.
     Source: huggingface/accelerate issues 2926, 2142, 1382
     """
     warmup, total = plan.schedule.n_warmup_steps, total_updates(plan, project)
-    if total is not None and warmup > total:
+    if total is not None and 0 < total <= warmup:
         better = total // 20
         yield Violation(
-            say("schedule.n_warmup_steps is {warmup}, but the whole training is {total} updates", warmup=warmup,
+            say("schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates", warmup=warmup,
                 total=total),
             Fix(message=say("set schedule.n_warmup_steps {better}", better=better),
                 changes={"schedule.n_warmup_steps": better}),
@@ -82,11 +83,11 @@ def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW414", level=Level.WARNING, field="checkpoint.checkpointing_steps")
 def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
-    """A checkpoint is written before the training is over.
+    """checkpointing_steps is no more than the updates of the whole training.
 
-    Without it: the only checkpoint is the last; whatever interrupts the run costs all of it.
+    Without it: the only checkpoint is the one at the end; whatever interrupts the run costs all of it.
     Why: checkpointing_steps counts updates, and there are fewer.
-    Instead: let no more work lie between two checkpoints than you would do again.
+    Instead: let no more work lie between two checkpoints than you would do again. 0 says that only the end is wanted.
     Source: the generated train.py
     """
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
@@ -102,7 +103,7 @@ def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Vi
 
 @rule("TW415", level=Level.WARNING, field="tracking.logging_steps")
 def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
-    """The loss is logged before the training is over.
+    """logging_steps is no more than the updates of the whole training.
 
     Without it: metrics.jsonl holds one line, the last.
     Why: logging_steps counts updates, and there are fewer.

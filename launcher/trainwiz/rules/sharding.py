@@ -13,11 +13,14 @@ from trainwiz.plan import Plan
 def deepspeed_needs_a_stage(plan: Plan) -> Iterator[Violation]:
     """A DeepSpeed plan says which ZeRO stage.
 
-    Without it: each tool takes its own default: accelerate 2, DeepSpeed itself 0. Memory differs by up to the size
-    of the world.
-    Why: a stage that nobody chose is the most common reason for "it fits on 8 GPUs, says the calculator".
+    Without it: each tool takes its own default: accelerate 2, DeepSpeed itself 0. With AdamW in bf16 on 8 ranks that is
+    4.25 or 20 bytes per parameter on each.
+    Why: the stage decides what a rank holds; an estimate for one stage says nothing about another.
     Instead: 1 shards the optimizer, 2 the gradients as well, 3 the weights as well, at the price of communication.
-    Source: https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training
+    0 shards nothing, and in 16 bit it takes an empty step when it starts: Adam counts it, and other scripts' first
+    updates are too small; the generated one takes it back.
+    Source: https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training; for the empty step
+    `FP16_UnfusedOptimizer.initialize_optimizer_states` in DeepSpeed 0.19.8
     """
     if plan.strategy.kind == "deepspeed" and plan.strategy.zero_stage is None:
         yield Violation(
@@ -48,11 +51,11 @@ def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
 def several_ranks_need_a_strategy(plan: Plan) -> Iterator[Violation]:
     """The strategy single has one rank.
 
-    Without it: accelerate's NO starts one process and ignores the others, or several that each train alone and
-    overwrite each other's checkpoints.
+    Without it: accelerate's `distributed_type: NO` starts one process, whatever num_processes says, and exits with 0:
+    the real batch is that many times smaller than planned.
     Why: single shares nothing: no gradient would be averaged.
     Instead: ddp, deepspeed or fsdp for several ranks.
-    Source: seen with accelerate 1.15: MULTI_GPU with 2 processes without GPUs, `num_processes == 1` in each.
+    Source: seen with accelerate 1.15: NO with 2 processes, `num_processes == 1` in the only one
     """
     if plan.strategy.kind == "single" and plan.machine.num_processes > 1:
         yield Violation(
@@ -138,9 +141,13 @@ def sharded_init_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     """zero3_init means something at ZeRO stage 3 only.
 
     Without it: it is ignored, and every rank first holds the whole model.
-    Why: `zero.Init` cuts the weights while the model is built, for the shards of stage 3.
+    Why: `zero.Init` cuts the weights while the model is built, for the shards of stage 3. At stage 3, transformers does
+    so whatever `zero3_init_flag` says, as long as accelerate keeps its DeepSpeed configuration; a model from random
+    weights then starts from others than under any other strategy. The generated script does it only where the plan
+    says so.
     Instead: leave it false, or use stage 3.
-    Source: seen with accelerate 1.15 at stage 2; https://deepspeed.readthedocs.io/en/latest/zero3.html
+    Source: seen with accelerate 1.15 at stage 2; `is_deepspeed_zero3_enabled` in transformers 5.23;
+    https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     if plan.strategy.zero3_init and not _stage_3(plan):
         yield Violation(
