@@ -77,7 +77,7 @@ OLD_DRIVER = {"driver_version": "470.1", "cuda_driver_version": "11.4"}
         (changed("4xa100-40g", py_cuda_build=None, packages={"torch": "2.13.0+cpu"}), "agreement",
          "there are GPUs, but torch 2.13.0+cpu was built without CUDA", "whl/cu126"),
         (changed("4xa100-40g", **OLD_DRIVER), "agreement",
-         "torch was built for CUDA 12.6, the driver serves 11.4", "whl/cu118"),
+         "torch was built for CUDA 12.6, the driver serves CUDA 11.4", "whl/cu118"),
         (changed("8xv100", py_arch_list=("sm_75", "sm_80", "compute_120")), "agreement",
          "no kernels for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75 sm_80 compute_120", "whl/cu126"),
         (changed("8xh100", py_arch_list=("sm_80", "sm_86")), "agreement",

@@ -121,7 +121,7 @@ def test_kinds_of_data(tmp_path: Path, name: str, kind: str, detail: str) -> Non
         ("a.jsonl", '{"text": 5}\n', '"text" is not a text'),
         ("a.jsonl", '{"text": "' + "long " * 20_000 + '"}\n', ""),
         ("a.jsonl", "", ""),
-        ("a.txt", b"latin \xe9 text", "a.txt is not UTF-8: byte 6"),
+        ("a.txt", b"latin \xe9 text", "a.txt: line 1 is not UTF-8"),
         ("a.txt", b"x" * 65535 + "é".encode(), ""),  # cut in the middle of a character
     ],
 )

@@ -282,7 +282,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
         ("seed: 2026-13-45\n", "month must be in 1..12"),
         (f"seed: {'9' * 5000}\n", "Exceeds the limit"),
         ("seed: \x00\n", "control character"),
-        (b"seed: 1\nname: \xe9\n", "is not UTF-8 text: byte 14 is 0xe9"),
+        (b"seed: 1\nname: \xe9\n", "line 2 is not UTF-8 text: it holds the byte 0xe9"),
         ("a: &a [*a]\nb: " + "[" * 3000 + "\n", "recursion"),
     ],
 )  # fmt: skip

@@ -152,7 +152,9 @@ def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message |
         return say("there are GPUs, but torch {version} was built without CUDA", version=version), install
     # Within a major version CUDA runs on older drivers: https://docs.nvidia.com/deploy/cuda-compatibility/
     if driver and parts(build)[:1] > parts(driver)[:1]:
-        return say("torch was built for CUDA {build}, the driver serves {driver}", build=build, driver=driver), install
+        return say(
+            "torch was built for CUDA {build}, the driver serves CUDA {driver}", build=build, driver=driver
+        ), install
     unfit = next((gpu for gpu in machine.gpus if not _fits(gpu, interpreter.arch_list)), None)
     if unfit and unfit.compute_capability:
         return say("torch {version} has no kernels for {gpu} (compute capability {capability}), only for {known}",

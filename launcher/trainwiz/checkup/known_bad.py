@@ -36,13 +36,18 @@ class Pair:
 KNOWN_BAD = (
     Pair(
         first="deepspeed", first_below="0.14.1", second="torch", second_at_least="2.4",
-        message=say("`import deepspeed` fails: cannot import name 'log' from torch.distributed.elastic"),
+        message=say(
+            "`import deepspeed` fails: ImportError: cannot import name 'log' from "
+            "'torch.distributed.elastic.agent.server.api'"
+        ),
         requirement="deepspeed>=0.16", level=Level.ERROR,
         source="https://github.com/deepspeedai/DeepSpeed/issues/5337",
     ),
     Pair(
         first="deepspeed", first_below="0.16", second="torch", second_at_least="2.6",
-        message=say("a ZeRO checkpoint cannot be loaded again: torch.load refuses it (weights_only is now True)"),
+        message=say(
+            "a ZeRO checkpoint cannot be loaded again: torch.load refuses it (weights_only is True by default now)"
+        ),
         requirement="deepspeed>=0.16", level=Level.WARNING,
         # 0.16.0's torch_checkpoint_engine.py passes weights_only=False, 0.15.4's does not.
         source="https://github.com/pytorch/pytorch/pull/137602",

@@ -23,7 +23,9 @@ CPU_RANKS = 2
 def doctor(
     folder: str = typer.Argument(".", metavar="[DIR]", help=t("Where the training would run.")),
     as_json: bool = typer.Option(False, "--json", help=t("The machine and the verdicts as JSON.")),
-    machine_file: str = typer.Option("", "--machine", metavar="FILE", help=t("Judge a machine from such a file.")),
+    machine_file: str = typer.Option(
+        "", "--machine", metavar="FILE", help=t("Judge the machine that a file of `doctor --json` describes.")
+    ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
     comm: bool = typer.Option(False, "--comm", help=t("Also run a real all-reduce over the planned ranks.")),
 ) -> None:
@@ -115,7 +117,9 @@ def _all_reduce(plan: Plan | None, machine: Machine) -> Comm:
     if machine.interpreter is None or machine.interpreter.error:
         return Comm(world=world, backend=backend, error=t("the interpreter has no working torch"))
     if device not in comm.SIZE_BYTES:
-        return Comm(world=world, backend=backend, error=t("not known how to run one on {device}", device=device))
+        return Comm(
+            world=world, backend=backend, error=t("not known how to run an all-reduce on {device}", device=device)
+        )
     if device == "cuda" and world > len(machine.gpus):
         there = len(machine.gpus)
         problem = t("planned GPUs on this machine: {world}, there are: {there}", world=world, there=there)

@@ -49,7 +49,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
             console.talk(
                 t("through {launcher}, since not all of {config} is known", launcher=command.launcher, config=config)
             )
-        console.talk(t("run {folder}", folder=run.folder))
+        console.talk(t("this run: {folder}", folder=run.folder))
         prepared = supervised.Launch(
             command=command, run=run, machine=machine, grace=options.grace, config=config, config_values=values,
             ranks_here=max(1, _count(values)),
@@ -69,6 +69,10 @@ def _check_usage(options: Options, script: str) -> None:
         raise UsageError(
             say("--resume is for projects of trainwiz; how {script} resumes is its own", script=script),
             say("give {script} its own argument for it", script=script),
+        )
+    if options.auto_batch:
+        raise UsageError(
+            say("--auto-batch is for projects of trainwiz: how {script} takes its batch is its own", script=script)
         )
     if not Path(script).is_file():
         raise UsageError(say("there is no script {script}", script=script))

@@ -62,7 +62,7 @@ def init(
     task: str = _flag("--task", "TASK", t("causal_lm or custom.")),
     model: str = _flag("--model", "NAME", t("tiny, gpt2-124m, llama-1b, a folder, or a hub id.")),
     data: str = _flag("--data", "DATA", t("embedded, a .txt or .jsonl file, a folder, or a hub id.")),
-    eval_data: str = _flag("--eval-data", "DATA", t("The same, for evaluation; null for none.")),
+    eval_data: str = _flag("--eval-data", "DATA", t("Evaluation data, in the same forms as --data; null for none.")),
     device: str = _flag("--device", "DEVICE", t("cuda or cpu.")),
     num_machines: str = _flag("--num-machines", "N", t("Machines that train together.")),
     num_processes: str = _flag("--num-processes", "N", t("Ranks over all machines.")),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz.cli.launch import Options
-from trainwiz.errors import Refused
+from trainwiz.errors import Refused, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.ui import console
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainwiz.store.runs import Run
 
 SCRIPT = "train.py"
+_RESUMING = ("--resume", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,11 @@ def _addressed(plan: Plan) -> Plan:
 def _place(plan: Plan, options: Options) -> Place | None:
     if plan.machine.num_machines == 1:
         return None
+    if options.max_restarts or options.auto_batch:
+        raise UsageError(
+            say("--max-restarts and --auto-batch are for one machine; the plan has {n}", n=plan.machine.num_machines),
+            say("let the scheduler start the job again: a preempted run goes on by itself, a failed one with --resume"),
+        )
     from trainwiz.cli import machines
 
     rank = options.machine_rank
@@ -145,7 +151,7 @@ def _start(world: World) -> int:
     try:
         for line in by_hand(world, run):
             console.talk(console.styled(f"  {line}", "dim"))
-        console.talk(t("run {folder}", folder=supervised.near(run.folder)))
+        console.talk(t("this run: {folder}", folder=supervised.near(run.folder)))
         return supervised.run(prepare(world, run, port.number))
     finally:
         port.release()
@@ -200,6 +206,10 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         resumed_from=world.continues.name if world.continues else None,
         resume=_resume_line(world),
         arguments=world.options.arguments,
+        again=() if world.continues else _RESUMING,
+        max_restarts=world.options.max_restarts,
+        restarts_per_hour=world.options.restarts_per_hour,
+        auto_batch=world.options.auto_batch,
     )
 
 
@@ -253,7 +263,7 @@ def _command(world: World, run: Run, port: int, torchrun_options: tuple[str, ...
 def _script_arguments(world: World, run: Run) -> tuple[str, ...]:
     # Below the folder that the script runs in, whatever that is called from here.
     output = str(run.folder.relative_to(world.folder))
-    return ("--output_dir", output, *(("--resume", "auto") if world.continues else ()))
+    return ("--output_dir", output, *(_RESUMING if world.continues else ()))
 
 
 def _updates(plan: Plan) -> int | None:

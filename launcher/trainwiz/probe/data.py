@@ -115,7 +115,7 @@ def _not_utf8(file: Path, head: bytes) -> str:
     except UnicodeDecodeError as error:
         # The last character may be cut off.
         if error.start < len(head) - 4 or len(head) < HEAD_BYTES:
-            return t("{file} is not UTF-8: byte {position}", file=file.name, position=error.start)
+            return t("{file}: line {line} is not UTF-8", file=file.name, line=head.count(b"\n", 0, error.start) + 1)
     return ""
 
 

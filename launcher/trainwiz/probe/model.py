@@ -66,7 +66,7 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
         return ModelFacts(name=name, kind="missing", detail=t("config.json is not a JSON object"))
     weights = sorted(folder.glob("*.safetensors"))
     if not from_scratch and not weights and not any(folder.glob("*.bin")):
-        return ModelFacts(name=name, kind="missing", detail=t("the folder has no weights (*.safetensors)"))
+        return ModelFacts(name=name, kind="missing", detail=t("the folder has no weights (*.safetensors or *.bin)"))
     learned = config.get("model_type") in LEARNED_POSITIONS
     return ModelFacts(
         name=name,

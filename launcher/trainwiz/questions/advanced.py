@@ -76,8 +76,9 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Evaluation data (null: none)"),
         when=_evaluates,
         help=say(
-            "What the loss is measured on without learning from it: embedded, a file, a folder or a hub id, never the "
-            "training data itself. null switches evaluation off and saves its time."
+            "What the loss is measured on without learning from it: embedded (every tenth of its topics is kept for "
+            "this), a hub id (its split validation), or a file or folder that is not the training data. null switches "
+            "evaluation off and saves its time."
         ),
     ),
     Question(
@@ -231,7 +232,10 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="linear", label=say("falls in a straight line; usual for fine-tuning")),
             Choice(value="constant", label=say("stays")),
         ),
-        help=say("How the rate moves after warm-up. It is counted in updates and lands exactly at the last one."),
+        help=say(
+            "How the rate moves after warm-up, counted in updates. cosine and linear fall to zero exactly at the end "
+            "of the training."
+        ),
     ),
     Question(
         key="optimizer.name",

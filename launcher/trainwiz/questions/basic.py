@@ -92,7 +92,7 @@ BASIC: tuple[Question, ...] = (
         help=say(
             "The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
             "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs "
-            "Ada or Hopper and transformer-engine or torchao. fp16 and fp8 do nothing useful on a CPU."
+            "Ada, Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 do nothing useful on a CPU."
         ),
     ),
     Question(
@@ -133,8 +133,8 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_length,
         prompt=say("Length in steps or epochs"),
         help=say(
-            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). The learning rate "
-            "reaches its end exactly at the last update, so changing the length changes the whole curve."
+            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). Under cosine and "
+            "linear the learning rate falls to zero exactly at the end, so another length changes the whole curve."
         ),
     ),
 )

@@ -82,8 +82,9 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            say("{file} is not UTF-8 text: byte {position} is {byte}",
-                file=path, position=error.start, byte=f"0x{error.object[error.start]:02x}"),
+            say("{file}: line {line} is not UTF-8 text: it holds the byte {byte}",
+                file=path, line=error.object.count(b"\n", 0, error.start) + 1,
+                byte=f"0x{error.object[error.start]:02x}"),
             say("save it as UTF-8"),
         ) from None  # fmt: skip
     except OSError as error:

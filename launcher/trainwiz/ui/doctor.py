@@ -58,9 +58,13 @@ def show(lines: Sequence[Line]) -> None:
         console.data(row.rstrip())
     errors, warnings = count(lines)
     verdict = (
-        t("errors: {errors}, warnings: {warnings}; a training would stop here", errors=errors, warnings=warnings)
+        t(
+            "errors: {errors}, warnings: {warnings}; a training would fail on this machine",
+            errors=errors,
+            warnings=warnings,
+        )
         if errors
-        else t("a training can run here; warnings: {warnings}", warnings=warnings)
+        else t("a training can run on this machine; warnings: {warnings}", warnings=warnings)
     )
     console.data(console.styled(verdict, "error" if errors else "good", sys.stdout))
 
