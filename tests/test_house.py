@@ -27,6 +27,9 @@ CORE = {
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
     "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},
     "outcome": set(),
+    "record": {"message", "outcome"},
+    "recovery": {"message", "outcome"},
+    "hangs": {"message"},
 }
 EDGES = {
     "language": {"message"},

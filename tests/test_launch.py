@@ -86,7 +86,8 @@ if rank == "0":
     assert done.returncode == 0, done.stderr
     assert done.stdout == "hello from 0 of 2\noops\n"
     run = latest(folder)
-    assert sorted(p.name for p in run.iterdir()) == ["command.json", "logs", "metrics.jsonl", "outcome.json"]
+    left = ["command.json", "logs", "metrics.jsonl", "outcome.json", "plan.yaml"]
+    assert sorted(p.name for p in run.iterdir()) == left
     assert (run / "logs" / "rank-1.log").read_text() == "hello from 1 of 2\noops\n"
     assert "loss 5.0000 → 2.5000 (updates 1 to 20)" in done.stderr
     assert "torchrun --standalone --nproc_per_node 2 train.py" in done.stderr

@@ -1,0 +1,89 @@
+"""`trainwiz logs`: what a rank wrote, now or as it goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from trainwiz.language import t
+
+if TYPE_CHECKING:
+    from trainwiz.store.runs import Run
+
+_CHUNK = 1 << 16
+_PAUSE_SECONDS = 0.2
+
+
+def logs(
+    folder: str = typer.Argument(".", metavar="[DIR]", help=t("The project (default: here).")),
+    run: str = typer.Option("latest", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
+    rank: int = typer.Option(0, "--rank", metavar="N", min=0, help=t("Whose log.")),
+    follow: bool = typer.Option(False, "--follow", "-f", help=t("Go on until the run ends; Ctrl-C leaves it running.")),
+) -> None:
+    """Show a rank's log on stdout, byte for byte."""
+    from trainwiz.store import history
+
+    found = history.find(run, Path(folder))
+    file = _file(found, rank, follow)
+    # Whoever only looks is not interrupted by Ctrl-C: he has seen enough.
+    try:
+        _pass_on(file, lambda: follow and _goes_on(found))
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+
+
+def _file(run: Run, rank: int, follow: bool) -> Path:
+    from trainwiz.errors import UsageError
+    from trainwiz.message import say
+    from trainwiz.store import history
+
+    logs = history.logs(run)
+    if rank in logs or (follow and _goes_on(run)):
+        return run.log(rank)
+    if not logs:
+        raise UsageError(say("run {name} has no logs", name=run.name))
+    raise UsageError(
+        say("run {name} has no log of rank {rank}", name=run.name, rank=rank),
+        say("it has those of the ranks {ranks}", ranks=", ".join(map(str, logs))),
+    )
+
+
+def _pass_on(file: Path, goes_on: Callable[[], bool]) -> None:
+    position = 0
+    while True:
+        # Asked first: what was written before the end must be shown after it.
+        more = goes_on()
+        position = _show_from(file, position)
+        if not more:
+            return
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _show_from(file: Path, position: int) -> int:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(position)
+            while data := stream.read(_CHUNK):
+                position += len(data)
+                _write(data)
+    except FileNotFoundError:
+        pass  # a rank that has not begun
+    return position
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+def _goes_on(run: Run) -> bool:
+    from trainwiz.store import liveness
+
+    return not run.read("outcome") and liveness.runs(run.read("command")) is True

@@ -1,0 +1,114 @@
+"""What differs between two runs: plan, versions, machine, surroundings, code, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainwiz.record import metrics
+from trainwiz.record.run import Recorded, state
+
+SECTIONS = ("plan", "config", "arguments", "versions", "machine", "environment", "code", "result")
+_RUN_FOLDER = "--output_dir"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A value that differs; None where a run has no such value."""
+
+    section: str
+    key: str
+    before: Any
+    after: Any
+
+
+def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:
+    """All of them, in the order of `SECTIONS`; nothing that says the same."""
+    found = []
+    for section in SECTIONS:
+        a, b = _FACTS[section](before), _FACTS[section](after)
+        for key in dict.fromkeys([*a, *b]):
+            if a.get(key) != b.get(key):
+                found.append(Difference(section=section, key=key, before=a.get(key), after=b.get(key)))
+    return tuple(found)
+
+
+def flat(value: object, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings by dotted key; a list of mappings by its indices."""
+    if isinstance(value, Mapping):
+        pairs = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        pairs = [(str(i), item) for i, item in enumerate(value)]
+    else:
+        return {prefix: value} if prefix else {}
+    result: dict[str, Any] = {}
+    for key, item in pairs:
+        result.update(flat(item, f"{prefix}.{key}" if prefix else key))
+    return result
+
+
+def _arguments(run: Recorded) -> dict[str, Any]:
+    """The command's words, but for the run's own folder, by option; a word without one by its place."""
+    given: dict[str, Any] = {}
+    words = [str(word) for word in run.command.get("argv") or ()]
+    i = place = 0
+    while i < len(words):
+        option, equals, value = words[i].partition("=")
+        if not option.startswith("--"):
+            given[f"[{place}]"], place = words[i], place + 1
+        elif equals:
+            given[option] = value
+        elif i + 1 < len(words) and not words[i + 1].startswith("--"):
+            given[option] = words[i + 1]
+            i += 1
+        else:
+            given[option] = True
+        i += 1
+    given.pop(_RUN_FOLDER, None)
+    return given
+
+
+def _code(run: Recorded) -> dict[str, Any]:
+    git = run.command.get("git") or {}
+    return {key: git.get(key) for key in ("commit", "branch", "dirty") if key in git}
+
+
+def _machine(run: Recorded) -> dict[str, Any]:
+    found = flat(run.command.get("machine") or {})
+    # What is free now is no trait of a machine.
+    found.pop("disk_free_bytes", None)
+    return {"hostname": run.command.get("hostname"), **found}
+
+
+def _environment(run: Recorded) -> dict[str, Any]:
+    added, inherited = run.command.get("environment") or {}, run.command.get("inherited") or {}
+    return {**inherited, **added}
+
+
+def _result(run: Recorded) -> dict[str, Any]:
+    return {
+        "state": state(run).value,
+        "exit_code": run.outcome.get("exit_code"),
+        "updates": metrics.last(run.records, "update"),
+        "loss": metrics.last(run.records, "loss"),
+        **{name: metrics.last(run.records, name) for name in metrics.names(run.records, "eval_")},
+        "tokens_per_second": _rounded(metrics.speed(run.records)),
+        "seconds": _rounded(run.outcome.get("seconds")),
+    }
+
+
+def _rounded(value: Any) -> float | None:
+    return round(value, 1) if isinstance(value, (int, float)) else None
+
+
+_FACTS: dict[str, Callable[[Recorded], dict[str, Any]]] = {
+    "plan": lambda run: flat(run.command.get("plan") or {}),
+    "config": lambda run: flat(run.command.get("config_values") or {}),
+    "arguments": _arguments,
+    "versions": lambda run: dict(run.command.get("versions") or {}),
+    "machine": _machine,
+    "environment": _environment,
+    "code": _code,
+    "result": _result,
+}

@@ -1,0 +1,101 @@
+"""The numbers of a run as series: gaps where there was none, runs that continue one another joined, thinned to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Record = Mapping[str, Any]
+"""One line of metrics.jsonl."""
+Point = tuple[float, float | None]
+"""Update and value; None where the number was not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A number over the updates, in their order."""
+
+    name: str
+    points: tuple[Point, ...]
+
+    @property
+    def values(self) -> list[float]:
+        """The numbers that there are."""
+        return [y for _, y in self.points if y is not None]
+
+
+def series(records: Sequence[Record], name: str) -> Series:
+    """One number out of all records; those that do not speak of it are left out."""
+    found: dict[float, float | None] = {}
+    for record in records:
+        update = _number(record.get("update"))
+        if update is not None and name in record:
+            # An update that was done again after a resume counts as it was done last.
+            found[update] = _number(record[name])
+    return Series(name=name, points=tuple(sorted(found.items(), key=lambda point: point[0])))
+
+
+def names(records: Sequence[Record], prefix: str = "") -> list[str]:
+    """The numbers that records speak of, in the order of their appearance."""
+    return list(dict.fromkeys(name for record in records for name in record if name.startswith(prefix)))
+
+
+def joined(parts: Sequence[Sequence[Record]]) -> list[Record]:
+    """The records of a run and of those that it continues, the oldest first, each up to where the next one began."""
+    result: list[Record] = []
+    for part in parts:
+        updates = [u for record in part if (u := _number(record.get("update"))) is not None]
+        if updates:
+            began = min(updates)
+            result = [record for record in result if (_number(record.get("update")) or 0) < began]
+        result += part
+    return result
+
+
+def last(records: Sequence[Record], name: str) -> float | None:
+    """The newest number of that name."""
+    values = series(records, name).values
+    return values[-1] if values else None
+
+
+def speed(records: Sequence[Record], window: int | None = None) -> float | None:
+    """Tokens per second: the median, over the last `window` records or all. The first update also warms up."""
+    values = series(records, "tokens_per_second").values
+    if window is None:
+        values = values[1:] or values
+    return median(values[-window:] if window else values) if values else None
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about `most` points that look the same: of each stretch its first, lowest, highest and gaps.
+
+    Lowest and highest, not a mean: a spike must not vanish because a run was long.
+    """
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(len(points) / max(1, most // 4))
+    kept: list[Point] = []
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        numbers = [point for point in stretch if point[1] is not None]
+        gap = next((point for point in stretch if point[1] is None), None)
+        extremes = [min(numbers, key=_y), max(numbers, key=_y)] if numbers else []
+        chosen = [stretch[0], *extremes, *([gap] if gap else [])]
+        kept += sorted(dict.fromkeys(chosen), key=lambda point: point[0])
+    if kept[-1] != points[-1]:
+        kept.append(points[-1])
+    return kept
+
+
+def _y(point: Point) -> float:
+    return point[1] if point[1] is not None else 0.0
+
+
+def _number(value: Any) -> float | None:
+    # bool is an int to Python; JSON as Python writes it may hold NaN and Infinity.
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,64 @@
+"""Axes: round numbers to mark, and how to write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A range that begins and ends at a mark, with the marks and their labels."""
+
+    low: float
+    high: float
+    marks: tuple[float, ...]
+    labels: tuple[str, ...]
+
+    def place(self, value: float) -> float:
+        """Where in the range a value lies, from 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+
+def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Scale:
+    """A scale that shows all values with about so many marks; `whole` numbers are marked at whole numbers only."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if low == high:
+        # A constant lies in the middle of something.
+        margin = abs(low) * 0.5 or 1.0
+        low, high = low - margin, high + margin
+    step = _step((high - low) / max(1, marks - 1))
+    if whole:
+        step = max(1.0, float(round(step)))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    at = [i * step for i in range(first, last + 1)]
+    return Scale(low=at[0], high=at[-1], marks=tuple(at), labels=tuple(label(value, step) for value in at))
+
+
+def label(value: float, step: float) -> str:
+    """A mark's number with no more digits than its step needs: 2.5, 12k, 3e-05."""
+    if abs(value) < step * 1e-6:
+        return "0"
+    size = max(abs(value), step)
+    if size >= 1e9 or size < 1e-3:
+        return f"{value:.2g}" if abs(value) >= step else f"{value:.1g}"
+    for limit, unit in ((1e6, "M"), (1e4, "k")):
+        divisor = 1e6 if unit == "M" else 1e3
+        if size >= limit:
+            return f"{value / divisor:.{_digits(step / divisor)}f}{unit}"
+    return f"{value:.{_digits(step)}f}"
+
+
+def _digits(step: float) -> int:
+    digits = 0
+    while digits < 6 and abs(round(step, digits) - step) > step * 1e-6:
+        digits += 1
+    return digits
+
+
+def _step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return min((step * power for step in _STEPS), key=lambda step: abs(math.log(step / rough)))

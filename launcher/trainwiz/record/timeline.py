@@ -1,0 +1,87 @@
+"""What happened when: launches, checkpoints, the end, over a run and those that it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainwiz.message import Message, say
+from trainwiz.record import metrics
+from trainwiz.record.run import Recorded, State, seconds, started, state, why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """One launch within a lineage: the updates that it did, and how it ended."""
+
+    name: str
+    state: State
+    began: float | None
+    seconds: float | None
+    first: int | None
+    last: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something at a time, in seconds since the epoch; `run` is the run that it belongs to."""
+
+    at: float
+    run: str
+    what: Message
+
+
+def stretches(lineage: Sequence[Recorded], now: float) -> list[Stretch]:
+    """One per launch, the oldest first."""
+    found = []
+    for run in lineage:
+        updates = metrics.series(run.records, "update").values
+        found.append(
+            Stretch(
+                name=run.name,
+                state=state(run),
+                began=started(run),
+                seconds=seconds(run, now),
+                first=int(min(updates)) if updates else None,
+                last=int(max(updates)) if updates else None,
+            )
+        )
+    return found
+
+
+def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
+    """All that is known with its time, in order. Checkpoints that rotation deleted have left no trace."""
+    found: list[Event] = []
+    seen: set[tuple[int, float]] = set()
+    for run in lineage:
+        began = started(run)
+        if began is None:
+            continue
+        found.append(Event(at=began, run=run.name, what=_launched(run)))
+        first = run.outcome.get("first_update_seconds")
+        if isinstance(first, (int, float)):
+            found.append(Event(at=began + first, run=run.name, what=say("first numbers of the training")))
+        length = seconds(run, now)
+        if (ended := why(run)) and length is not None:
+            found.append(Event(at=began + length, run=run.name, what=ended))
+    for run in lineage:
+        # A lineage shares its checkpoints: each belongs to the launch within whose time it was made.
+        for update, at in run.checkpoints:
+            if (update, at) not in seen:
+                seen.add((update, at))
+                owner = [r.name for r in lineage if (began := started(r)) is not None and began <= at + 1]
+                what = say("checkpoint of update {update}", update=update)
+                found.append(Event(at=at, run=owner[-1] if owner else run.name, what=what))
+    return sorted(found, key=lambda event: event.at)
+
+
+def resumed_at(lineage: Sequence[Recorded]) -> list[float]:
+    """The updates at which a launch took up another's work."""
+    starts = [metrics.series(run.records, "update").values for run in lineage[1:]]
+    return [min(values) for values in starts if values]
+
+
+def _launched(run: Recorded) -> Message:
+    if before := run.command.get("resumed_from"):
+        return say("launched, to continue {run}", run=before)
+    return say("launched")

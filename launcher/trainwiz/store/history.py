@@ -1,0 +1,126 @@
+"""Reading what runs left: records, metrics, checkpoints, the runs that one continues."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+from trainwiz.record.run import Recorded
+from trainwiz.store import liveness, runs
+from trainwiz.store.metrics import Metrics
+from trainwiz.store.runs import LATEST, Run
+
+_LONGEST_LINEAGE = 1000
+
+
+def find(word: str, project: Path = Path()) -> Run:
+    """The run that a word names: `latest`, a name or its unique beginning, a run's folder, or a project's folder.
+
+    Raises `UsageError` naming what there is.
+    """
+    path = Path(word)
+    if word != LATEST and path.is_dir():
+        if _is_run(path):
+            return Run(Path(os.path.realpath(path)))
+        if runs.every(path):
+            return runs.every(path)[-1]
+    made = runs.every(project)
+    if not made:
+        raise UsageError(
+            say("{folder} has no runs", folder=project / runs.RUNS),
+            say("go into a project's folder or name it; `trainwiz launch` makes a run"),
+        )
+    if word == LATEST:
+        return made[-1]
+    matches = [run for run in made if run.name == word] or [run for run in made if run.name.startswith(word)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(run.name for run in matches[:5])
+        raise UsageError(say("{word} is the beginning of several runs: {names}", word=word, names=names))
+    raise UsageError(
+        say("there is no run {name} in {folder}", name=word, folder=project / runs.RUNS),
+        say("the newest is {name}", name=made[-1].name),
+    )
+
+
+def read(run: Run) -> Recorded:
+    """A run's folder; whatever is torn or missing in it is left out."""
+    command = run.read("command")
+    outcome = run.read("outcome")
+    return Recorded(
+        name=run.name,
+        command=command,
+        outcome=outcome,
+        records=Metrics(run.metrics).new(),
+        alive=_alive(command, outcome),
+        touched=_touched(run),
+        checkpoints=_checkpoints(run),
+        plan_text=_text(run.folder / "plan.yaml"),
+    )
+
+
+def lineage(run: Run) -> list[Recorded]:
+    """The run and those that it continues, the oldest first; up to one that is gone."""
+    found = [read(run)]
+    names = {run.name}
+    while len(found) < _LONGEST_LINEAGE:
+        before = found[0].command.get("resumed_from")
+        # A record that was edited must not lead out of the folder, or in a circle.
+        if not isinstance(before, str) or before in names or Path(before).name != before:
+            break
+        earlier = Run(run.folder.parent / before)
+        if not earlier.folder.is_dir():
+            break
+        names.add(before)
+        found.insert(0, read(earlier))
+    return found
+
+
+def logs(run: Run) -> dict[int, Path]:
+    """The ranks' logs by rank."""
+    found = {}
+    for file in run.logs.glob("rank-*.log") if run.logs.is_dir() else ():
+        number = file.name.removeprefix("rank-").removesuffix(".log")
+        if number.isdigit():
+            found[int(number)] = file
+    return dict(sorted(found.items()))
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("command.json", "metrics.jsonl")) or runs.is_name(str(path))
+
+
+def _alive(command: Mapping[str, Any], outcome: Mapping[str, Any]) -> bool | None:
+    return False if outcome else liveness.runs(command)
+
+
+def _touched(run: Run) -> float | None:
+    times = []
+    for file in (run.metrics, run.folder / "command.json", *logs(run).values()):
+        try:
+            times.append(file.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=None)
+
+
+def _checkpoints(run: Run) -> tuple[tuple[int, float], ...]:
+    found = []
+    for folder in run.checkpoints.glob("checkpoint-*") if run.checkpoints.is_dir() else ():
+        number = folder.name.removeprefix("checkpoint-")
+        manifest = folder / "manifest.json"
+        if number.isdigit() and manifest.is_file():
+            found.append((int(number), manifest.stat().st_mtime))
+    return tuple(sorted(found))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
