@@ -360,6 +360,58 @@ def test_a_plan_edited_by_hand_counts(project: Path) -> None:
     assert "edited in trainwiz.yaml" in plan.read_text()
 
 
+def test_an_edited_plan_that_says_the_same_is_no_conflict(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(project) == 0
+    plan = project / "trainwiz.yaml"
+    mine = plan.read_text().replace("seed: 42", "seed: 77") + "# a remark of mine\n"
+    plan.write_text(mine)
+    capsys.readouterr()
+    assert init(project) == 0
+    assert plan.read_text() == mine
+    assert "seed: int = 77" in (project / "train.py").read_text()
+    shown = capsys.readouterr()
+    assert "trainwiz.yaml: kept" not in shown.err
+    assert "remark" not in shown.err
+    assert str(plan) not in shown.out
+    # It is still the person's file: what it says is asked about as soon as it differs.
+    assert init(project, "--seed", "5") == 1
+    assert "-# a remark of mine" in capsys.readouterr().err
+    assert init(project, "--force") == 0
+    assert "remark" not in plan.read_text()
+
+
+def test_a_plan_written_by_hand_becomes_a_project(project: Path) -> None:
+    project.mkdir()
+    (project / "trainwiz.yaml").write_text("seed: 5  # my lucky one\n")
+    assert init(project) == 0
+    assert "seed: int = 5" in (project / "train.py").read_text()
+    assert (project / "trainwiz.yaml").read_text() == "seed: 5  # my lucky one\n"
+
+
+def test_rules_to_be_broken_are_in_the_echoed_command(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answers.yaml"
+    file.write_text("ignore: {TW416: it's meant, TW3: 'a, b'}\noptimizer: {gradient_clipping: 0}\n")
+    assert init(project, "--answers", str(file)) == 0
+    err = capsys.readouterr().err
+    line = next(line for line in err.splitlines() if line.startswith("  trainwiz init"))
+    words = shlex.split(line)
+    other = tmp_path / "other"
+    words[words.index(str(project))] = str(other)
+    assert run(words[1:]) == 0
+    assert plan_of(other) == plan_of(project)
+    assert plan_of(other)["ignore"] == {"TW416": "it's meant", "TW3": "a, b"}
+
+
+def test_a_rule_to_be_broken_must_be_one(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(project, "--set", "ignore.XY1=why", "--set", "ignore.TW1=") == 2
+    err = capsys.readouterr().err
+    assert "ignore: 'XY1' is neither a rule's id (TW401) nor the beginning of one (TW4)" in err
+    assert "ignore.TW1: must not be empty" in err
+    assert not project.exists()
+
+
 def test_a_broken_plan_in_the_folder_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project.mkdir()
     (project / "trainwiz.yaml").write_text("sed: 1\n")

@@ -303,6 +303,8 @@ def _problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} is not a text", key=key, value=value)
         case "string_too_long":
             return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
+        case "string_pattern_mismatch":
+            return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
         case "value_error" if "control" in str(context.get("error")):
             return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
         case "value_error":

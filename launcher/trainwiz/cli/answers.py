@@ -12,6 +12,8 @@ from trainwiz.message import Message, say
 if TYPE_CHECKING:
     from trainwiz.decide import Source
 
+IGNORE = "ignore."
+"""What --set KEY=VALUE begins with for a rule that the project may break; the value is the reason."""
 COMPOSITE = {"strategy": "strategy.kind"}
 """Flags whose value settles several keys, with their question's key."""
 
@@ -129,13 +131,28 @@ def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[s
     from trainwiz.errors import PlanError
     from trainwiz.plan import parse_value
 
-    answers = {}
+    answers: dict[str, Any] = {}
+    ignored = {}
     for key, value in pairs:
+        if key.startswith(IGNORE):
+            ignored[key.removeprefix(IGNORE)] = value
+            continue
         try:
             answers[key] = parse_value(key, value)
         except PlanError as error:
             problems += error.problems
-    return answers
+    return answers | _ignored(ignored, problems)
+
+
+def _ignored(reasons: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
+    from trainwiz.errors import PlanError
+    from trainwiz.plan import parse
+
+    try:
+        return {"ignore": parse({"ignore": reasons}).ignore} if reasons else {}
+    except PlanError as error:
+        problems += error.problems
+        return {}
 
 
 def _file(file: str, problems: list[Message]) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def _show_entry(key: str, info: FieldInfo) -> None:
 def _help(key: str) -> str:
     from trainwiz import questions
 
+    if key == "ignore":
+        return t(
+            "Rules that this project may break, each with the reason why. On the command line: --set "
+            "ignore.TW416=REASON, repeatable."
+        )
     try:
         return text(questions.question_for(key).help)
     except KeyError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from trainwiz.ui import console
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided
+    from trainwiz.plan import Plan
     from trainwiz.store.artifacts import Conflict, Written
 
 Resolution = Literal["keep", "overwrite", "beside"]
@@ -46,6 +47,7 @@ def write(
 ) -> Written:
     """Render and write the project, then remember its answers. A conflict is resolved by `resolution`, else asked.
 
+    A trainwiz.yaml that was edited stays as it is where it says the same: only reasons and comments differ then.
     Raises `Refused`, with the diffs shown, where it may neither decide nor ask; nothing is written then.
     """
     from trainwiz import render
@@ -54,9 +56,13 @@ def write(
     from trainwiz.store import artifacts, templates
 
     files = render.project(decided.plan, templates.load(), reasons=_reasons(decided), language=current())
+    agreed = render.PLAN_FILE if resolution is None and _agrees(folder / render.PLAN_FILE, decided.plan) else None
     if resolution is None and not ask:
-        _refuse(folder, artifacts.conflicts(folder, files))
-    written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution))
+        _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
+    written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution, agreed=agreed))
+    if agreed in written.kept:
+        kept = tuple(path for path in written.kept if path != agreed)
+        written = replace(written, kept=kept, unchanged=(*written.unchanged, agreed))
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
     store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
     return written
@@ -89,8 +95,9 @@ def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> s
     """The one command line that makes the same project, fit to be pasted into a shell."""
     argv = ["trainwiz", "init", str(folder), "--defaults", "--yes", *extra]
     for key, value in answers.items():
-        if key != "ignore":
-            argv += ["--set", f"{key}={_typed(value)}"]
+        settings = {f"{key}.{rule}": reason for rule, reason in value.items()} if key == "ignore" else {key: value}
+        for name, one in settings.items():
+            argv += ["--set", f"{name}={_typed(one)}"]
     return shlex.join(argv)
 
 
@@ -98,8 +105,11 @@ def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> s
 class _Resolver:
     folder: Path
     resolution: Resolution | None
+    agreed: str | None
 
     def __call__(self, conflict: Conflict) -> Resolution:
+        if conflict.path == self.agreed:
+            return "keep"
         _show(self.folder, conflict)
         if self.resolution:
             return self.resolution
@@ -118,6 +128,17 @@ class _Resolver:
                 return reply.value or "keep"  # type: ignore[return-value]
             if reply.action is Action.HELP:
                 console.talk(t("The lines above with - are in your file, those with + in the new one."))
+
+
+def _agrees(file: Path, plan: Plan) -> bool:
+    """Whether a plan's file says the same as the plan."""
+    from trainwiz.errors import TrainwizError
+    from trainwiz.store import plans
+
+    try:
+        return file.is_file() and plans.read(file) == plan
+    except TrainwizError:
+        return False
 
 
 def _show(folder: Path, conflict: Conflict) -> None:
