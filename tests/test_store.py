@@ -213,6 +213,62 @@ def test_permissions_of_a_file_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o755
 
 
+def a_folder_in_the_way(root: Path) -> dict[str, str]:
+    """Texts of which the third cannot be renamed to its place; the first is there already."""
+    (root / "old.txt").write_text("before")
+    (root / "taken").mkdir(parents=True)
+    return {"old.txt": "after", "new/new.txt": "after", "taken": "after"}
+
+
+def test_a_failing_rename_leaves_nothing_changed(tmp_path: Path) -> None:
+    texts = a_folder_in_the_way(tmp_path)
+    inode = (tmp_path / "old.txt").stat().st_ino
+    with pytest.raises(TrainwizError, match="cannot be written to: Is a directory; nothing was written"):
+        atomic.write_all(tmp_path, texts)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["old.txt", "taken"]
+    assert (tmp_path / "old.txt").read_text() == "before"
+    assert (tmp_path / "old.txt").stat().st_ino == inode
+
+
+def test_what_could_not_be_put_back_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = a_folder_in_the_way(tmp_path)
+
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError("this file system has no second names")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(TrainwizError) as raised:
+        atomic.write_all(tmp_path, texts)
+    assert f"could not be put back: {tmp_path / 'old.txt'}" in str(raised.value)
+    assert "nothing was written" not in str(raised.value)
+    assert (tmp_path / "old.txt").read_text() == "after"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["old.txt", "taken"]
+
+
+def test_an_interruption_between_renames_leaves_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = a_folder_in_the_way(tmp_path)
+    replace = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        if target.name == "taken":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        atomic.write_all(tmp_path, texts)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["old.txt", "taken"]
+    assert (tmp_path / "old.txt").read_text() == "before"
+
+
+def test_a_file_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainwizError, match="cannot be removed: Is a directory") as raised:
+        atomic.remove(tmp_path)
+    assert "nothing was written" not in str(raised.value)
+
+
 def test_one_file_atomically(tmp_path: Path) -> None:
     atomic.write(tmp_path / "x" / "y.json", "{}")
     assert (tmp_path / "x/y.json").read_text() == "{}"

@@ -6,7 +6,8 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz.errors import TrainwizError
@@ -14,32 +15,31 @@ from trainwiz.message import Message, say
 
 
 def write_all(root: Path, texts: Mapping[str, str]) -> None:
-    """Write texts below `root` by relative path, in order. Nothing is changed unless all of them reached the disk.
+    """Write texts below `root` by relative path, in order: all of them or, on an error, none.
 
-    Raises `TrainwizError` where the folder cannot be written to or the disk is full.
+    Raises `TrainwizError`, which names files that could not be put back as they were, should there be any.
     """
     made: list[Path] = []
-    staged: list[tuple[Path, Path]] = []
+    staged: list[_Staged] = []
     target = root
     try:
         for relative, text in texts.items():
             target = root / relative
             made += _make_folders(target.parent)
-            aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-            staged.append((aside, target))
-            _write_aside(aside, target, text.encode())
-        while staged:
-            aside, target = staged[0]
-            os.replace(aside, target)
-            staged.pop(0)
+            staged.append(_Staged(target=target, aside=_beside(target, "tmp"), before=_beside(target, "old")))
+            _write_aside(staged[-1].aside, target, text.encode())
+        for file in staged:
+            target = file.target
+            file.swap(last=file is staged[-1])
     except OSError as error:
-        raise TrainwizError(_explained(error, target.parent), _remedy(error)) from None
+        left = [file.target for file in reversed(staged) if not file.put_back()]
+        raise TrainwizError(_told(_explained(error, target.parent), left), _remedy(error)) from None
+    except BaseException:
+        for file in reversed(staged):
+            file.put_back()
+        raise
     finally:
-        with contextlib.suppress(OSError):
-            for aside, _ in staged:
-                aside.unlink(missing_ok=True)
-            for folder in reversed(made if staged else []):
-                folder.rmdir()
+        _clean_up(staged, made)
     for folder in dict.fromkeys((root / relative).parent for relative in texts):
         _flush_folder(folder)
 
@@ -54,7 +54,56 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise TrainwizError(_explained(error, path.parent), _remedy(error)) from None
+        problem = error.strerror or str(error)
+        raise TrainwizError(
+            say("{path} cannot be removed: {problem}", path=path, problem=problem), _remedy(error)
+        ) from None
+
+
+@dataclass(kw_only=True)
+class _Staged:
+    """A file whose new text lies at `aside`; `before` becomes a second name of what was there."""
+
+    target: Path
+    aside: Path
+    before: Path
+    existed: bool = False
+    swapped: bool = False
+
+    def swap(self, *, last: bool) -> None:
+        self.existed = os.path.lexists(self.target)
+        # After the last one nothing can fail any more. Some file systems have no second names.
+        if self.existed and not last:
+            with contextlib.suppress(OSError):
+                os.link(self.target, self.before, follow_symlinks=False)
+        os.replace(self.aside, self.target)
+        self.swapped = True
+
+    def put_back(self) -> bool:
+        """Undo the swap, if there was one; False where that is impossible."""
+        try:
+            if self.swapped and self.existed:
+                os.replace(self.before, self.target)
+            elif self.swapped:
+                self.target.unlink()
+        except OSError:
+            return False
+        return True
+
+
+def _beside(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{kind}")
+
+
+def _clean_up(staged: Sequence[_Staged], made: Sequence[Path]) -> None:
+    for file in staged:
+        for path in (file.aside, file.before):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+    for folder in reversed(made):
+        # Only those that stayed empty.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _make_folders(folder: Path) -> Iterator[Path]:
@@ -86,17 +135,24 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def _told(problem: Message, left: Sequence[Path]) -> Message:
+    if not left:
+        return say("{problem}; nothing was written", problem=problem)
+    files = ", ".join(str(path) for path in reversed(left))
+    return say("{problem}; these were written before and could not be put back: {files}", problem=problem, files=files)
+
+
 def _explained(error: OSError, folder: Path) -> Message:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return say("the disk that holds {folder} is full; nothing was written", folder=folder)
+            return say("the disk that holds {folder} is full", folder=folder)
         case errno.EROFS:
-            return say("{folder} is on a read-only file system; nothing was written", folder=folder)
+            return say("{folder} is on a read-only file system", folder=folder)
         case errno.EACCES | errno.EPERM:
-            return say("no permission to write in {folder}; nothing was written", folder=folder)
+            return say("no permission to write in {folder}", folder=folder)
         case errno.ENOTDIR | errno.EEXIST:
-            return say("{folder}: a file stands where a folder is needed; nothing was written", folder=folder)
-    return say("{folder} cannot be written to: {problem}; nothing was written", folder=folder, problem=error.strerror)
+            return say("{folder}: a file stands where a folder is needed", folder=folder)
+    return say("{folder} cannot be written to: {problem}", folder=folder, problem=error.strerror)
 
 
 def _remedy(error: OSError) -> Message | None:
