@@ -73,7 +73,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         tmp_path_factory.mktemp("canaries") / "p",
         "import os, sys\n"
         "assert os.environ['PRIVATE_NOTE'] and '--token=CANARY-option' in sys.argv, 'they reach the script'\n"
-        "sys.stdout.write('x' * 10)\n"
+        "print('x' * 10)\n"
         "raise ValueError(sys.argv[3:], os.environ['HF_TOKEN'])\n",
     )
     git(folder, "init", "-q", "-b", "trunk")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import check, doctor, explain, init, launch, logs, runs
+from trainwiz.cli import check, diff, doctor, explain, init, launch, logs, report, runs
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -44,6 +44,5 @@ app.command(
     "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
 )(launch.launch)
 app.command("check", help=t("Check a plan against its own values, the machine and the data."))(check.check)
-app.command("explain", help=t("Show the manual entry of a rule, or of the plan's keys."))(explain.explain)
-app.command("runs", help=t("List the runs of a project: state, updates, loss, speed, why it ended."))(runs.runs)
-app.command("logs", help=t("Show a rank's log; -f goes on until the run ends."))(logs.logs)
+app.command("report", help=t("Write a run as one HTML file: curves, timeline, plan, outcome."))(report.report)
+app.command("diff", help=t("Show what changed between two runs: plan, versions, machine, result."))(diff.diff)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from trainwiz.record.metrics import Point, Series, thinned
+from trainwiz.record.metrics import Point, Series, thinned, trend
 from trainwiz.record.scale import Scale, scale
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 _MOST_POINTS = 800
 """Per curve: twice as many as there are pixels show nothing more, and the page stays small."""
+
+_DENSE = 200
+"""More points than this are a band: shown faintly, with their mean on top."""
 
 
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
@@ -59,8 +62,13 @@ def _mark(place: float) -> str:
 
 def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> list[str]:
     points = thinned(curve.points, _MOST_POINTS)
-    style = f'style="--c:var(--curve-{i})"'
-    parts = [f'<path class="curve" {style} d="{_path(points, x_scale, y_scale)}"><title>{escape(name)}</title></path>']
+    style, dense = f'style="--c:var(--curve-{i})"', len(points) > _DENSE
+    kind = "curve noise" if dense else "curve"
+    title = f"<title>{escape(name)}</title>"
+    parts = [f'<path class="{kind}" {style} d="{_path(points, x_scale, y_scale)}">{title}</path>']
+    if dense:
+        means = trend(curve.points, _DENSE // 2)
+        parts.append(f'<path class="curve" {style} d="{_path(means, x_scale, y_scale)}"/>')
     # A few points, such as evaluations, would otherwise hardly be seen; a single one not at all.
     if len(points) <= 12:
         parts += [

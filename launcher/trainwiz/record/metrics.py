@@ -90,6 +90,17 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return kept
 
 
+def trend(points: Sequence[Point], most: int) -> list[Point]:
+    """The mean of each of about `most` stretches of equal length, at their middles."""
+    size = math.ceil(len(points) / most)
+    found: list[Point] = []
+    for start in range(0, len(points), size):
+        numbers = [(x, y) for x, y in points[start : start + size] if y is not None]
+        if numbers:
+            found.append((sum(x for x, _ in numbers) / len(numbers), sum(y for _, y in numbers) / len(numbers)))
+    return found
+
+
 def _y(point: Point) -> float:
     return point[1] if point[1] is not None else 0.0
 

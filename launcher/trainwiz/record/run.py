@@ -127,7 +127,8 @@ def why(run: Recorded) -> Message | None:
             return say("trainwiz itself was killed, or the machine went down")
         case State.STOPPED:
             return _stopped(run.outcome)
-    diagnosis = run.outcome.get("diagnosis") or {}
+    told = run.outcome.get("diagnosis")
+    diagnosis = told if isinstance(told, Mapping) else {}
     if diagnosis.get("known") and (cause := message(diagnosis.get("cause"))):
         return cause
     return message(diagnosis.get("how")) or say("exit code {code}", code=run.outcome.get("exit_code"))
@@ -141,7 +142,7 @@ def message(recorded: object) -> Message | None:
     inner = values.items() if isinstance(values, Mapping) else ()
     told = Message(recorded["template"], {name: message(value) or value for name, value in inner})
     with contextlib.suppress(KeyError, IndexError, ValueError, AttributeError):
-        str(told)
+        told.template.format(**told.values)
         return told
     # A record of another version, or one that was edited: its text is still there to be read.
     return say("{text}", text=str(recorded.get("text", "")))

@@ -35,19 +35,23 @@ def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Sc
         step = max(1.0, float(round(step)))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     at = [i * step for i in range(first, last + 1)]
-    return Scale(low=at[0], high=at[-1], marks=tuple(at), labels=tuple(label(value, step) for value in at))
+    # The marks are products, and may be off by the last bit.
+    return Scale(
+        low=min(low, at[0]),
+        high=max(high, at[-1]),
+        marks=tuple(at),
+        labels=tuple(label(v, step, max(map(abs, at))) for v in at),
+    )
 
 
-def label(value: float, step: float) -> str:
-    """A mark's number with no more digits than its step needs: 2.5, 12k, 3e-05."""
+def label(value: float, step: float, largest: float) -> str:
+    """A mark's number with no more digits than its step needs, in the unit of the largest: 2.5, 12k, 3e-05."""
     if abs(value) < step * 1e-6:
         return "0"
-    size = max(abs(value), step)
-    if size >= 1e9 or size < 1e-3:
-        return f"{value:.2g}" if abs(value) >= step else f"{value:.1g}"
-    for limit, unit in ((1e6, "M"), (1e4, "k")):
-        divisor = 1e6 if unit == "M" else 1e3
-        if size >= limit:
+    if largest >= 1e10 or largest < 1e-3:
+        return f"{value:.2g}"
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if largest >= limit:
             return f"{value / divisor:.{_digits(step / divisor)}f}{unit}"
     return f"{value:.{_digits(step)}f}"
 

@@ -15,6 +15,7 @@ from trainwiz.store.metrics import Metrics
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
+_PARTS = {"plan", "config_values", "versions", "machine", "environment", "inherited", "git"}
 
 
 def find(word: str, project: Path = Path()) -> Run:
@@ -50,7 +51,7 @@ def find(word: str, project: Path = Path()) -> Run:
 
 def read(run: Run) -> Recorded:
     """A run's folder; whatever is torn or missing in it is left out."""
-    command = run.read("command")
+    command = _sound(run.read("command"))
     outcome = run.read("outcome")
     return Recorded(
         name=run.name,
@@ -71,7 +72,7 @@ def lineage(run: Run) -> list[Recorded]:
     while len(found) < _LONGEST_LINEAGE:
         before = found[0].command.get("resumed_from")
         # A record that was edited must not lead out of the folder, or in a circle.
-        if not isinstance(before, str) or before in names or Path(before).name != before:
+        if not isinstance(before, str) or before in names or not _is_plain_name(before):
             break
         earlier = Run(run.folder.parent / before)
         if not earlier.folder.is_dir():
@@ -89,6 +90,15 @@ def logs(run: Run) -> dict[int, Path]:
         if number.isdigit():
             found[int(number)] = file
     return dict(sorted(found.items()))
+
+
+def _sound(command: dict[str, Any]) -> dict[str, Any]:
+    # A record that somebody edited must not end in a traceback.
+    return {key: value for key, value in command.items() if key not in _PARTS or isinstance(value, dict)}
+
+
+def _is_plain_name(word: str) -> bool:
+    return word != LATEST and Path(word).name == word and runs.is_name(word)
 
 
 def _is_run(path: Path) -> bool:

@@ -1,0 +1,91 @@
+"""What differs between two runs, side by side."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainwiz import columns
+from trainwiz.language import t
+from trainwiz.record.differences import SECTIONS, Difference
+from trainwiz.ui import console
+
+_NUMBERS = {"loss", "eval_loss", "seconds", "tokens_per_second"}
+_INDENT = "  "
+
+
+def show(before: str, after: str, found: Sequence[Difference]) -> None:
+    """On stdout, by section: key, value before → value after. Long values break below one another."""
+    console.data(t("{before} → {after}", before=before, after=after))
+    if not found:
+        console.data(t("nothing that was recorded differs"))
+        return
+    names, widest = _names(), max(columns.width(each.key) for each in found)
+    for section in SECTIONS:
+        here = [each for each in found if each.section == section]
+        if here:
+            console.data("")
+            console.data(console.styled(names[section], "bold", sys.stdout))
+        for each in here:
+            _show(each, min(widest, 40))
+
+
+def to_dict(before: str, after: str, found: Sequence[Difference]) -> dict[str, Any]:
+    """The same for `--json`."""
+    return {
+        "before": before,
+        "after": after,
+        "differences": [
+            {"section": each.section, "key": each.key, "before": each.before, "after": each.after} for each in found
+        ],
+    }
+
+
+def _show(each: Difference, width: int) -> None:
+    values = f"{_shown(each.before)} → {_shown(each.after)}{_change(each)}"
+    line = f"{_INDENT}{columns.pad(each.key, width)}  {values}"
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if room is None or columns.width(line) <= room:
+        console.data(line)
+        return
+    console.data(f"{_INDENT}{each.key}")
+    for words in (f"- {_shown(each.before)}", f"+ {_shown(each.after)}{_change(each)}"):
+        for part in columns.wrap(words, room, first=_INDENT * 2, rest=_INDENT * 3):
+            console.data(part)
+
+
+def _change(each: Difference) -> str:
+    """By how much a result changed, in per cent."""
+    before, after = each.before, each.after
+    if each.section != "result" or not _is_measured(each.key) or not before:
+        return ""
+    if not isinstance(before, (int, float)) or not isinstance(after, (int, float)):
+        return ""
+    return f"  ({100 * (after - before) / abs(before):+.1f} %)"
+
+
+def _is_measured(key: str) -> bool:
+    return key in _NUMBERS or key.startswith("eval_")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _names() -> dict[str, str]:
+    return {
+        "plan": t("Plan"),
+        "config": t("Configuration"),
+        "arguments": t("Arguments"),
+        "versions": t("Versions"),
+        "machine": t("Machine"),
+        "environment": t("Environment"),
+        "code": t("Code"),
+        "result": t("Result"),
+    }
