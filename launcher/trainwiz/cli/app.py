@@ -44,5 +44,8 @@ app.command(
     "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
 )(launch.launch)
 app.command("check", help=t("Check a plan against its own values, the machine and the data."))(check.check)
+app.command("explain", help=t("Show the manual entry of a rule, or of the plan's keys."))(explain.explain)
+app.command("runs", help=t("List the runs of a project: state, updates, loss, speed, why it ended."))(runs.runs)
+app.command("logs", help=t("Show a rank's log; -f goes on until the run ends."))(logs.logs)
 app.command("report", help=t("Write a run as one HTML file: curves, timeline, plan, outcome."))(report.report)
 app.command("diff", help=t("Show what changed between two runs: plan, versions, machine, result."))(diff.diff)
