@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from trainwiz.errors import Cancelled, TrainwizError
 from trainwiz.language import t
@@ -22,9 +23,10 @@ def run(arguments: Sequence[str]) -> int:
 
     from trainwiz.cli.app import app
     from trainwiz.cli.light import lighten
+    from trainwiz.cli.usage import dress
 
     try:
-        result = lighten(get_command(app))(list(arguments), prog_name="trainwiz", standalone_mode=False)
+        result = dress(lighten(get_command(app)))(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
         console.failure(error)
         return error.exit_code
@@ -39,13 +41,22 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         if _is_usage(error):
-            error.show(file=sys.stderr)  # type: ignore[attr-defined]
-            return int(error.exit_code)  # type: ignore[attr-defined]
+            return _refuse(error)
         from trainwiz.cli.bug import report
 
         report(error)
         return BUG
     return result if isinstance(result, int) else 0
+
+
+def _refuse(error: Any) -> int:
+    from trainwiz.cli.usage import explained
+
+    if any(kind.__name__ == "NoArgsIsHelpError" for kind in type(error).__mro__):
+        error.show(file=sys.stderr)
+    else:
+        console.failure(explained(error))
+    return int(error.exit_code)
 
 
 def _is_usage(error: Exception) -> bool:

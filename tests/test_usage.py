@@ -1,0 +1,102 @@
+"""Help and usage errors: in the reader's language, in lines that fit, with what to type next."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import wcwidth
+
+from trainwiz import language
+from trainwiz.cli import run
+from trainwiz.cli.app import app
+
+COMMANDS = [command.name for command in app.registered_commands]
+
+
+@pytest.fixture(autouse=True)
+def _english_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRAINWIZ_LANG", "en")
+    yield
+    language.choose([], {})
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    language.choose(arguments)
+    assert run(arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_fits_the_terminal(
+    command: str | None, width: int, lang: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = lines(capsys, "--lang", lang, *([command] if command else []), "--help")
+    assert len(shown) > 5
+    for line in shown:
+        assert wcwidth.wcswidth(line) <= width or len(line.split()) == 1, line
+        assert "..." not in line.replace("[ARGS]...", "")
+        assert "[[" not in line
+        assert "<str>" not in line
+
+
+def test_help_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = "\n".join(lines(capsys, "--lang", "zh", "launch", "--help"))
+    for english in ("Usage:", "Options:", "Arguments:", "Show this", "default:"):
+        assert english not in shown
+    assert "用法：trainwiz launch" in shown
+
+
+def test_the_list_of_commands_is_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = " ".join(" ".join(lines(capsys, "--help")).split())
+    assert "Ask about task, model, machine and batch; check the answers; write a project." in shown
+
+
+def test_nothing_typed_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "remedy"),
+    [
+        (["chek"], "there is no command chek; did you mean check?", "trainwiz --help"),
+        (["zzz"], "there is no command zzz", "trainwiz --help"),
+        (["init", "--stepz", "3"], "there is no option --stepz; did you mean --steps?", "trainwiz init --help"),
+        (["check", "--qqqq"], "there is no option --qqqq", "trainwiz check --help"),
+        (["check", "a", "b", "c"], "too many words: b c", "trainwiz check --help"),
+        (["init", "--steps"], "--steps needs a value", ""),
+        (["init", "--yes=3"], "--yes takes no value", ""),
+        (["launch", "--grace", "soon"], "--grace: not a number", "trainwiz launch --help"),
+        (["launch", "--grace", "-3"], "--grace: must be at least 0", "trainwiz launch --help"),
+        (["launch", "--machine-rank", "x"], "--machine-rank: not a whole number", "trainwiz launch --help"),
+    ],
+)
+def test_usage_errors_say_what_is_wrong(
+    arguments: list[str], problem: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    err = capsys.readouterr().err
+    assert f"error: {problem}\n" in err
+    assert f"→ {remedy}" in err
+
+
+def test_usage_errors_speak_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    language.choose(["--lang", "zh"], {})
+    assert run(["chek"]) == 2
+    assert "没有命令 chek；是不是想写 check？" in capsys.readouterr().err
+
+
+def test_what_is_not_known_is_said_as_it_is() -> None:
+    from trainwiz.cli.usage import explained
+
+    class Strange(Exception):
+        ctx: Any = None
+
+        def format_message(self) -> str:
+            return "something else"
+
+    assert str(explained(Strange()).message) == "something else"
