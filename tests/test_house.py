@@ -19,8 +19,11 @@ CORE = {
     "questions": {"machine", "plan", "message", "vocabulary", "project"},
     "decide": {"machine", "plan", "batch", "questions", "estimate", "message", "errors", "vocabulary", "project"},
     "estimate": {"machine", "plan", "project", "vocabulary"},
-    "findings": {"machine", "plan", "project", "estimate", "message"},
-    "rules": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors"},
+    "findings": {"machine", "plan", "project", "estimate", "message", "script"},
+    "script": {"findings", "message", "errors"},
+    "rules": {
+        "machine", "plan", "project", "batch", "estimate", "findings", "message", "vocabulary", "errors", "script",
+    },
     # accelerate.yaml is the settings of a launch written down, and the README shows the commands.
     "checkup": {"machine", "findings", "rules", "message"},
     "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},

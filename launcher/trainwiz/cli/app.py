@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import check, diff, doctor, explain, init, launch, logs, report, runs
+from trainwiz.cli import check, diff, doctor, explain, init, launch, lint, logs, report, runs
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -44,6 +44,9 @@ app.command(
     "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
 )(launch.launch)
 app.command("check", help=t("Check a plan against its own values, the machine and the data."))(check.check)
+app.command("lint", help=t("Read a training script of your own and point at what goes wrong on several ranks."))(
+    lint.lint
+)
 app.command("explain", help=t("Show the manual entry of a rule, or of the plan's keys."))(explain.explain)
 app.command("runs", help=t("List the runs of a project: state, updates, loss, speed, why it ended."))(runs.runs)
 app.command("logs", help=t("Show a rank's log; -f goes on until the run ends."))(logs.logs)

@@ -1,10 +1,12 @@
 """The rules, by subject: TW1xx environment, TW2xx precision, TW3xx sharding and offload, TW4xx batch and schedule,
-TW5xx checkpoint and data, TW6xx cluster and launch."""
+TW5xx checkpoint and data, TW6xx cluster and launch, TW7xx a user's own script."""
 
 from __future__ import annotations
 
 from trainwiz.findings import REGISTRY, Rule
 
+SCRIPTS = "TW7"
+"""What the ids of the rules on training scripts begin with."""
 FILES = "TW52"
 """What the ids of the rules on generated files begin with; generating them again satisfies all of these."""
 
@@ -29,4 +31,23 @@ def load() -> tuple[Rule, ...]:
         toolchain,
     )
 
+    of_scripts()
     return tuple(sorted(REGISTRY.values(), key=lambda r: r.id))
+
+
+def of_scripts() -> tuple[Rule, ...]:
+    """The rules on training scripts, by id. They need nothing of plans, so that `lint` starts fast."""
+    from trainwiz.rules import (  # noqa: F401
+        accumulation,
+        divergence,
+        evaluation,
+        gradients,
+        hot_loop,
+        leftovers,
+        resuming,
+        saving,
+        scheduling,
+        syncing,
+    )
+
+    return tuple(sorted((r for r in REGISTRY.values() if r.id.startswith(SCRIPTS)), key=lambda r: r.id))

@@ -26,10 +26,21 @@ def show(findings: Sequence[Finding], *, as_data: bool = False, sources: Mapping
     On stderr, or on stdout where they are what the command was asked for (`as_data`). `sources` holds the texts of
     files by name; a finding that has its place in one of them is shown with the line.
     """
+    show_each(findings, as_data=as_data, sources=sources)
+    show_summary(findings, as_data=as_data)
+
+
+def show_each(findings: Sequence[Finding], *, as_data: bool = False, sources: Mapping[str, str] = _NOTHING) -> None:
+    """Each finding with its level, rule, key, message and fix."""
     stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
     for finding in findings:
         for line in _lines(finding, stream, sources):
             write(line)
+
+
+def show_summary(findings: Sequence[Finding], *, as_data: bool = False) -> None:
+    """How many findings of each level there are, and how to learn more."""
+    stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
     write(_summary(findings))
     if findings:
         write(console.styled(t("more about a rule: trainwiz explain {rule}", rule=findings[0].rule), "dim", stream))

@@ -1,0 +1,105 @@
+"""A training script as its text says it: engines, loops, guards, calls. It is parsed, never imported or run."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainwiz.errors import UsageError
+from trainwiz.findings import Place
+from trainwiz.message import say
+from trainwiz.script.engines import Engines
+from trainwiz.script.names import Names
+from trainwiz.script.ranks import Ranks
+from trainwiz.script.training import Training
+from trainwiz.script.tree import Tree
+
+_IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with the full name of what is called: `torch.load`, or `Accelerator.gather` for methods of known kinds."""
+
+    node: ast.Call
+    name: str
+
+    def keyword(self, name: str) -> ast.expr | None:
+        """The value of a keyword argument."""
+        return next((k.value for k in self.node.keywords if k.arg == name), None)
+
+    def has_spread(self) -> bool:
+        """Whether arguments come from elsewhere: `f(*args, **kwargs)`."""
+        return any(k.arg is None for k in self.node.keywords) or any(isinstance(a, ast.Starred) for a in self.node.args)
+
+
+class Script:
+    """One script; rules read it."""
+
+    def __init__(self, file: str, text: str, module: ast.Module) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+        self.ignored = _ignored(text)
+        self.tree = Tree(module)
+        self.names = Names(self.tree)
+        self.engines = Engines(self.tree, self.names)
+        self.ranks = Ranks(self.tree, self.names)
+        self.training = Training(self.tree, self.names, self.engines)
+        self.calls = [Call(node, self._name(node)) for node in self.tree.nodes if isinstance(node, ast.Call)]
+
+    def called(self, *names: str) -> list[Call]:
+        """The calls of these functions."""
+        return [call for call in self.calls if call.name in names]
+
+    def place(self, node: ast.AST) -> Place:
+        """Where a node stands: its first line, as far as it goes there."""
+        line: int = getattr(node, "lineno", 1)
+        column: int = getattr(node, "col_offset", 0)
+        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
+        raw = self.lines[line - 1].encode() if line <= len(self.lines) else b""
+        before = raw[:column].decode(errors="replace")
+        marked = raw[column:end].decode(errors="replace").rstrip()
+        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)))
+
+    def _name(self, call: ast.Call) -> str:
+        if isinstance(call.func, ast.Attribute):
+            kind = self.engines.kind(call.func.value)
+            if kind:
+                return f"{kind}.{call.func.attr}"
+            return self.names.resolved(call.func) or f".{call.func.attr}"
+        return self.names.resolved(call.func)
+
+
+def read(file: str, text: str) -> Script:
+    """The script of this text. Raises `UsageError` where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
+            module = ast.parse(text.removeprefix("\ufeff"), filename=file)
+        return Script(file, text.removeprefix("\ufeff"), module)
+    except SyntaxError as error:
+        raise UsageError(
+            say("{file}:{line}: no valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
+            say("python -m py_compile {file} shows the place", file=file),
+        ) from None
+    except ValueError as error:
+        raise UsageError(say("{file}: no valid Python: {reason}", file=file, reason=str(error))) from None
+    except (RecursionError, MemoryError):
+        raise UsageError(say("{file}: nested too deeply to be read", file=file)) from None
+
+
+def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:
+    """What `# trainwiz: ignore[TW703]` says, by line: beginnings of rule ids; without brackets all."""
+    found: dict[int, tuple[str, ...]] = {}
+    if "trainwiz:" not in text:
+        return found
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and (match := _IGNORE.search(token.string)):
+            ids = tuple(i.strip().upper() for i in (match[1] or "TW").split(",") if i.strip())
+            found[token.start[0]] = ids
+    return found

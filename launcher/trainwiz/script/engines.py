@@ -1,0 +1,151 @@
+"""Which engine trains, and what the script's objects are to it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.tree import Tree, dotted
+
+DEPTH = 5
+"""How many names are followed from one to the next."""
+_MADE_BY = {
+    "accelerate.Accelerator": "Accelerator",
+    "accelerate.accelerator.Accelerator": "Accelerator",
+    "colossalai.booster.Booster": "Booster",
+    "torch.nn.parallel.DistributedDataParallel": "Module",
+    "torch.utils.data.DataLoader": "DataLoader",
+    "torch.utils.data.distributed.DistributedSampler": "DistributedSampler",
+    "torch.utils.data.DistributedSampler": "DistributedSampler",
+    "evaluate.load": "Metric",
+    "evaluate.combine": "Metric",
+    "datasets.load_metric": "Metric",
+    "torch.cuda.amp.GradScaler": "GradScaler",
+    "torch.amp.GradScaler": "GradScaler",
+    "torch.amp.grad_scaler.GradScaler": "GradScaler",
+}
+_SCHEDULER = re.compile(r"torch\.optim\.lr_scheduler\.|(^|\.)get_([a-z]+_)*(scheduler|schedule(_with_\w+)?)$")
+_TRAINER = re.compile(r"(^|\.)\w*Trainer$")
+_NAMED = (
+    ("Accelerator", re.compile(r"accelerator$")),
+    ("Booster", re.compile(r"^booster$")),
+    ("GradScaler", re.compile(r"^(grad_?)?scaler$")),
+    ("Scheduler", re.compile(r"sched", re.IGNORECASE)),
+    ("Optimizer", re.compile(r"^(\w*_)?(optim|optimizer|opt)(_\w+)?$", re.IGNORECASE)),
+)
+
+
+class Engines:
+    """The engines in use, and the kinds of objects: `Accelerator`, `Module`, `Optimizer`, …"""
+
+    def __init__(self, tree: Tree, names: Names) -> None:
+        self.tree, self.names = tree, names
+        self.accelerate = names.imported("accelerate")
+        self.deepspeed = names.imported("deepspeed")
+        self.colossalai = names.imported("colossalai")
+        self.ddp = self._calls("torch.nn.parallel.DistributedDataParallel") or self._calls(
+            "torch.distributed.init_process_group"
+        )
+        self.prepared_names = {a.name for group in names.assignments.values() for a in group if self.prepares(a)}
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the script is written for several processes."""
+        return self.accelerate or self.deepspeed or self.colossalai or self.ddp
+
+    def kind(self, node: ast.AST) -> str:
+        """What an expression is: by what made it, else by its name; empty if unknown."""
+        return self._kind(node, DEPTH)
+
+    def _kind(self, node: ast.AST, depth: int) -> str:
+        if isinstance(node, ast.Call):
+            return self._made(node)
+        name = dotted(node)
+        if not name or not depth:
+            return ""
+        for assignment in reversed(self.names.assigned(name, node)):
+            kind = self._of_assignment(assignment, depth - 1)
+            if kind:
+                return kind
+        return self._of_name(name)
+
+    def is_prepared(self, node: ast.AST, depth: int = DEPTH) -> bool:
+        """Whether the name holds what an engine wrapped or sharded, at this line; `depth` names are followed."""
+        name = dotted(node)
+        if not name or not depth:
+            return False
+        latest = self.names.latest(name, node)
+        if latest is not None and latest.scope is self.tree.scope(node):
+            return self.prepares(latest) or self._still(latest, depth - 1)
+        if name not in self.prepared_names:
+            return False
+        # A parameter of the same name as something prepared elsewhere is taken to be that.
+        known = self.names.assigned(name, node)
+        return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
+
+    def prepares(self, assignment: Assignment) -> bool:
+        """Whether the assignment is what `prepare`, `initialize` or `boost` returned, or a DDP."""
+        call = assignment.value
+        if not isinstance(call, ast.Call):
+            return False
+        name = self.names.resolved(call.func)
+        if name in ("deepspeed.initialize", "torch.nn.parallel.DistributedDataParallel"):
+            return True
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("prepare", "prepare_model", "boost"):
+            return self.kind(call.func.value) in ("Accelerator", "Booster")
+        return False
+
+    def _still(self, assignment: Assignment, depth: int) -> bool:
+        """Whether a prepared thing was only given on: skip_first_batches, `a = b`."""
+        value = assignment.value
+        if isinstance(value, ast.Call) and dotted(value.func).endswith("skip_first_batches") and value.args:
+            return self.is_prepared(value.args[0], depth)
+        return isinstance(value, ast.Name) and value.id != assignment.name and self.is_prepared(value, depth)
+
+    def _of_assignment(self, assignment: Assignment, depth: int) -> str:
+        value = assignment.value
+        if isinstance(value, ast.Call):
+            function = self.names.resolved(value.func)
+            if function == "deepspeed.initialize":
+                return "" if self._is_not_first(assignment, value) else "DeepSpeedEngine"
+            if assignment.alone:
+                return self._made(value)
+        if isinstance(value, ast.Name) and assignment.alone and value.id != assignment.name:
+            return self._kind(value, depth)
+        return ""
+
+    def _is_not_first(self, assignment: Assignment, value: ast.Call) -> bool:
+        node = assignment.node
+        if not isinstance(node, ast.Assign) or node.value is not value:
+            return True
+        target = node.targets[0]
+        return isinstance(target, ast.Tuple | ast.List) and dotted(target.elts[0]) != assignment.name
+
+    def _made(self, call: ast.Call) -> str:
+        name = self.names.resolved(call.func)
+        if name in _MADE_BY:
+            return _MADE_BY[name]
+        if name.startswith("accelerate.utils.") and name.endswith("Accelerator"):
+            return "Accelerator"
+        if _SCHEDULER.search(name):
+            return "Scheduler"
+        if name.startswith(("torch.optim.", "bitsandbytes.optim.", "deepspeed.ops.")):
+            return "Optimizer"
+        if _TRAINER.search(name) and self.names.imported(name.partition(".")[0]):
+            return "Trainer"
+        return ""
+
+    def _of_name(self, name: str) -> str:
+        last = name.rpartition(".")[2]
+        for kind, pattern in _NAMED:
+            if pattern.search(last):
+                if kind == "Accelerator" and not self.accelerate:
+                    return ""
+                return kind
+        if self.deepspeed and last in ("engine", "model_engine", "ds_engine"):
+            return "DeepSpeedEngine"
+        return ""
+
+    def _calls(self, name: str) -> bool:
+        return any(isinstance(n, ast.Call) and self.names.resolved(n.func) == name for n in self.tree.nodes)

@@ -1,0 +1,133 @@
+"""What the names of a program stand for: imports, assignments, and what feeds a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwiz.script.tree import Function, Tree, dotted
+
+MODULE_ALIASES = {"torch.distributed.distributed_c10d": "torch.distributed", "tqdm.auto": "tqdm"}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A name that gets a value. Of several targets, each is assigned the whole value."""
+
+    name: str
+    value: ast.expr
+    node: ast.AST
+    scope: ast.AST
+    alone: bool
+    """Whether the value is the name's own, and not spread over several targets."""
+
+
+class Names:
+    """Imports and assignments of one module."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.imports: dict[str, str] = {}
+        self.assignments: dict[str, list[Assignment]] = {}
+        for node in tree.nodes:
+            self._import(node)
+            self._assign(node)
+
+    def _import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                # `import a.b` binds `a`; `import a.b as c` binds all of it.
+                bound = alias.asname or alias.name.partition(".")[0]
+                self.imports[bound] = alias.name if alias.asname else bound
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            module = MODULE_ALIASES.get(node.module, node.module)
+            for alias in node.names:
+                self.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def _assign(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind(target, node.value, node)
+        elif (isinstance(node, ast.AnnAssign) and node.value) or isinstance(node, ast.NamedExpr):
+            self._bind(node.target, node.value, node)  # type: ignore[arg-type]
+        elif isinstance(node, ast.AugAssign):
+            value = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
+            self._bind(node.target, value, node)
+        elif isinstance(node, ast.With):
+            for item in node.items:
+                if item.optional_vars:
+                    self._bind(item.optional_vars, item.context_expr, node)
+
+    def _bind(self, target: ast.expr, value: ast.expr, node: ast.AST) -> None:
+        many = isinstance(target, ast.Tuple | ast.List)
+        for i, part in enumerate(target.elts if isinstance(target, ast.Tuple | ast.List) else [target]):
+            own = value
+            pairs = isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple | ast.List)
+            if many and pairs and len(value.elts) == len(target.elts):  # type: ignore[attr-defined]
+                own = value.elts[i]  # type: ignore[attr-defined]
+            if name := dotted(part):
+                new = Assignment(name, own, node, self.tree.scope(node), not many or own is not value)
+                self.assignments.setdefault(name, []).append(new)
+
+    def resolved(self, node: ast.AST) -> str:
+        """The dotted name with its first part replaced by what was imported under it."""
+        name = dotted(node)
+        first, dot, rest = name.partition(".")
+        whole = self.imports.get(first, first) + dot + rest
+        for old, new in MODULE_ALIASES.items():
+            if whole.startswith(old + "."):
+                whole = new + whole[len(old) :]
+        return whole
+
+    def imported(self, package: str) -> bool:
+        """Whether anything of this package is imported."""
+        return any(name == package or name.startswith(package + ".") for name in self.imports.values())
+
+    def assigned(self, name: str, at: ast.AST) -> list[Assignment]:
+        """The name's assignments in the node's function, else in the functions around it, else in the module.
+
+        An attribute (`self.x`) is looked for in the whole module.
+        """
+        known = self.assignments.get(name, [])
+        if "." in name or not known:
+            return known
+        scope: ast.AST | None = self.tree.scope(at)
+        while scope is not None:
+            here = [a for a in known if a.scope is scope]
+            if here or name in parameters(scope):
+                return here
+            scope = None if scope is self.tree.module else self.tree.scope(scope)
+        return []
+
+    def latest(self, name: str, at: ast.AST) -> Assignment | None:
+        """The last assignment above the node, by line."""
+        line = getattr(at, "lineno", 0)
+        above = [a for a in self.assigned(name, at) if getattr(a.node, "lineno", 0) <= line and a.node is not at]
+        return above[-1] if above else None
+
+    def feeding(self, value: ast.AST, at: ast.AST | None = None) -> Iterator[ast.AST]:
+        """Every node of the expression and of all that is assigned to the names in it, whatever the order."""
+        at = at or value
+        seen: set[str] = set()
+        waiting = [value]
+        while waiting:
+            for node in ast.walk(waiting.pop()):
+                yield node
+                name = dotted(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+                if name and name not in seen:
+                    seen.add(name)
+                    waiting += [a.value for a in self.assigned(name, at)]
+
+    def function(self, name: str) -> Function | None:
+        """The module's only function of this name."""
+        found = [f for f in self.tree.functions if f.name == name]
+        return found[0] if len(found) == 1 else None
+
+
+def parameters(scope: ast.AST) -> set[str]:
+    """The parameters' names of a function; none of anything else."""
+    if not isinstance(scope, Function | ast.Lambda):
+        return set()
+    names = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs, scope.args.vararg, scope.args.kwarg]
+    return {argument.arg for argument in names if argument}

@@ -1,0 +1,116 @@
+"""Which conditions differ between ranks, and which functions only one rank runs."""
+
+from __future__ import annotations
+
+import ast
+
+from trainwiz.script.names import Names
+from trainwiz.script.tree import Guard, Tree, dotted
+
+MAIN = {
+    "is_main_process", "is_local_main_process", "is_last_process", "is_world_process_zero", "is_local_process_zero",
+    "is_master", "is_main", "is_main_rank", "is_rank_0", "is_rank0", "is_rank_zero", "is_global_zero",
+    "master_process", "main_process",
+}  # fmt: skip
+RANKS = {
+    "rank", "local_rank", "global_rank", "world_rank", "process_index", "local_process_index", "ddp_rank",
+    "ddp_local_rank", "proc_id", "process_rank",
+}  # fmt: skip
+_RANK_CALLS = {"get_rank", "get_local_rank", "get_node_local_rank", "get_global_rank"}
+_DECORATORS = {
+    "on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process", "rank_zero_only",
+    "master_only", "main_process_only",
+}  # fmt: skip
+
+
+class Ranks:
+    """Conditions that hold on some ranks only."""
+
+    def __init__(self, tree: Tree, names: Names) -> None:
+        self.tree, self.names = tree, names
+        self.single: dict[ast.AST, Guard | None] = {}
+        self._asking: set[str] = set()
+        self._find_functions()
+
+    def guard(self, node: ast.AST) -> Guard | None:
+        """The condition that lets only some ranks get here, around the node or around all calls of its function."""
+        return self.own_guard(node) or self.single.get(self.tree.scope(node))
+
+    def is_single(self, node: ast.AST) -> bool:
+        """Whether only some ranks get here, be it by a condition, by a decorator or by where the function is called."""
+        return self.guard(node) is not None or self.tree.scope(node) in self.single
+
+    def own_guard(self, node: ast.AST) -> Guard | None:
+        """The condition within the node's own function."""
+        return next((g for g in self.tree.guards(node) if self.differs(g.test, g.positive)), None)
+
+    def differs(self, test: ast.expr, positive: bool) -> bool:
+        """Whether the branch where the test is so is taken on some ranks, and never on the others."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self.differs(test.operand, not positive) or self.is_rank(test.operand)
+        if isinstance(test, ast.BoolOp):
+            needs_all = isinstance(test.op, ast.And) != positive
+            answers = [self.differs(value, positive) for value in test.values]
+            return all(answers) if needs_all else any(answers)
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)
+        return self.is_main(test)
+
+    def is_main(self, node: ast.AST) -> bool:
+        """Whether this says that the rank is the main one."""
+        name = dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
+        if name in MAIN:
+            return True
+        if not isinstance(node, ast.Name) or node.id in self._asking:
+            return False
+        values = [a.value for a in self.names.assigned(node.id, node) if a.alone]
+        self._asking.add(node.id)  # `a = a or b` must not be asked for ever
+        answer = bool(values) and all(
+            isinstance(value, ast.Compare | ast.BoolOp | ast.Attribute) and self.differs(value, True)
+            for value in values
+        )
+        self._asking.discard(node.id)
+        return answer
+
+    def is_rank(self, node: ast.AST) -> bool:
+        """Whether this is the number of the rank, over all machines or on one."""
+        if isinstance(node, ast.Call):
+            if dotted(node.func).rpartition(".")[2] in _RANK_CALLS:
+                return True
+            return any(
+                isinstance(part, ast.Constant) and part.value in ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+                for argument in [*node.args, node.func]
+                for part in ast.walk(argument)
+            )
+        name = dotted(node).rpartition(".")[2]
+        if name.lower() in RANKS:
+            return True
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.slice, ast.Constant) and node.slice.value in ("RANK", "LOCAL_RANK")
+        return False
+
+    def mentions_rank(self, node: ast.AST) -> bool:
+        """Whether the value is made from the rank's number."""
+        return any(self.is_rank(part) or self.is_main(part) for part in self.names.feeding(node))
+
+    def _find_functions(self) -> None:
+        for function in self.tree.functions:
+            marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list]
+            if any(mark.rpartition(".")[2] in _DECORATORS for mark in marks):
+                self.single[function] = None
+        calls: dict[str, list[ast.Call]] = {}
+        for node in self.tree.nodes:
+            if isinstance(node, ast.Call):
+                calls.setdefault(dotted(node.func).rpartition(".")[2], []).append(node)
+        for _ in range(3):  # a function called only by such a function, and so on
+            for function in self.tree.functions:
+                sites = calls.get(function.name, [])
+                if function not in self.single and sites and all(self._is_site(site) for site in sites):
+                    guards = [self.guard(site) for site in sites]
+                    if all(self.is_single(site) for site in sites) and self.names.function(function.name):
+                        self.single[function] = guards[0]
+
+    def _is_site(self, call: ast.Call) -> bool:
+        """A call that is surely one of the module's own function: `f(…)` or `self.f(…)`."""
+        name = dotted(call.func)
+        return name.count(".") == 0 or (name.startswith("self.") and name.count(".") == 1)

@@ -1,0 +1,211 @@
+"""The training itself: backward passes, updates, and windows of micro-batches that a script counts by hand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwiz.script.engines import Engines
+from trainwiz.script.names import Names
+from trainwiz.script.tree import Guard, Loop, Tree, dotted
+
+_SHOWING = ("tqdm", "trange", "track", "progress_bar")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A backward pass: `by` is Accelerator, DeepSpeedEngine, Booster, Optimizer, GradScaler, or Tensor."""
+
+    call: ast.Call
+    loss: ast.expr
+    by: str
+    loop: Loop | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """An update after every `size` micro-batches, counted in the script: `if (i + 1) % size == 0: optimizer.step()`.
+
+    `early` is how many micro-batches too early the first update comes, modulo `size` (-1: after the first one); None if
+    the counter's start is unknown.
+    `tail` says whether micro-batches after the last whole window make an update too.
+    """
+
+    loop: Loop
+    step: ast.Call
+    backward: Backward
+    test: ast.expr
+    size: ast.expr
+    early: int | None
+    tail: bool
+
+
+class Training:
+    """What a script does with gradients."""
+
+    def __init__(self, tree: Tree, names: Names, engines: Engines) -> None:
+        self.tree, self.names, self.engines = tree, names, engines
+        calls = [node for node in tree.nodes if isinstance(node, ast.Call)]
+        self.backwards = [b for call in calls if (b := self._backward(call))]
+        self.steps = [call for call in calls if self._is_step(call)]
+        self.windows = list(self._windows())
+
+    @property
+    def loops(self) -> list[Loop]:
+        """The innermost loops around backward passes: one turn of each is a micro-batch."""
+        return list(dict.fromkeys(b.loop for b in self.backwards if b.loop))
+
+    def _backward(self, call: ast.Call) -> Backward | None:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+            return None
+        loop = next(iter(self.tree.loops(call)), None)
+        owner = call.func.value
+        kind = self.engines.kind(owner)
+        if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Optimizer"):
+            return Backward(call, call.args[0], kind, loop) if call.args else None
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute) and owner.func.attr == "scale":
+            return Backward(call, owner.args[0], "GradScaler", loop) if owner.args else None
+        if self.engines.deepspeed and call.args and self.engines.is_prepared(owner):
+            return Backward(call, call.args[0], "DeepSpeedEngine", loop)
+        name = dotted(owner)
+        if call.args or "fabric" in name or name in ("self", "super") or kind:
+            return None
+        return Backward(call, owner, "Tensor", loop)
+
+    def _is_step(self, call: ast.Call) -> bool:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
+            return False
+        return self.engines.kind(call.func.value) in ("Optimizer", "GradScaler")
+
+    def _windows(self) -> Iterator[Window]:
+        for step in self.steps:
+            loop = next(iter(self.tree.loops(step)), None)
+            if loop is None:
+                continue
+            before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
+            for guard in self.tree.guards(step, within=loop):
+                # A backward pass under the same condition is no accumulation: a generator trained every n-th time.
+                each = [b for b in before if guard not in self.tree.guards(b.call, within=loop)]
+                for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
+                    modulo = remainder(part, guard.positive)
+                    if modulo and each and _number(modulo[1]) != 1:
+                        tail = not alone or self._finishes(step, loop)
+                        yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def expanded(self, test: ast.expr) -> ast.expr:
+        """The condition that a name stands for, if it is one."""
+        if isinstance(test, ast.Name) and (latest := self.names.latest(test.id, test)) and latest.alone:
+            return latest.value
+        return test
+
+    def _finishes(self, step: ast.Call, loop: Loop) -> bool:
+        """Whether there is an update, or a deliberate end of the window, after the loop; or nothing is left over."""
+        if loop_source(loop) is None:
+            return True
+        end = loop.end_lineno or loop.lineno
+        scope = self.tree.scope(step)
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.lineno > end:
+                same = self.engines.kind(node.func.value) in ("Optimizer", "GradScaler")
+                if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
+                    return True
+        return any(isinstance(n, ast.Attribute) and n.attr == "step" for part in loop.orelse for n in ast.walk(part))
+
+
+def loop_source(loop: Loop) -> ast.expr | None:
+    """The loader that a for-loop goes over, without enumerate and progress bars; None for ranges and the like."""
+    if isinstance(loop, ast.While):
+        return None
+    source = loop.iter
+    while isinstance(source, ast.Call) and source.args:
+        last = dotted(source.func).rpartition(".")[2]
+        if last not in ("enumerate", *_SHOWING):
+            break
+        source = source.args[0]
+    if isinstance(source, ast.Call):
+        return source if dotted(source.func).endswith("skip_first_batches") else None
+    return source if dotted(source) else None
+
+
+def count_start(loop: Loop, counter: ast.expr) -> int | None:
+    """The first value of the loop's own counter; None if the counter is not the loop's, or begins anywhere."""
+    if isinstance(loop, ast.While):
+        return None
+    name = _plus(counter)[0]
+    source: ast.expr = loop.iter
+    while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in _SHOWING and source.args:
+        source = source.args[0]
+    if not isinstance(source, ast.Call) or not name:
+        return None
+    function = dotted(source.func)
+    if function == "enumerate":
+        if not isinstance(loop.target, ast.Tuple) or dotted(loop.target.elts[0]) != name:
+            return None
+        starts = [*source.args[1:2], *[k.value for k in source.keywords if k.arg == "start"]]
+        return _number(starts[0]) if starts else 0
+    return None
+
+
+def _early(loop: Loop, counter: ast.expr, size: ast.expr, rest: ast.expr) -> int | None:
+    start, due = count_start(loop, counter), _plus_number(rest, size)
+    # In turn k = 1, 2, … the counter is start + k - 1 + what is added; the update is due at k = size.
+    return None if start is None or due is None else start + _plus(counter)[1] - 1 - due
+
+
+def remainder(test: ast.expr, positive: bool) -> tuple[ast.expr, ast.expr, ast.expr] | None:
+    """Counter, divisor and remainder of `a % n == r`, as it holds if the test is so."""
+    zero = ast.Constant(0)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return remainder(test.operand, not positive)
+    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod) and not positive:
+        return test.left, test.right, zero
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.BinOp):
+        wanted = ast.Eq if positive else ast.NotEq
+        if isinstance(test.left.op, ast.Mod) and isinstance(test.ops[0], wanted):
+            return test.left.left, test.left.right, test.comparators[0]
+    return None
+
+
+def _alternatives(test: ast.expr, positive: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """The parts of a condition, and whether each must hold (nothing else would do instead)."""
+    if isinstance(test, ast.BoolOp):
+        must = isinstance(test.op, ast.And) == positive
+        for value in test.values:
+            for part, alone in _alternatives(value, positive):
+                yield part, alone and must
+    else:
+        yield test, True
+
+
+def _plus(node: ast.expr) -> tuple[str | None, int]:
+    """Name and number of `name`, `name + 1`, `1 + name`, `name - 1`."""
+    if name := dotted(node):
+        return name, 0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        sign = 1 if isinstance(node.op, ast.Add) else -1
+        if (name := dotted(node.left)) and (number := _number(node.right)) is not None:
+            return name, sign * number
+        if (name := dotted(node.right)) and (number := _number(node.left)) is not None and sign == 1:
+            return name, number
+    return None, 0
+
+
+def _plus_number(rest: ast.expr, size: ast.expr) -> int | None:
+    """The remainder as a number, modulo the size: `n - 1` is -1."""
+    number = _number(rest)
+    if number is not None:
+        known = _number(size)
+        return number - known if known and number else number
+    name, added = _plus(rest)
+    return added if name and name == dotted(size) else None
+
+
+def _number(node: ast.expr) -> int | None:
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def describe(guard: Guard) -> str:
+    """The condition as one would say it."""
+    text = ast.unparse(guard.test)
+    return text if guard.positive else f"not ({text})"

@@ -1,0 +1,151 @@
+"""A program's syntax tree with the way up: scopes, loops, with-blocks, and the conditions a node stands under."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_EXITS = {"exit", "quit", "sys.exit", "os._exit"}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that holds where a node stands: `test` is true there if `positive`, else false."""
+
+    test: ast.expr
+    positive: bool
+
+
+class Tree:
+    """The nodes of a module in order, and their parents."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self.module = module
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = []
+        self._visit(module)
+        self.functions = [node for node in self.nodes if isinstance(node, Function)]
+
+    def _visit(self, node: ast.AST) -> None:
+        waiting = [node]
+        while waiting:  # deeply nested expressions must not end in a RecursionError
+            node = waiting.pop()
+            self.nodes.append(node)
+            children = list(ast.iter_child_nodes(node))
+            for child in children:
+                # `ctx` and operators are shared objects; nobody asks for their parents.
+                self.parents[child] = node
+            waiting.extend(reversed(children))
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The node's ancestors up to the module, nearest first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function that a node stands in (a lambda counts), or the module."""
+        return next((a for a in self.above(node) if isinstance(a, _SCOPES)), self.module)
+
+    def inside(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The node's ancestors within its own function, nearest first."""
+        for ancestor in self.above(node):
+            if isinstance(ancestor, (*_SCOPES, ast.ClassDef)):
+                return
+            yield ancestor
+
+    def loops(self, node: ast.AST) -> list[Loop]:
+        """The loops whose body a node stands in, innermost first; comprehensions do not count."""
+        found: list[Loop] = []
+        child = node
+        for ancestor in self.inside(node):
+            if isinstance(ancestor, Loop) and child in ancestor.body:
+                found.append(ancestor)
+            child = ancestor
+        return found
+
+    def withs(self, node: ast.AST) -> list[ast.With]:
+        """The with-blocks around a node, innermost first."""
+        found = []
+        child = node
+        for ancestor in self.inside(node):
+            if isinstance(ancestor, ast.With) and child in ancestor.body:
+                found.append(ancestor)
+            child = ancestor
+        return found
+
+    def guards(self, node: ast.AST, *, within: ast.AST | None = None) -> list[Guard]:
+        """The conditions a node stands under in its own function, innermost first, or only those inside `within`."""
+        found: list[Guard] = []
+        child: ast.AST = node
+        for ancestor in self.inside(node):
+            found += _early_exits(ancestor, child)
+            if ancestor is within:
+                return found
+            if isinstance(ancestor, ast.If) and child is not ancestor.test:
+                found.append(Guard(ancestor.test, child in ancestor.body))
+            elif isinstance(ancestor, ast.IfExp) and child is not ancestor.test:
+                found.append(Guard(ancestor.test, child is ancestor.body))
+            elif isinstance(ancestor, ast.BoolOp):
+                before = ancestor.values[: ancestor.values.index(child)] if child in ancestor.values else []
+                found += [Guard(value, isinstance(ancestor.op, ast.And)) for value in before]
+            child = ancestor
+        top = self.scope(node)
+        found += _early_exits(top, child)
+        return found
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """The statement a node is part of."""
+        return next((a for a in (node, *self.above(node)) if isinstance(a, ast.stmt)), None)
+
+    def exclusive(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether the two stand in different branches of one `if`, so that never both of them run."""
+        ones = {a: child for a, child in self._steps(one) if isinstance(a, ast.If | ast.IfExp)}
+        for ancestor, child in self._steps(other):
+            if ancestor in ones:
+                return _branch(ancestor, child) != _branch(ancestor, ones[ancestor])
+        return False
+
+    def _steps(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        child = node
+        for ancestor in self.inside(node):
+            yield ancestor, child
+            child = ancestor
+
+
+def _branch(condition: ast.AST, child: ast.AST) -> str:
+    if isinstance(condition, ast.If):
+        return "else" if child in condition.orelse else "then"
+    return "else" if isinstance(condition, ast.IfExp) and child is condition.orelse else "then"
+
+
+def _early_exits(parent: ast.AST, child: ast.AST) -> list[Guard]:
+    """What holds at `child` because an `if` before it in the same block leaves."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and child in block:
+            before = block[: block.index(child)]
+            return [Guard(s.test, False) for s in before if isinstance(s, ast.If) and not s.orelse and leaves(s.body)]
+    return []
+
+
+def leaves(body: list[ast.stmt]) -> bool:
+    """Whether a block never falls through to what follows it."""
+    last = body[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return ast.unparse(last.value.func) in _EXITS
+    return isinstance(last, _LEAVING)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
