@@ -142,6 +142,7 @@ def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "trian.py does not exist" in shown
     assert "scripts there: train.py" in shown
     assert run(["lint"]) == 2
+    assert "trainwiz lint train.py" in capsys.readouterr().err
 
 
 def test_declared_encodings_and_byte_order_marks_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

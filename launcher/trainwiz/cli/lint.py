@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def lint(
     scripts: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT.py…", help=t("Training scripts; they are read, never run."))
-    ],
+        list[str] | None, typer.Argument(metavar="SCRIPT.py…", help=t("Training scripts; they are read, never run."))
+    ] = None,
     json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
     select: Annotated[
         list[str] | None,
@@ -35,10 +35,14 @@ def lint(
 ) -> int:
     """Exit 1 on a finding of level error. `# trainwiz: ignore[TW703]` on a line leaves it out there."""
     from trainwiz.cli import rule_ids
+    from trainwiz.errors import UsageError
     from trainwiz.findings import errors
+    from trainwiz.message import say
     from trainwiz.store import scripts as files
     from trainwiz.ui import console, source
 
+    if not scripts:
+        raise UsageError(say("no script is named"), say("trainwiz lint train.py"))
     wanted, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
     read = [files.read(path) for path in dict.fromkeys(scripts)]
     found = [finding for script in read for finding in _findings(script, wanted or ("TW",), left_out)]

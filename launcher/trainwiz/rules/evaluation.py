@@ -137,8 +137,8 @@ def _accumulation(script: Script) -> bool:
 
 def _pads(script: Script) -> bool:
     """Whether sequences of different lengths are padded batch by batch, for a model of tokens."""
-    names = {n.attr if isinstance(n, ast.Attribute) else n.id for n in script.tree.nodes
-             if isinstance(n, ast.Attribute | ast.Name)}  # fmt: skip
+    names = {n.attr for n in script.tree.nodes if isinstance(n, ast.Attribute)}
+    names |= {n.id for n in script.tree.nodes if isinstance(n, ast.Name)}
     if not any(name.endswith(_TOKEN_MODELS) for name in names):
         return False
     if names & set(_PADDING):

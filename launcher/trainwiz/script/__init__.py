@@ -50,7 +50,7 @@ class Script:
         self.engines = Engines(self.tree, self.names)
         self.ranks = Ranks(self.tree, self.names)
         self.training = Training(self.tree, self.names, self.engines)
-        self.calls = [Call(node, self._name(node)) for node in self.tree.nodes if isinstance(node, ast.Call)]
+        self.calls = [Call(node, self._name(node)) for node in self.tree.calls]
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""

@@ -148,4 +148,4 @@ class Engines:
         return ""
 
     def _calls(self, name: str) -> bool:
-        return any(isinstance(n, ast.Call) and self.names.resolved(n.func) == name for n in self.tree.nodes)
+        return any(self.names.resolved(call.func) == name for call in self.tree.calls)

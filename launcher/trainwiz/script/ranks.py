@@ -99,9 +99,8 @@ class Ranks:
             if any(mark.rpartition(".")[2] in _DECORATORS for mark in marks):
                 self.single[function] = None
         calls: dict[str, list[ast.Call]] = {}
-        for node in self.tree.nodes:
-            if isinstance(node, ast.Call):
-                calls.setdefault(dotted(node.func).rpartition(".")[2], []).append(node)
+        for call in self.tree.calls:
+            calls.setdefault(dotted(call.func).rpartition(".")[2], []).append(call)
         for _ in range(3):  # a function called only by such a function, and so on
             for function in self.tree.functions:
                 sites = calls.get(function.name, [])

@@ -46,9 +46,8 @@ class Training:
 
     def __init__(self, tree: Tree, names: Names, engines: Engines) -> None:
         self.tree, self.names, self.engines = tree, names, engines
-        calls = [node for node in tree.nodes if isinstance(node, ast.Call)]
-        self.backwards = [b for call in calls if (b := self._backward(call))]
-        self.steps = [call for call in calls if self._is_step(call)]
+        self.backwards = [b for call in tree.calls if (b := self._backward(call))]
+        self.steps = [call for call in tree.calls if self._is_step(call)]
         self.windows = list(self._windows())
 
     @property

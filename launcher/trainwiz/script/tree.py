@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _EXITS = {"exit", "quit", "sys.exit", "os._exit"}
@@ -29,16 +31,17 @@ class Tree:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
         self._visit(module)
-        self.functions = [node for node in self.nodes if isinstance(node, Function)]
+        self.functions = [node for node in self.nodes if isinstance(node, _FUNCTIONS)]
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
 
     def _visit(self, node: ast.AST) -> None:
         waiting = [node]
         while waiting:  # deeply nested expressions must not end in a RecursionError
             node = waiting.pop()
             self.nodes.append(node)
-            children = list(ast.iter_child_nodes(node))
+            # Operators and the like are objects that nodes share; nobody asks for their parents.
+            children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, _SHARED)]
             for child in children:
-                # `ctx` and operators are shared objects; nobody asks for their parents.
                 self.parents[child] = node
             waiting.extend(reversed(children))
 
