@@ -264,7 +264,16 @@ def test_a_run_in_a_line() -> None:
 
 
 def test_a_timeline_of_a_resumed_run() -> None:
-    first = run("a", range(1, 7), outcome={"exit_code": 1, "seconds": 50.0, "first_update_seconds": 5.0})
+    first = run(
+        "a",
+        range(1, 7),
+        outcome={
+            "exit_code": 1,
+            "seconds": 50.0,
+            "first_update_seconds": 5.0,
+            "attempts": [{"ended": "2026-11-20T10:00:40+0000", "update": 4, "exit_code": 137, "then": "again"}, "x", 3],
+        },
+    )
     second = run("b", range(5, 11), started="2026-11-20T11:00:00+0000", alive=True, resumed_from="a")
     saved = ((4, BEGAN + 30), (8, BEGAN + 3660))
     lineage = [dataclasses.replace(each, checkpoints=saved) for each in (first, second)]
@@ -273,6 +282,7 @@ def test_a_timeline_of_a_resumed_run() -> None:
         (0, "a", "launched"),
         (5, "a", "first numbers of the training"),
         (30, "a", "checkpoint of update 4"),
+        (40, "a", "attempt 1 ended at update 4, with exit code 137; then: again"),
         (50, "a", "exit code 1"),
         (3600, "b", "launched, to continue a"),
         (3660, "b", "checkpoint of update 8"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import typer
 
@@ -55,26 +56,40 @@ def _file(run: Run, rank: int, follow: bool) -> Path:
 
 
 def _pass_on(file: Path, goes_on: Callable[[], bool]) -> None:
-    position = 0
-    while True:
-        # Asked first: what was written before the end must be shown after it.
-        more = goes_on()
-        position = _show_from(file, position)
-        if not more:
-            return
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _show_from(file: Path, position: int) -> int:
+    stream: IO[bytes] | None = None
     try:
-        with file.open("rb") as stream:
-            stream.seek(position)
-            while data := stream.read(_CHUNK):
-                position += len(data)
-                _write(data)
-    except FileNotFoundError:
-        pass  # a rank that has not begun
-    return position
+        while True:
+            # Asked first: what was written before the end must be shown after it.
+            more = goes_on()
+            stream = _show(file, stream)
+            if not more:
+                return
+            time.sleep(_PAUSE_SECONDS)
+    finally:
+        if stream:
+            stream.close()
+
+
+def _show(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
+    """Show what is new; a restart puts the log aside and begins another."""
+    if stream:
+        _drain(stream)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(file.stat(), os.fstat(stream.fileno())):
+                return stream
+            stream.close()
+            stream = None
+    if stream is None:
+        # A rank that has not begun has no log.
+        with contextlib.suppress(FileNotFoundError):
+            stream = file.open("rb")
+            _drain(stream)
+    return stream
+
+
+def _drain(stream: IO[bytes]) -> None:
+    while data := stream.read(_CHUNK):
+        _write(data)
 
 
 def _write(data: bytes) -> None:

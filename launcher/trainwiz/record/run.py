@@ -109,7 +109,14 @@ def seconds(run: Recorded, now: float) -> float | None:
 
 def started(run: Recorded) -> float | None:
     """When it was launched."""
-    return _time(run.command.get("started"))
+    return moment(run.command.get("started"))
+
+
+def moment(text: object) -> float | None:
+    """Seconds since the epoch of a time as records write it."""
+    with contextlib.suppress(ValueError, TypeError):
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    return None
 
 
 def why(run: Recorded) -> Message | None:
@@ -154,9 +161,3 @@ def _stopped(outcome: Mapping[str, Any]) -> Message:
     if outcome.get("exit_code") == 0:
         return say("stopped by {signal}; it saved and ended in order", signal=by)
     return say("stopped by {signal}; exit code {code}", signal=by, code=outcome.get("exit_code"))
-
-
-def _time(text: object) -> float | None:
-    with contextlib.suppress(ValueError, TypeError):
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainwiz.message import Message, say
 from trainwiz.record import metrics
-from trainwiz.record.run import Recorded, State, seconds, started, state, why
+from trainwiz.record.run import Recorded, State, moment, seconds, started, state, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
         first = run.outcome.get("first_update_seconds")
         if isinstance(first, (int, float)):
             found.append(Event(at=began + first, run=run.name, what=say("first numbers of the training")))
+        found += _attempts(run)
         length = seconds(run, now)
         if (ended := why(run)) and length is not None:
             found.append(Event(at=began + length, run=run.name, what=ended))
@@ -73,6 +74,21 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
                 what = say("checkpoint of update {update}", update=update)
                 found.append(Event(at=at, run=owner[-1] if owner else run.name, what=what))
     return sorted(found, key=lambda event: event.at)
+
+
+def _attempts(run: Recorded) -> list[Event]:
+    """The attempts within a launch that were followed by another; the last one's end is that of the run."""
+    entries = run.outcome.get("attempts")
+    found = []
+    for number, entry in enumerate(entries[:-1] if isinstance(entries, list) else (), 1):
+        at = moment(entry.get("ended")) if isinstance(entry, Mapping) else None
+        if at is not None:
+            what = say(
+                "attempt {number} ended at update {update}, with exit code {code}; then: {then}",
+                number=number, update=entry.get("update"), code=entry.get("exit_code"), then=str(entry.get("then")),
+            )  # fmt: skip
+            found.append(Event(at=at, run=run.name, what=what))
+    return found
 
 
 def resumed_at(lineage: Sequence[Recorded]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +52,11 @@ def find(word: str, project: Path = Path()) -> Run:
 
 def read(run: Run) -> Recorded:
     """A run's folder; whatever is torn or missing in it is left out."""
+    return dataclasses.replace(without_metrics(run), records=Metrics(run.metrics).new())
+
+
+def without_metrics(run: Run) -> Recorded:
+    """The same but for its numbers, which may be many."""
     command = _sound(run.read("command"))
     outcome = run.read("outcome")
     return Recorded(
@@ -95,6 +101,17 @@ def logs(run: Run) -> dict[int, Path]:
 def _sound(command: dict[str, Any]) -> dict[str, Any]:
     # A record that somebody edited must not end in a traceback.
     return {key: value for key, value in command.items() if key not in _PARTS or isinstance(value, dict)}
+
+
+def tail(file: Path, size: int) -> str:
+    """The last so many bytes of a log; empty where there is none."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - size))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _is_plain_name(word: str) -> bool:

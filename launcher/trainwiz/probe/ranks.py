@@ -1,0 +1,55 @@
+"""What the ranks of a running launch hold of memory, seen from outside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from trainwiz.probe.gpus import gpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """Bytes. `host` is the rank's own and its helpers' share of what they have in common; `gpu` None without one."""
+
+    host: int
+    gpu: int | None = None
+
+
+def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]:
+    """By rank, for the processes below a launcher; those that ended meanwhile, or are not ours, are left out."""
+    of_rank: dict[int, list[psutil.Process]] = {}
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(launcher).children(recursive=True)
+        for process in below:
+            # A helper of a rank has its environment, too.
+            with contextlib.suppress(psutil.Error, ValueError):
+                if (rank := process.environ().get("RANK")) is not None:
+                    of_rank.setdefault(int(rank), []).append(process)
+    on_gpus = _on_gpus() if with_gpus and of_rank else {}
+    found = {}
+    for number, processes in sorted(of_rank.items()):
+        pids = {process.pid for process in processes}
+        gpu = sum(used for pid, used in on_gpus.items() if pid in pids) if pids & on_gpus.keys() else None
+        found[number] = RankMemory(host=sum(map(_share, processes)), gpu=gpu)
+    return found
+
+
+def _share(process: psutil.Process) -> int:
+    """Its proportional share of pages: workers forked from a rank do not count its memory again."""
+    with contextlib.suppress(psutil.Error, AttributeError):
+        return int(process.memory_full_info().pss)
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _on_gpus() -> dict[int, int]:
+    used: dict[int, int] = {}
+    for gpu in gpus().gpus:
+        for process in gpu.processes:
+            used[process.pid] = used.get(process.pid, 0) + (process.used_bytes or 0)
+    return used

@@ -1,0 +1,36 @@
+"""What the ranks' logs complain about: warnings and errors, each once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_COMPLAINT = re.compile(r"\b(?:\w*warn(?:ing)?|\w*error|exception|overflow|nan)\b", re.IGNORECASE)
+_NO_COMPLAINT = re.compile(r"\b(?:0|no) (?:errors?|warnings?)\b", re.IGNORECASE)
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+_CHANGING = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """A line of a log that complains, and how often lines like it stand there, over the ranks that say so."""
+
+    text: str
+    ranks: tuple[int, ...]
+    times: int = 1
+
+
+def complaints(tails: Mapping[int, str], most: int) -> list[Complaint]:
+    """The last few, the newest last; lines that differ in numbers only (times, addresses, updates) are one."""
+    found: dict[str, Complaint] = {}
+    for rank, tail in sorted(tails.items()):
+        for line in tail.replace("\r", "\n").split("\n"):
+            if not _COMPLAINT.search(line) or _NO_COMPLAINT.search(line):
+                continue
+            text = _CONTROL.sub("", line).strip()
+            kind = _CHANGING.sub("#", text)
+            before = found.pop(kind, None)
+            ranks = tuple(sorted({*(before.ranks if before else ()), rank}))
+            found[kind] = Complaint(text=text, ranks=ranks, times=(before.times if before else 0) + 1)
+    return list(found.values())[-most:] if most > 0 else []

@@ -1,0 +1,127 @@
+"""A run on one screen: how far it is, its loss as a curve, speed, memory, what its logs complain about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainwiz import columns
+from trainwiz.language import t, text
+from trainwiz.record import curve, metrics
+from trainwiz.record.complaints import Complaint
+from trainwiz.record.metrics import Record
+from trainwiz.record.run import State, Summary
+from trainwiz.ui import console
+from trainwiz.ui.live import clock_time
+from trainwiz.ui.runs import state_name
+
+_LEAST_CURVE, _MOST_CURVE = 3, 16
+_WINDOW = 10
+"""Records: the speed is that of now, not of the whole run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What is known of a run at a moment. `memory` holds bytes by rank: of the host, and of its GPU if any."""
+
+    summary: Summary
+    records: Sequence[Record]
+    seconds_left: float | None = None
+    memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    complaints: Sequence[Complaint] = ()
+    live: bool = False
+
+
+def frame(view: View, width: int, height: int) -> list[str]:
+    """The screen's lines, none wider than `width`, not more than `height` of them."""
+    above = [_head(view.summary), *_progress(view.summary, width), *_numbers(view, width)]
+    below = [*_memory(view.memory, width), *_complaints(view.complaints, width)]
+    if view.live:
+        below.append(console.styled(columns.cut(t("q quits; the training goes on"), width), "dim", sys.stdout))
+    room = height - len(above) - len(below) - 4
+    loss = metrics.series(view.records, "loss").points
+    drawn = curve.draw(loss, width, min(room, _MOST_CURVE), braille=braille()) if room >= _LEAST_CURVE else []
+    middle = ["", *drawn, ""] if drawn else [""]
+    lines = [*above, *middle, *below]
+    return lines[:height]
+
+
+def braille() -> bool:
+    """Whether the terminal shows braille: the kernel's own console and other encodings than UTF-8 do not."""
+    return "utf" in (sys.stdout.encoding or "").lower() and os.environ.get("TERM") != "linux"
+
+
+def _head(summary: Summary) -> str:
+    style = {State.RUNNING: "hint", State.DONE: "good", State.STOPPED: "warning", State.UNKNOWN: "dim"}
+    state = console.styled(state_name(summary.state), style.get(summary.state, "error"), sys.stdout)
+    parts = [console.styled(summary.name, "bold", sys.stdout), state]
+    if summary.seconds is not None:
+        parts.append(clock_time(summary.seconds))
+    return "  ".join(parts)
+
+
+def _progress(summary: Summary, width: int) -> list[str]:
+    lines = []
+    if summary.why:
+        lines += columns.wrap(text(summary.why), width)
+    if summary.updates is None:
+        return [*lines, t("no numbers yet")]
+    if not summary.total:
+        return [*lines, t("update {update}", update=summary.updates)]
+    words = t("update {update}/{total}", update=summary.updates, total=summary.total)
+    share = min(1.0, summary.updates / summary.total)
+    room = width - columns.width(words) - 8
+    full, empty = ("█", "░") if braille() else ("#", ".")
+    bar = full * round(share * room) + empty * (room - round(share * room))
+    return [*lines, f"{words}  {bar} {share:>4.0%}"]
+
+
+def _numbers(view: View, width: int) -> list[str]:
+    summary, losses = view.summary, metrics.series(view.records, "loss").values
+    parts = []
+    if losses:
+        parts.append(t("loss {loss:.4f} (lowest {lowest:.4f})", loss=losses[-1], lowest=min(losses)))
+    if summary.eval_loss is not None:
+        parts.append(t("evaluation {loss:.4f}", loss=summary.eval_loss))
+    if (speed := metrics.speed(view.records, _WINDOW)) is not None:
+        parts.append(t("{speed:,.0f} tokens/s", speed=speed))
+    if view.seconds_left is not None:
+        parts.append(t("{time} left", time=clock_time(view.seconds_left)))
+    return _flowing(parts, width, " · ")
+
+
+def _memory(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
+    parts = []
+    for rank, (host, gpu) in memory.items():
+        words = t("rank {rank}: {host}", rank=rank, host=_size(host))
+        parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=_size(gpu)))
+    return [t("memory"), *(f"  {line}" for line in _flowing(parts, width - 2, "   "))] if parts else []
+
+
+def _complaints(complaints: Sequence[Complaint], width: int) -> list[str]:
+    if not complaints:
+        return []
+    lines = [t("warnings in the logs")]
+    for each in complaints:
+        ranks = ",".join(map(str, each.ranks[:4])) + ("…" if len(each.ranks) > 4 else "")
+        times = f" ×{each.times}" if each.times > 1 else ""
+        line = columns.cut(f"  [{ranks}]{times} {each.text}", width)
+        lines.append(console.styled(line, "warning", sys.stdout))
+    return lines
+
+
+def _flowing(parts: Sequence[str], width: int, gap: str) -> list[str]:
+    """The parts in as few lines as they need; none is broken."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and columns.width(lines[-1] + gap + part) <= width:
+            lines[-1] += gap + part
+        else:
+            lines.append(columns.cut(part, width))
+    return lines
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
