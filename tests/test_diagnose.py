@@ -1,60 +1,178 @@
-"""What went wrong, from the words that programs really say."""
+"""What went wrong, from the words that programs really say: `logs/` holds them, `failures.py` makes them."""
+
+import re
+import string
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 
-from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, last_words
+from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, of_log, read, reading
+from trainwiz.diagnose.endings import BY_CODE
+from trainwiz.diagnose.launchers import first_failure
 from trainwiz.outcome import Outcome
 
-# Each as the program prints it.
-SAID = {
-    "gpu_memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has",
-    "port_in_use": "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-    "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-    "missing_package": "ModuleNotFoundError: No module named 'peft'",
-    "world_mismatch": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
-    "micro_batch_per_gpu * gradient_acc_step * world_size 8 != 4 * 2 * 2",
-    "dtype": "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half",
-    "disk_full": "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
-    "host_memory": "RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate "
-    "memory: you tried to allocate 400000000000 bytes. Error code 12 (Cannot allocate memory)",
-    "not_a_number": "FloatingPointError: update 12: the loss is nan",
-    "torn_checkpoint": "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
-    "connection": "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
-    "[10.77.0.2]:50326.",
-}
+LOGS = {file.stem: file.read_text() for file in sorted((Path(__file__).parent / "logs").glob("*.log"))}
+FAILED = [name for name in LOGS if not name.startswith(("good--", "unknown--"))]
+NAMED = {name.partition("--")[0] for name in FAILED}
 
 
-def failed(code: int = 1, text: str = "", rank: int = 0) -> Diagnosis:
-    outcome = Outcome(exit_code=code if code > 0 else 128 - code, codes={rank: code}, first_failed=rank)
+def of(name: str) -> Diagnosis:
+    found = of_log(LOGS[name], log=f"{name}.log")
+    assert found is not None
+    return found
+
+
+def failed(code: int = 1, text: str = "", rank: int = 0, **more: object) -> Diagnosis:
+    outcome = Outcome(exit_code=code if code > 0 else 128 - code, codes={rank: code}, first_failed=rank, **more)  # type: ignore[arg-type]
     found = diagnose(outcome, {rank: text}, log="runs/r/logs/rank-0.log")
     assert found is not None
     return found
 
 
-def test_every_signature_has_an_example() -> None:
-    assert set(SAID) == {s.name for s in SIGNATURES}
-    assert len(SIGNATURES) >= 10
+def groups(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_a_known_failure_is_recognised_in_its_log(name: str) -> None:
-    found = failed(text=f"starting\nTraceback (most recent call last):\n  File x\n{SAID[name]}\n")
-    signature = next(s for s in SIGNATURES if s.name == name)
+# --- the table
+
+
+def test_the_table_is_large_and_every_signature_has_a_log() -> None:
+    names = [signature.name for signature in SIGNATURES]
+    assert len(names) == len(set(names)) >= 40
+    assert set(names) <= NAMED
+    assert set(names) | {signature.name for signature in BY_CODE.values()} >= NAMED
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_failure_is_recognised_in_its_log_and_no_other_signature_comes_first(name: str) -> None:
+    found = of(name)
     assert found.known
-    assert found.cause.template == signature.cause.template
-    assert found.remedy == signature.remedy
-    assert SAID[name] in found.evidence
+    assert found.name == name.partition("--")[0]
+    if found.evidence:
+        assert found.line is not None
+        # The line is what stands at that number, but for the prefix of its rank.
+        assert found.evidence[0][:60] in LOGS[name].split("\n")[found.line - 1]
 
 
-def test_what_the_pattern_caught_is_in_the_cause() -> None:
-    assert (
-        str(failed(text=SAID["missing_package"]).cause) == "the package peft is not installed where the training runs"
-    )
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith("good--")])
+def test_nothing_is_found_in_the_log_of_a_good_end(name: str) -> None:
+    assert of_log(LOGS[name], log=name) is None
 
 
-def test_the_cause_comes_before_what_it_did_to_the_connections() -> None:
-    text = SAID["connection"] + "\n" + SAID["gpu_memory"] + "\n" + SAID["connection"]
-    assert str(failed(text=text).cause) == "the GPU's memory is full"
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
+def test_what_the_sentences_name_is_caught_by_every_pattern(signature: object) -> None:
+    wanted = groups(signature.cause.template) | groups(signature.remedy.template)  # type: ignore[attr-defined]
+    for pattern in signature.patterns:  # type: ignore[attr-defined]
+        assert set(pattern.groupindex) == wanted, pattern.pattern
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if LOGS[name].startswith("# not run")])
+def test_what_was_not_run_here_says_where_its_words_come_from(name: str) -> None:
+    assert re.match(r"# not run here; the words are those of \S", LOGS[name])
+
+
+def test_most_logs_were_really_made() -> None:
+    made = [name for name in FAILED if re.match(r"# ran with Python 3\.\d+", LOGS[name])]
+    assert len({name.partition("--")[0] for name in made}) >= 45
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda_memory", "dtype", "missing_package", "nan_loss", "file_missing", "device_assert"]
+)
+def test_colours_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
+    coloured = "\n".join(f"\x1b[31m{line}\x1b[0m\x00" for line in LOGS[name].splitlines())
+    bar = " 10%|█         | 1/10\r 20%|██        | 2/10"
+    found = of_log(f"{bar}{coloured}\r\n", log="x")
+    assert found is not None
+    assert found.name == name
+    assert "\x1b" not in " ".join((*found.last, *found.evidence))
+
+
+# --- many ranks
+
+
+def prefixed(rank: int, name: str, style: str = "[rank{}]: ") -> list[str]:
+    lines = [line for line in LOGS[name].splitlines() if not line.startswith("#")]
+    return [style.format(rank) + line for line in lines]
+
+
+@pytest.mark.parametrize("style", ["[rank{}]: ", "[default{}]:", "node{0}: [rank{0}]: "])
+def test_the_first_failure_is_found_among_many_ranks_in_any_order(style: str) -> None:
+    for order in permutations([(0, "connection_lost--nccl"), (1, "index_range"), (2, "connection_lost--nccl")]):
+        text = "\n".join(line for rank, name in order for line in prefixed(rank, name, style))
+        found = of_log(text, log="x")
+        assert found is not None
+        assert (found.name, found.rank) == ("index_range", 1)
+        assert found.exception.startswith("IndexError")
+
+
+def test_lines_of_ranks_may_be_shuffled_into_each_other() -> None:
+    one, other = prefixed(0, "connection_lost--nccl"), prefixed(1, "label_range")
+    woven = [line for pair in zip(one, other, strict=False) for line in pair]
+    rest = one[len(other) :] + other[len(one) :]
+    found = of_log("\n".join(woven + rest), log="x")
+    assert found is not None
+    assert (found.name, found.rank) == ("label_range", 1)
+    assert not any("NCCL" in line for line in found.last)
+
+
+def test_labels_of_srun_are_ranks() -> None:
+    lines = [
+        f"{rank}: {line}"
+        for rank, name in ((3, "shape"), (0, "connection_lost--nccl"))
+        for line in LOGS[name].splitlines()
+    ]
+    found = of_log("\n".join(lines), log="x")
+    assert found is not None
+    assert (found.name, found.rank) == ("shape", 3)
+
+
+def test_an_unknown_exception_comes_before_what_it_did_to_the_others() -> None:
+    found = of("unknown--torchrun")
+    assert (found.known, found.name, found.rank) == (False, "unknown", 1)
+    assert found.exception == "ValueError: the second rank is wrong"
+    cut = LOGS["unknown--torchrun"].partition("W1121")[0]
+    without_report = of_log(cut, log="x")
+    assert without_report is not None
+    assert (without_report.known, without_report.rank) == (False, 1)
+
+
+def test_a_warning_long_before_the_end_counts_less_than_the_last_words() -> None:
+    text = "OSError: [Errno 28] No space left on device: skipping a sample\n" + "step\n" * 100 + LOGS["shape"]
+    found = of_log(text, log="x")
+    assert found is not None
+    assert found.name == "shape"
+
+
+# --- what launchers say
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LOGS["unknown--torchrun"], (1, 1)),
+        ("failed (exitcode: -9) local_rank: 3 (pid: 12) of binary: python", (3, -9)),
+        ("subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 42.", (None, 42)),
+        ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", (None, -9)),
+        ("[launch.py:325:sigkill_handler] ['python', 'x.py'] exits with return code = -11", (None, -11)),
+        ("srun: error: node0: task 3: Exited with exit code 7", (3, 7)),
+        ("srun: error: node0: task 1: Killed", (1, -9)),
+        ("train.sh: line 4:  9141 Killed                  python train.py", (None, -9)),
+        ("Segmentation fault (core dumped)", (None, -11)),
+        ("the mosquitoes were Killed by spray", None),
+    ],
+)  # fmt: skip
+def test_what_launchers_and_shells_say_of_the_end(text: str, expected: object) -> None:
+    assert first_failure(text) == expected
+
+
+def test_an_agents_own_traceback_is_not_the_ranks() -> None:
+    last = of("unused_parameters").last
+    assert not any("ChildFailedError" in line or "elastic" in line for line in last)
+
+
+# --- exit codes, signals and what lay around
 
 
 @pytest.mark.parametrize(("code", "word"), [(-9, "killed from outside"), (-11, "native code"), (-7, "/dev/shm")])
@@ -62,14 +180,49 @@ def test_a_signal_without_words_has_a_meaning(code: int, word: str) -> None:
     found = failed(code, "step 1\nstep 2")
     assert found.known
     assert word in str(found.cause)
+    assert failed(128 - code, "step 1").cause == found.cause
+
+
+def test_a_kill_for_memory_is_known_by_the_cgroups_count() -> None:
+    found = failed(-9, "step 1", observed={"oom_kills": 1})
+    assert (found.name, found.passing) == ("cgroup_memory", False)
+    assert "out-of-memory kills during the run: 1" in str(found.observed[0])
+    assert failed(-9, "step 1", observed={"oom_kills": 0}).name == "killed"
+
+
+def test_words_from_long_before_a_kill_are_not_its_cause() -> None:
+    text = "json.decoder.JSONDecodeError: line 3: skipped\n" + "step\n" * 100
+    assert failed(-9, text).name == "killed"
+
+
+def test_a_nearly_full_place_is_evidence() -> None:
+    found = failed(-7, "", observed={"shm_free_bytes": 0, "shm_total_bytes": 64 * 2**20, "disk_free_bytes": 5 * 2**30,
+                                     "disk_total_bytes": 10 * 2**30})  # fmt: skip
+    assert [str(message) for message in found.observed] == ["/dev/shm was nearly full: 0 MiB of 64 MiB free"]
+
+
+def test_ranks_that_were_taken_down_are_told_apart() -> None:
+    outcome = Outcome(exit_code=1, codes={0: -15, 1: 1, 2: 0, 3: -9}, first_failed=1)
+    found = diagnose(outcome, {1: LOGS["shape"]})
+    assert found is not None
+    assert (found.rank, found.followed) == (1, (0, 3))
 
 
 def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
     found = failed(3, "step 1\n\nstep 2\n", rank=2)
-    assert not found.known
+    assert (found.known, found.passing, found.name) == (False, None, "unknown")
     assert "runs/r/logs/rank-0.log" in str(found.remedy)
-    assert found.evidence == ("step 1", "step 2")
+    assert found.last == ("step 1", "step 2")
     assert str(found.how) == "rank 2 failed first, with exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "passing"),
+    [("node_failed", True), ("preempted", True), ("port_in_use", True), ("cuda_memory", False), ("shape", False),
+     ("collective_timeout", None), ("hub_unreachable", None)],
+)  # fmt: skip
+def test_whether_the_same_start_again_would_help(name: str, passing: bool | None) -> None:
+    assert of(name).passing is passing
 
 
 @pytest.mark.parametrize(
@@ -85,24 +238,39 @@ def test_what_ended_as_it_was_asked_to_needs_no_diagnosis(outcome: Outcome) -> N
 
 
 def test_a_failure_during_a_stop_is_diagnosed() -> None:
-    outcome = Outcome(exit_code=1, codes={0: 1}, first_failed=0, signal=15)
-    found = diagnose(outcome, {0: SAID["disk_full"]})
+    found = diagnose(Outcome(exit_code=1, codes={0: 1}, first_failed=0, signal=15), {0: LOGS["disk_full"]})
     assert found is not None
-    assert str(found.cause) == "the disk is full"
+    assert found.name == "disk_full"
 
 
-def test_last_words_are_the_last_traceback() -> None:
-    lines = [
-        "Traceback (most recent call last):",
-        "Old",
-        "noise",
-        "[rank0]: Traceback (most recent call last):",
-        "  New",
-        "",
-    ]
-    assert last_words(lines) == ("[rank0]: Traceback (most recent call last):", "  New")
-    assert last_words([f"line {i}" for i in range(50)])[0] == "line 38"
+# --- the last words
 
 
-def test_a_progress_bar_is_cut_into_lines() -> None:
-    assert failed(5, "\r 1%\r 2%\r 3%").evidence == (" 1%", " 2%", " 3%")
+def test_last_words_are_the_last_traceback_with_what_it_is_chained_to() -> None:
+    text = (
+        "Traceback (most recent call last):\n  File a\nOld: 1\nnoise\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File b\n[rank0]:     ^^^^\n[rank0]: KeyError: 1\n"
+        "[rank0]: During handling of the above exception, another exception occurred:\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File c\n[rank0]: ValueError: 2\n"
+    )
+    lines = [line for line in read(text) if line.rank == 0]
+    assert reading.last_words(lines)[0] == "Traceback (most recent call last):"
+    assert reading.last_words(lines)[1:3] == ("  File b", "KeyError: 1")
+    assert reading.last_words(lines)[-1] == "ValueError: 2"
+    assert reading.exception(lines).text == "ValueError: 2"  # type: ignore[union-attr]
+    assert reading.last_words(read("\n".join(f"line {i}" for i in range(50))))[0] == "line 38"
+
+
+def test_a_traceback_behind_a_progress_bar_is_seen() -> None:
+    lines = read(
+        " 50%|█████ | 4/8[rank3]: Traceback (most recent call last):\n[rank3]:   File x\n[rank3]: KeyError: 'a'"
+    )
+    assert [line.rank for line in lines] == [None, 3, 3, 3]
+    assert reading.exception(lines).text == "KeyError: 'a'"  # type: ignore[union-attr]
+
+
+def test_a_diagnosis_is_plain_values_for_programs() -> None:
+    told = of("deepspeed_batch").to_dict()
+    assert told["name"] == "deepspeed_batch"
+    assert told["cause"] == "DeepSpeed's batch equation does not hold: 8 != 4 * 4 * 1"
+    assert isinstance(told["last_lines"], list)

@@ -42,6 +42,18 @@ def memory_limit(root: Path = Path("/")) -> tuple[int, int] | None:
     return min(found, default=None)
 
 
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Processes of this cgroup that the kernel has killed since memory ran out, None where nobody counts them.
+
+    Only the innermost cgroup: those around it count the kills of others, too.
+    """
+    for folder in _folders(root, "memory"):
+        text = _text(folder / "memory.events") or _text(folder / "memory.oom_control")
+        counted = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+        return _number(counted.get("oom_kill", ""))
+    return None
+
+
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """This process's cgroup and its ancestors for a controller; any of them may hold the limit.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,44 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
     except (ValueError, RecursionError) as error:
         raise UsageError(say("{file}: {problem}", file=source, problem=str(error))) from None
     return values, lines
+
+
+def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str:
+    """A plan's text with values changed where they stand; all else, comments and order, stays.
+
+    A changed value gets the comment in place of its reason; a key that is not there is added to its section.
+    Raises `UsageError` for a file that is written in a way that cannot be changed so.
+    """
+    before = text = _text(Path(path))
+    for key, value in changes.items():
+        text = _edited(text, key, yaml.safe_dump(value).splitlines()[0], comment)
+    if plans.parse(yaml.safe_load(text)) != plans.with_changes(plans.parse(yaml.safe_load(before)), changes):
+        raise UsageError(
+            say("{file} cannot be changed where it stands", file=path),
+            say("write its sections as keys below each other, as trainwiz init does"),
+        )
+    return text
+
+
+def _edited(text: str, key: str, value: str, comment: str) -> str:
+    *sections, name = key.split(".")
+    node: Any = yaml.compose(text, yaml.SafeLoader)
+    for section in sections:
+        held = {k.value: v for k, v in node.value} if node else {}
+        if section not in held:
+            return f"{text.rstrip()}\n\n{section}:\n  {name}: {value}  # {comment}\n"
+        node = held[section]
+    for k, v in node.value if isinstance(node, yaml.MappingNode) else ():
+        if k.value == name:
+            end = text.find("\n", v.end_mark.index)
+            end = len(text) if end < 0 or node.flow_style else end
+            rest = text[v.end_mark.index :] if node.flow_style else text[end:]
+            return f"{text[: v.start_mark.index]}{value}" + ("" if node.flow_style else f"  # {comment}") + rest
+    if not isinstance(node, yaml.MappingNode):
+        return text
+    first = node.value[0][0].start_mark
+    indent = " " * first.column
+    return f"{text[: first.index]}{name}: {value}  # {comment}\n{indent}{text[first.index :]}"
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,213 @@
+"""From how a run ended and what its ranks wrote, to what was probably wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainwiz.diagnose import launchers, reading
+from trainwiz.diagnose.endings import BY_CODE, KILLED_FOR_MEMORY
+from trainwiz.diagnose.known import SIGNATURES
+from trainwiz.diagnose.reading import Line
+from trainwiz.diagnose.recognition import Recognised, recognise
+from trainwiz.diagnose.signature import Signature
+from trainwiz.message import Message, say
+from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
+
+_FROM_OUTSIDE = (-9, -15, -1)
+"""Deaths that no exception announces: only the very last words can have to do with them."""
+_MIB = 2**20
+_NEARLY_FULL = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What was wrong with a run, as far as its outcome and its logs tell.
+
+    `evidence` holds the line that shows the cause, `line` is its number in the log; `last` are the last words of the
+    rank that failed first, `followed` the ranks that were only taken down. `passing`: whether the same start again
+    would help (None: nobody can say). `mending` names the kind of plan change that helps. `known` is False where the
+    table holds no such failure.
+    """
+
+    name: str
+    rank: int | None
+    how: Message
+    cause: Message
+    remedy: Message
+    evidence: tuple[str, ...] = ()
+    line: int | None = None
+    exception: str = ""
+    last: tuple[str, ...] = ()
+    observed: tuple[Message, ...] = ()
+    followed: tuple[int, ...] = ()
+    passing: bool | None = None
+    mending: str = ""
+    known: bool = True
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, in English, as records and `--json` have them."""
+        return {
+            "name": self.name,
+            "known": self.known,
+            "rank": self.rank,
+            "how": str(self.how).strip(),
+            "cause": str(self.cause).strip(),
+            "remedy": str(self.remedy),
+            "evidence": list(self.evidence),
+            "line": self.line,
+            "exception": self.exception,
+            "observed": [str(message) for message in self.observed],
+            "followed_ranks": list(self.followed),
+            "passing": self.passing,
+            "last_lines": list(self.last),
+        }
+
+
+def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log: str = "") -> Diagnosis | None:
+    """What was wrong with a run; None if nothing was, or if somebody had asked for the end.
+
+    `logs` holds what is known of each rank's log; `log` is the name of the first failed rank's, for the remedy.
+    """
+    rank = outcome.first_failed
+    code = outcome.codes.get(rank) if rank is not None else None
+    if outcome.exit_code == 0 or rank is None or code is None:
+        return None
+    if outcome.interrupted and outcome.exit_code == SIGNAL_BASE + (outcome.signal or 0):
+        return None
+    lines = _lines(logs.get(rank, ""))
+    failed_after = tuple(r for r, c in sorted(outcome.codes.items()) if r != rank and c not in (0, None))
+    return _of(
+        lines, rank=rank, code=code, log=log or f"rank-{rank}.log", observed=outcome.observed, followed=failed_after
+    )
+
+
+def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
+    """What was wrong, from a log alone, whoever made it; None where it shows no failure."""
+    lines = _lines(text)
+    whole = "\n".join(line.text for line in lines)
+    failure = launchers.first_failure(whole)
+    rank, code = failure or (None, None)
+    found = (recognise(lines, rank=rank) if rank is not None else None) or recognise(lines)
+    blocks = tuple(reading.tracebacks(lines))
+    if failure is None and not blocks and not (found and _is_a_failure(found)):
+        return None
+    if rank is None:
+        rank = _first(lines, blocks, found)
+    return _of(lines, rank=rank, code=code, log=log)
+
+
+def _of(
+    lines: Sequence[Line],
+    *,
+    rank: int | None,
+    code: int | None,
+    log: str,
+    observed: Mapping[str, int] | None = None,
+    followed: tuple[int, ...] = (),
+) -> Diagnosis:
+    own = [line for line in lines if line.rank == rank] if any(line.rank == rank for line in lines) else list(lines)
+    exception = reading.exception(own)
+    found = recognise(lines, rank=rank)
+    if found is None and exception is None and rank is not None:
+        # It died without a word: what another rank says may be of it, unless it only tells of a lost connection.
+        found = recognise(lines, [s for s in SIGNATURES if not s.aftermath])
+    code = _as_signal(code)
+    chosen, values, shown = _choose(found, code, observed or {})
+    if chosen is None:
+        cause, remedy = _unknown(exception, log)
+    else:
+        cause = say(chosen.cause.template, **{**chosen.cause.values, **values})
+        remedy = say(chosen.remedy.template, **{**chosen.remedy.values, **values})
+    return Diagnosis(
+        name=chosen.name if chosen else "unknown",
+        rank=rank,
+        how=_how(rank, code),
+        cause=cause,
+        remedy=remedy,
+        evidence=(shown.text,) if shown else (),
+        line=shown.number if shown else None,
+        exception=exception.text if exception else "",
+        last=reading.last_words(own),
+        observed=tuple(_observations(observed or {})),
+        followed=followed,
+        passing=chosen.passing if chosen else None,
+        mending=chosen.mending if chosen else "",
+        known=chosen is not None,
+    )
+
+
+def _choose(
+    found: Recognised | None, code: int | None, observed: Mapping[str, int]
+) -> tuple[Signature | None, Mapping[str, str], Line | None]:
+    """The signature, what fills in its words, and the line that shows it."""
+    if observed.get("oom_kills") and (code == -9 or (found and found.signature.name == "loader_killed")):
+        return KILLED_FOR_MEMORY, {}, None
+    by_code = BY_CODE.get(code) if code is not None else None
+    if found and by_code and (found.signature.aftermath or (code in _FROM_OUTSIDE and not found.final)):
+        found = None
+    if found:
+        return found.signature, found.values, found.line
+    return by_code, {}, None
+
+
+def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Recognised | None) -> int | None:
+    """The rank that failed first where no launcher says so: the one with a cause that is not another rank's failure."""
+    if found and not found.signature.aftermath:
+        return found.line.rank
+    ranks = [lines[start].rank for start, _ in blocks]
+    own = [rank for rank in ranks if rank is not None and recognise(lines, rank=rank) is None]
+    return next(iter(own or ranks), found.line.rank if found else None)
+
+
+def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
+    return reading.read(text) if isinstance(text, str) else text
+
+
+def _is_a_failure(found: Recognised) -> bool:
+    return found.final or any(word in found.line.text for word in ("Error", "error", "Killed", "CANCELLED"))
+
+
+def _as_signal(code: int | None) -> int | None:
+    # A shell or a container between us and the rank turns signal n into 128 + n.
+    return SIGNAL_BASE - code if code and SIGNAL_BASE - code in BY_CODE else code
+
+
+def _how(rank: int | None, code: int | None) -> Message:
+    if rank is None:
+        if code is None:
+            return say("the log ends in a failure")
+        if code < 0:
+            return say("ended by {signal}", signal=signal_name(-code))
+        return say("ended with exit code {code}", code=code)
+    if code is None:
+        return say("rank {rank} failed first", rank=rank)
+    if code < 0:
+        return say("rank {rank} failed first, ended by {signal}", rank=rank, signal=signal_name(-code))
+    return say("rank {rank} failed first, with exit code {code}", rank=rank, code=code)
+
+
+def _unknown(exception: Line | None, log: str) -> tuple[Message, Message]:
+    remedy = say(
+        "read {log} from its first error on; PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch "
+        "makes it say more",
+        log=log,
+    )
+    if exception:
+        return say("not a failure that trainwiz knows; the exception says it best"), remedy
+    return say("not a failure that trainwiz knows, and the rank ended without an exception"), remedy
+
+
+def _observations(observed: Mapping[str, int]) -> list[Message]:
+    """What of the surroundings at the end speaks for itself."""
+    found = []
+    if kills := observed.get("oom_kills"):
+        found.append(say("the cgroup counted out-of-memory kills during the run: {n}", n=kills))
+    for place, key in (("/dev/shm", "shm"), ("runs/", "disk")):
+        free, total = observed.get(f"{key}_free_bytes"), observed.get(f"{key}_total_bytes")
+        if free is not None and total and free < _NEARLY_FULL * total:
+            found.append(
+                say("{place} was nearly full: {free} MiB of {total} MiB free",
+                    place=place, free=free // _MIB, total=total // _MIB)
+            )  # fmt: skip
+    return found

@@ -1,0 +1,31 @@
+"""The table of known causes, by subject, in the order of trust: the particular before the general."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.known import (
+    arithmetic,
+    building,
+    collectives,
+    data,
+    deepspeed,
+    devices,
+    files,
+    launching,
+    memory,
+    packages,
+)
+from trainwiz.diagnose.signature import Signature
+
+SIGNATURES: tuple[Signature, ...] = (
+    *memory.SIGNATURES,
+    *devices.SIGNATURES,
+    *deepspeed.SIGNATURES,
+    *building.SIGNATURES,
+    *packages.SIGNATURES,
+    *arithmetic.SIGNATURES,
+    *data.SIGNATURES,
+    *files.SIGNATURES,
+    *launching.SIGNATURES,
+    *collectives.SIGNATURES,
+)
+"""Collectives come last: a lost connection is what the other ranks say of a first failure."""

@@ -1,0 +1,96 @@
+"""The model's own arithmetic: types, shapes, gradients, numbers that are none."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import known
+from trainwiz.message import say
+
+SIGNATURES = (
+    known(
+        "scaler_collapse",
+        r"Current loss scale already at minimum",
+        r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
+        cause=say("in fp16 every gradient overflowed, until the loss scale could not fall any more"),
+        remedy=say("set precision.mixed_precision bf16 (Ampere and newer), or lower optimizer.learning_rate"),
+        mending="bf16",
+    ),
+    known(
+        "nan_loss",
+        r"the loss is (?P<value>-?(?:nan|inf))\b",
+        r"[Ll]oss is (?P<value>NaN|nan|inf)\b",
+        r"Function '\w+' returned (?P<value>nan) values in its \d+th output",
+        r"FloatingPointError: .*?(?P<value>nan|NaN|inf)",
+        r"(?P<value>Non-finite) (?:norm|loss) encountered",
+        cause=say("the loss is no longer a number ({value})"),
+        remedy=say(
+            "lower optimizer.learning_rate, warm up longer, optimizer.gradient_clipping 1.0, bf16 in place of fp16; "
+            "look for empty samples; metrics.jsonl shows whether the gradient norm grew before"
+        ),
+        mending="bf16",
+    ),
+    known(
+        "unscale_fp16",
+        r"Attempting to unscale FP16 gradients",
+        r"No inf checks were recorded for this optimizer",
+        cause=say("the gradient scaler needs weights in fp32, or an optimizer that has seen gradients"),
+        remedy=say("load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast; or use bf16"),
+    ),
+    known(
+        "dtype",
+        r"mat1 and mat2 must have the same dtype",
+        r"expected scalar type \w+ but found \w+",
+        r"expected m1 and m2 to have the same dtype",
+        r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
+        r"FlashAttention only supports? fp16 and bf16",
+        cause=say("two tensors of different precision meet in one operation"),
+        remedy=say("cast in task.py: inputs.to(weight.dtype), or run it under accelerator.autocast()"),
+    ),
+    known(
+        "label_range",
+        r"IndexError: Target (?P<label>-?\d+) is out of bounds",
+        cause=say("label {label} is outside the model's classes"),
+        remedy=say("give the model as many outputs as there are labels, or -100 to those that do not count"),
+    ),
+    known(
+        "index_range",
+        r"IndexError: index out of range in self",
+        cause=say("an id is outside the embedding: a token beyond vocab_size, or a position beyond the longest"),
+        remedy=say("model.resize_token_embeddings(len(tokenizer)); batch.sequence_length not above the model's limit"),
+    ),
+    known(
+        "graph_twice",
+        r"Trying to backward through the graph a second time",
+        cause=say("backward went twice through one graph"),
+        remedy=say("call backward once per forward; detach() what is carried from one micro-batch to the next"),
+    ),
+    known(
+        "inplace",
+        r"modified by an inplace operation",
+        cause=say("a tensor that the backward pass needs was changed in place"),
+        remedy=say("write x = x + 1 for x += 1; torch.autograd.set_detect_anomaly(True) names the line"),
+    ),
+    known(
+        "no_gradient",
+        r"element 0 of tensors does not require grad and does not have a grad_fn",
+        cause=say("the loss depends on no parameter that is trained"),
+        remedy=say(
+            "unfreeze some; with gradient checkpointing and frozen embeddings: model.enable_input_require_grads()"
+        ),
+    ),
+    known(
+        "shape",
+        r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
+        r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
+        r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
+        r"(?P<shapes>stack expects each tensor to be equal size)",
+        cause=say("two shapes do not fit together: {shapes}"),
+        remedy=say("print the shapes where it fails; sequences of different length need padding in collate (task.py)"),
+    ),
+    known(
+        "compile",
+        r"torch\._dynamo\.exc\.(?:BackendCompilerFailed|InternalTorchDynamoError|Unsupported|TorchRuntimeError)",
+        r"torch\._inductor\.exc\.\w+",
+        cause=say("torch.compile could not compile the model"),
+        remedy=say("TORCHDYNAMO_DISABLE=1 trainwiz launch runs without it; TORCH_LOGS=graph_breaks shows where"),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Memory: of the GPU, of the machine, of its container, of /dev/shm."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import known
+from trainwiz.message import say
+
+SIGNATURES = (
+    known(
+        "cuda_memory",
+        r"CUDA out of memory\. Tried to allocate",
+        r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+        r"RuntimeError: CUDA error: out of memory",
+        r"(?:NPU|XPU|HIP|MPS backend) out of memory",
+        cause=say("the GPU's memory is full"),
+        remedy=say(
+            "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays; "
+            "or shard more with strategy.zero_stage 3"
+        ),
+        mending="smaller_micro_batch",
+    ),
+    known(
+        "cgroup_memory",
+        r"Detected \d+ oom[-_]kill event",
+        r"Memory cgroup out of memory: Killed process",
+        r"Out of memory: Killed process \d+ \(",
+        r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
+        r"\bOOMKilled\b",
+        r"[Ee]xceeded (?:job|step) memory limit",
+        cause=say("the container or the job may not use more host memory, so the kernel killed the rank"),
+        remedy=say(
+            "allow more (docker --memory, sbatch --mem, the pod's limits), or use less: data.num_workers 0, a smaller "
+            "micro-batch, no CPU offload (about 18 bytes of host memory per parameter)"
+        ),
+        mending="less_host_memory",
+    ),
+    known(
+        "shm_full",
+        r"It is possible that dataloader's workers are out of shared memory",
+        r"unable to (?:allocate|write to|open|resize) shared memory",
+        r"unable to mmap \d+ bytes from file </torch_",
+        cause=say("/dev/shm is full: the data loader's workers pass batches through it"),
+        remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers 0"),
+        mending="fewer_workers",
+    ),
+    known(
+        "nccl_shm",
+        r"Error while creating shared memory segment /dev/shm/nccl-",
+        r"NCCL WARN .*(?:shm_open|/dev/shm/nccl).*(?:failed|No space)",
+        cause=say("/dev/shm is too small for NCCL"),
+        remedy=say(
+            "enlarge /dev/shm (docker run --shm-size 16g), or go without it: NCCL_SHM_DISABLE=1 trainwiz launch"
+        ),
+    ),
+    known(
+        "loader_killed",
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
+        cause=say("a data loader's worker was killed, mostly since host memory ran out"),
+        remedy=say("set data.num_workers 0 to see the worker's own error; look at `dmesg | grep -i oom`"),
+        passing=None,
+        mending="fewer_workers",
+    ),
+    known(
+        "host_memory",
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+        r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
+        r"OSError: \[Errno 12\] Cannot allocate memory",
+        r"what\(\):  std::bad_alloc",
+        cause=say("the machine has not enough memory left"),
+        remedy=say(
+            "see `free -g` for who takes it; lower batch.per_device_batch_size or data.num_workers; "
+            "CPU offload takes about 18 bytes per parameter"
+        ),
+        mending="less_host_memory",
+    ),
+)

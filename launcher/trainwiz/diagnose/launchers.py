@@ -1,0 +1,44 @@
+"""What torchrun, accelerate and DeepSpeed's launcher say of their workers' ends."""
+
+from __future__ import annotations
+
+import re
+
+# torch.distributed.elastic.multiprocessing.errors: `rank      : 1 (local_rank: 1)`, `exitcode  : 42 (pid: 7)`
+_ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d+) .*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
+)
+_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+_SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
+# deepspeed/launcher/launch.py
+_DEEPSPEED = re.compile(r"exits with return code = (?P<code>-?\d+)")
+# srun: error: node0: task 3: Exited with exit code 1 | Killed | Segmentation fault
+_SRUN = re.compile(
+    r"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:Exited with exit code (?P<code>\d+)|(?P<word>\w+))"
+)
+# A shell's words for its child's death, and faulthandler's.
+_WORDS = re.compile(
+    r"^(?:Fatal Python error: |.*: line \d+: +\d+ )?"
+    r"(?P<word>Killed|Segmentation|Bus error|Aborted|Terminated|Illegal instruction|Floating point exception)"
+    r"(?: fault)?(?: +\(core dumped\).*| +\S*python.*)?$",
+    re.MULTILINE,
+)
+_SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15, "Illegal": -4,
+            "Floating": -8}  # fmt: skip
+
+
+def first_failure(text: str) -> tuple[int | None, int] | None:
+    """Rank (None: not said) and exit code of the first failure, negative for a signal; None where nothing is said."""
+    for pattern in (_ROOT_CAUSE, _FAILED):
+        if match := pattern.search(text):
+            return int(match["rank"]), int(match["code"])
+    if match := _SRUN.search(text):
+        code = int(match["code"]) if match["code"] else _SIGNALS.get(match["word"], 1)
+        return int(match["rank"]), code
+    if match := _DEEPSPEED.search(text):
+        return None, int(match["code"])
+    if match := _SUBPROCESS.search(text):
+        return None, int(match["code"]) if match["code"] else -int(match["signal"])
+    if match := _WORDS.search(text):
+        return None, _SIGNALS[match["word"].split()[0]]
+    return None

@@ -1,0 +1,107 @@
+"""A log as lines: without colours and redrawn bars, each with the rank that wrote it where it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+LAST_LINES = 12
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
+_BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d+)\]:\s?")
+# srun --label: ` 3: `
+_LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
+_TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
+# A traceback that is printed behind a progress bar begins in the middle of a line.
+_BEGINNING = re.compile(r"(?<=[^\s:])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
+_POINTERS = re.compile(r"[\s^~]+")
+_CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+# The end of a traceback: `package.module.SomeError: words`, or a bare `KeyboardInterrupt`.
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?:(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Full|Refused|NotFound\w*)"
+    r"|UsageError|Malformed|Unsupported)(?:: .*|$)"
+)
+_LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a log: its number from 1 in the file, the rank that wrote it, its words."""
+
+    number: int
+    rank: int | None
+    text: str
+
+
+def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
+    """The lines of a log; `first` is the number of its first line."""
+    raw = _ANSI.sub("", text).split("\n")
+    labelled = _is_labelled(raw)
+    lines = []
+    for number, words in enumerate(raw, start=first):
+        # A progress bar redraws its line: each drawing is a line of its own, under the same number.
+        for part in _BEGINNING.sub(r"\r\1", words).split("\r"):
+            cleaned = _CONTROL.sub("", part).rstrip()
+            if not cleaned:
+                continue
+            match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
+            if match:
+                lines.append(Line(number, int(match[1]), cleaned[match.end() :]))
+            else:
+                lines.append(Line(number, None, cleaned))
+    return tuple(line for line in lines if line.text)
+
+
+def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
+    """The end of the last traceback that is not a launcher's own, with what came after it; else the last lines."""
+    blocks = tuple(tracebacks(lines))
+    start, end = blocks[-1] if blocks else (0, len(lines))
+    shown = [line.text for line in lines[start:end]]
+    if blocks and len(shown) < LAST_LINES:
+        shown += [line.text for line in lines[end : end + 3] if not _TRACEBACK.match(line.text)]
+    return tuple([words for words in shown if not _POINTERS.fullmatch(words)][-LAST_LINES:])
+
+
+def exception(lines: Sequence[Line]) -> Line | None:
+    """The line that names the exception the rank ended with."""
+    for start, end in reversed(tuple(tracebacks(lines))):
+        for line in reversed(lines[start:end]):
+            if _EXCEPTION.match(line.text):
+                return line
+    return None
+
+
+def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
+    """First and past-the-last index of each traceback, chained ones as one; those of launchers are left out."""
+    starts = [i for i, line in enumerate(lines) if _TRACEBACK.match(line.text)]
+    begun: int | None = None
+    for n, start in enumerate(starts):
+        limit = starts[n + 1] if n + 1 < len(starts) else len(lines)
+        end = _end(lines, start, limit)
+        begun = start if begun is None else begun
+        if any(_CHAINED.match(line.text) for line in lines[end:limit][:3]):
+            continue
+        if not _LAUNCHERS_OWN.search(lines[end - 1].text):
+            yield begun, end
+        begun = None
+
+
+def _end(lines: Sequence[Line], start: int, limit: int) -> int:
+    """Past the exception that ends the traceback: the first line that is not indented, and what belongs to it."""
+    for i in range(start + 1, limit):
+        if not lines[i].text.startswith((" ", "\t", "|")):
+            end = i + 1
+            # An exception may have several lines; a launcher or a log line begins with a bracket, a date or a level.
+            while end < limit and not re.match(
+                r"[\[=*]|[EWI]\d{4} |\d{4}-|Traceback|During|The above", lines[end].text
+            ):
+                end += 1
+            return end
+    return limit
+
+
+def _is_labelled(raw: Sequence[str]) -> bool:
+    said = [line for line in raw if line.strip()]
+    return len(said) > 1 and sum(bool(_LABELLED.match(line)) for line in said) > 0.9 * len(said)

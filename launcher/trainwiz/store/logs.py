@@ -1,0 +1,107 @@
+"""Reading logs of any size: their head and their tail, in bounded memory, with true line numbers."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trainwiz.diagnose import Line, reading
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+
+HEAD_BYTES, TAIL_BYTES = 1 << 17, 1 << 19
+"""How much of a log is looked at: how it started, and how it ended."""
+_CHUNK = 1 << 20
+_LOOKED_AT = 4096
+_BINARY_SHARE = 0.1
+_TEXT_CONTROLS = frozenset(b"\t\n\r\f\x08\x1b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excerpt:
+    """The beginning and the end of a log; `tail_line` is the number of the tail's first line."""
+
+    head: bytes
+    tail: bytes = b""
+    tail_line: int = 1
+
+    def lines(self) -> tuple[Line, ...]:
+        """Its lines with their numbers in the whole log."""
+        head = reading.read(self.head.decode(errors="replace"))
+        return (*head, *reading.read(self.tail.decode(errors="replace"), first=self.tail_line))
+
+
+def read(name: str | Path) -> Excerpt:
+    """The excerpt of a log; `-` is standard input. Raises `UsageError` for what is no readable text."""
+    try:
+        if str(name) == "-":
+            return _checked(_excerpt(sys.stdin.buffer), name)
+        mode = os.stat(name).st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(say("{path} is a folder, not a log", path=name), say("name a file, or a run's folder"))
+        if not stat.S_ISREG(mode):
+            raise UsageError(say("{path} is no plain file", path=name), say("pipe it in: trainwiz diagnose -"))
+        with open(name, "rb") as stream:
+            return _checked(_excerpt(stream), name)
+    except OSError as error:
+        raise UsageError(say("{file} cannot be read: {problem}", file=name, problem=error.strerror or error)) from None
+
+
+def lines(*files: Path) -> tuple[Line, ...]:
+    """The lines of logs that may be there, one file after the other; nothing is said of those that are not."""
+    found: list[Line] = []
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                found += _excerpt(stream).lines()
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def _excerpt(stream: BinaryIO) -> Excerpt:
+    head = _whole(stream, HEAD_BYTES)
+    # The head ends with a whole line, and the tail begins with one.
+    rest = b""
+    if (cut := head.rfind(b"\n") + 1) and len(head) == HEAD_BYTES:
+        head, rest = head[:cut], head[cut:]
+    line = head.count(b"\n") + 1
+    tail = rest
+    for chunk in _chunks(stream):
+        tail += chunk
+        if (drop := len(tail) - TAIL_BYTES) > 0:
+            drop = tail.find(b"\n", drop) + 1 or drop
+            line += tail.count(b"\n", 0, drop)
+            tail = tail[drop:]
+    return Excerpt(head=head, tail=tail, tail_line=line)
+
+
+def _whole(stream: BinaryIO, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := stream.read(size - len(data))):
+        data += more
+    return data
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK):
+        yield chunk
+
+
+def _checked(excerpt: Excerpt, name: str | Path) -> Excerpt:
+    start = excerpt.head[:_LOOKED_AT]
+    if not start.strip():
+        raise UsageError(say("{path} is empty", path=name), say("name the log of the rank that failed"))
+    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in start)
+    if strange > _BINARY_SHARE * len(start):
+        raise UsageError(
+            say("{path} is no text: {n} of its first {total} bytes are control characters",
+                path=name, n=strange, total=len(start)),
+            say("name the log that the training wrote"),
+        )  # fmt: skip
+    return excerpt

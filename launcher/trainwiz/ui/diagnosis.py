@@ -1,0 +1,89 @@
+"""The crash card: who failed first and how, the last words, the cause with its evidence, the remedy."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from trainwiz import columns
+from trainwiz.language import t, text
+from trainwiz.message import Message
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.diagnose import Diagnosis
+
+_INDENT = "  "
+_EVIDENCE = 200
+"""Characters of a line that is evidence; some messages are a page, and the log has them whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """A plan change that was solved and checked: old and new value by key, why it helps, the line that takes it."""
+
+    changes: Mapping[str, tuple[Any, Any]]
+    why: Message
+    line: str
+
+
+def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: TextIO | None = None) -> None:
+    """Print the card (on stderr). `log` is the name of the log that the evidence's line number counts in."""
+    stream = stream or sys.stderr
+    for line in card(diagnosis, log=log, fix=fix, stream=stream):
+        print(line, file=stream, flush=True)
+
+
+def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> Iterator[str]:
+    """The card's lines, made to fit the terminal behind `stream`."""
+    yield from _wrapped(text(diagnosis.how), "", stream, style="bold")
+    if diagnosis.followed:
+        ranks = ", ".join(str(rank) for rank in diagnosis.followed)
+        yield from _wrapped(t("taken down with it, ranks: {ranks}", ranks=ranks), "", stream, style="dim")
+    for line in diagnosis.last:
+        yield console.styled(_cut(f"{_INDENT}| {line}", stream), "dim", stream)
+    if diagnosis.exception and diagnosis.exception not in diagnosis.last:
+        yield from _wrapped(diagnosis.exception[:_EVIDENCE], t("exception: "), stream)
+    yield from _wrapped(text(diagnosis.cause).strip(), t("cause: "), stream, style="bold")
+    yield from _evidence(diagnosis, log, stream)
+    yield from _wrapped(text(diagnosis.remedy), "→ ", stream, style="good")
+    if fix:
+        yield from _fix(fix, stream)
+
+
+def _evidence(diagnosis: Diagnosis, log: str, stream: TextIO) -> Iterator[str]:
+    for whole in diagnosis.evidence:
+        words = whole if len(whole) <= _EVIDENCE else whole[:_EVIDENCE] + "…"
+        where = t("{log}, line {line}: {words}", log=log, line=diagnosis.line, words=words) if diagnosis.line else words
+        yield from _wrapped(where, t("evidence: "), stream)
+    for message in diagnosis.observed:
+        yield from _wrapped(text(message), t("evidence: "), stream)
+
+
+def _fix(fix: Fix, stream: TextIO) -> Iterator[str]:
+    yield from _wrapped(t("a change of the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
+    for key, (old, new) in fix.changes.items():
+        yield _cut(f"{_INDENT}{key}: {_shown(old)} → {_shown(new)}", stream)
+    yield from _wrapped(t("take it: {line}", line=fix.line), "", stream, style="bold")
+
+
+def _wrapped(words: str, first: str, stream: TextIO, *, style: str | None = None) -> Iterator[str]:
+    for line in console.fitted(words, first=first, rest=" " * columns.width(first), stream=stream):
+        yield console.styled(_cut(line, stream), style, stream) if style else _cut(line, stream)
+
+
+def _cut(line: str, stream: TextIO) -> str:
+    """A line of a log is cut at the terminal's edge, since it stands whole in the log; a pipe gets all of it."""
+    if not stream.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return line if columns.width(line) <= width else columns.cut(line, width - 1) + "…"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,381 @@
+# ruff: noqa: E501  (programs in one string each)
+"""Makes the logs in `tests/logs/`: each is the true output of a small program that fails in one certain way.
+
+    python tests/failures.py [NAME…]      # all of them, or those named; needs root for a few (mounts, other users)
+
+A file is called `<signature>.log`, or `<signature>--<variant>.log`. Logs of failures that need hardware are not made
+here: their first line says where the words come from.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+LOGS = Path(__file__).parent / "logs"
+_KEPT_LINES = 120
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that fails. `ranks` > 0 starts so many under torchrun; `shell` replaces how it is started."""
+
+    program: str
+    ranks: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+    shell: str = '"$PYTHON" fails.py'
+    packages: tuple[str, ...] = ("torch",)
+
+
+GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+ALONE = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29611"}
+# A hub that answers as huggingface.co does for a repository of this kind.
+HUB = """
+import http.server, os, threading
+class Hub(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response({status})
+        self.send_header('X-Error-Code', '{code}')
+        self.send_header('X-Error-Message', '{message}')
+        self.end_headers()
+    do_GET = do_HEAD
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(('127.0.0.1', 0), Hub)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ['HF_ENDPOINT'] = f'http://127.0.0.1:{{server.server_port}}'
+os.environ['HF_HUB_OFFLINE'] = '0'
+from transformers import AutoModelForCausalLM
+AutoModelForCausalLM.from_pretrained('{repo}')
+"""
+TINY_ENGINE = """
+import torch, deepspeed
+model = torch.nn.Linear(4, 4)
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+    'train_micro_batch_size_per_gpu': 1, 'optimizer': {'type': 'Adam', 'params': {'lr': 1e-3, 'torch_adam': True}},
+    'zero_optimization': {'stage': 2}})
+"""
+ONE_RANK = {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29612",
+    "DS_ACCELERATOR": "cpu",
+}  # fmt: skip
+
+FAILURES = {
+    # memory
+    "host_memory": Failure("import torch\ntorch.zeros(10**14)"),
+    "host_memory--numpy": Failure("import numpy\nnumpy.zeros(10**14)", packages=("numpy",)),
+    "host_memory--python": Failure(
+        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))\nx = [0] * 10**9", packages=()
+    ),
+    "loader_killed": Failure(
+        "import os, signal, torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "for batch in torch.utils.data.DataLoader(Data(), num_workers=1): pass"
+    ),
+    "shm_full": Failure(
+        "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): return torch.ones(10**7)\n"
+        "for batch in torch.utils.data.DataLoader(Data(), num_workers=1): pass",
+        shell="unshare -m sh -c 'mount -t tmpfs -o size=4m tmpfs /dev/shm && \"$PYTHON\" fails.py'",
+    ),
+    "segfault": Failure("import faulthandler, ctypes\nfaulthandler.enable()\nctypes.string_at(0)", packages=()),
+    # collectives and launching
+    "port_in_use": Failure(
+        "import os, socket\ns = socket.socket(socket.AF_INET6)\ns.bind(('::', 0))\ns.listen()\n"
+        "os.environ['MASTER_PORT'] = str(s.getsockname()[1])\n" + GROUP,
+        env=ALONE,
+    ),
+    "collective_timeout": Failure(
+        "import datetime, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=3))\n"
+        "if dist.get_rank() == 1: time.sleep(8)\n"
+        "dist.all_reduce(torch.ones(1))",
+        ranks=2,
+    ),
+    "rendezvous_timeout": Failure(
+        "import datetime, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=2))",
+        env=ALONE,
+    ),
+    "connection_lost": Failure(
+        GROUP + "import os\nif rank == 1: os._exit(0)\nfor _ in range(9): dist.all_reduce(torch.ones(1))",
+        shell='MASTER_ADDR=127.0.0.1 MASTER_PORT=29613 WORLD_SIZE=2 RANK=1 "$PYTHON" fails.py & '
+        'MASTER_ADDR=127.0.0.1 MASTER_PORT=29613 WORLD_SIZE=2 RANK=0 "$PYTHON" fails.py; code=$?; wait; exit $code',
+    ),
+    "wrong_interface": Failure(GROUP, env={**ONE_RANK, "GLOO_SOCKET_IFNAME": "eth9"}),
+    "address_unknown": Failure(
+        "import datetime, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=3))",
+        env={**ALONE, "RANK": "1", "MASTER_ADDR": "node0.invalid"},
+    ),
+    "address_unreachable": Failure(
+        "import datetime, torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=3))",
+        env={**ALONE, "RANK": "1", "MASTER_PORT": "29614"},
+    ),
+    "not_launched": Failure("import torch.distributed as dist\ndist.init_process_group('gloo')"),
+    "no_process_group": Failure("import torch.distributed as dist\ndist.barrier()"),
+    "collective_mismatch": Failure(
+        GROUP + "dist.all_reduce(torch.ones(1 + rank))", ranks=2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    ),
+    "models_differ": Failure(
+        GROUP + "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2 + rank, 2))", ranks=2
+    ),
+    "unused_parameters": Failure(
+        GROUP
+        + "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.used, self.unused = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x): return self.used(x)\n"
+        "net = torch.nn.parallel.DistributedDataParallel(Net())\n"
+        "for _ in range(2): net(torch.ones(2, 2)).sum().backward()",
+        ranks=2,
+    ),
+    "ready_twice": Failure(
+        GROUP
+        + "from torch.utils.checkpoint import checkpoint\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a = torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n"
+        "        return checkpoint(self.a, checkpoint(self.a, x, use_reentrant=True), use_reentrant=True)\n"
+        "net = torch.nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)\n"
+        "x = torch.ones(2, 2, requires_grad=True)\n"
+        "net(x).sum().backward()",
+        ranks=2,
+    ),
+    "script_missing": Failure("", shell='"$PYTHON" nowhere.py', packages=()),
+    "arguments": Failure(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args(['--rate', '1'])",
+        packages=(),
+    ),
+    "syntax": Failure("def f(:\n  pass", packages=()),
+    "spawn_without_main": Failure(
+        "import torch.multiprocessing as mp\ndef work(rank): pass\nmp.start_processes(work, nprocs=1)"
+    ),
+    "pickling": Failure(
+        "import torch\n"
+        "def main():\n"
+        "    class Data(torch.utils.data.Dataset):\n"
+        "        def __len__(self): return 2\n"
+        "        def __getitem__(self, i): return i\n"
+        "    loader = torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context='spawn')\n"
+        "    next(iter(loader))\n"
+        "if __name__ == '__main__': main()"
+    ),
+    # the model's arithmetic
+    "dtype": Failure("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2, 2, dtype=torch.float16))"),
+    "shape": Failure("import torch\ntorch.nn.Linear(4, 5)(torch.ones(2, 3))"),
+    "shape--broadcast": Failure("import torch\ntorch.ones(3) + torch.ones(4)"),
+    "index_range": Failure("import torch\ntorch.nn.Embedding(10, 2)(torch.tensor([10]))"),
+    "label_range": Failure("import torch\ntorch.nn.functional.cross_entropy(torch.ones(1, 5), torch.tensor([7]))"),
+    "graph_twice": Failure("import torch\nx = torch.ones(1, requires_grad=True)\ny = x * x\ny.backward()\ny.backward()"),
+    "inplace": Failure(
+        "import torch\nx = torch.ones(1, requires_grad=True)\ny = x.sigmoid()\ny += 1\ny.backward()"
+    ),
+    "no_gradient": Failure("import torch\ntorch.nn.Linear(2, 2).requires_grad_(False)(torch.ones(2)).sum().backward()"),
+    "no_cuda": Failure("import torch\ntorch.ones(1, device='cuda')"),
+    "device_mismatch": Failure("import torch\ntorch.ones(2) + torch.ones(2, device='meta')\n"
+                               "torch.nn.Linear(2, 2)(torch.ones(2, device='meta'))"),
+    "nan_loss": Failure("raise SystemExit('update 12: the loss is nan; the newest checkpoint is from before')", packages=()),
+    "scaler_collapse": Failure(
+        "import torch, deepspeed\ndeepspeed.init_distributed('gloo')\n"
+        "from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler\n"
+        "scaler = DynamicLossScaler(init_scale=4, scale_window=1000, min_scale=1,"
+        " delayed_shift=1, consecutive_hysteresis=False, raise_error_at_min_scale=True, dtype=torch.half)\n"
+        "for _ in range(9): scaler.update_scale(True)",
+        packages=("torch", "deepspeed"), env=ONE_RANK,
+    ),
+    "unscale_fp16": Failure(
+        "import torch\n"
+        "w = torch.ones(1, dtype=torch.float16, requires_grad=True)\n"
+        "o, s = torch.optim.SGD([w], lr=1), torch.amp.GradScaler('cpu')\n"
+        "s.scale((w * 2).sum()).backward()\ns.unscale_(o)"
+    ),
+    "compile": Failure(
+        "import torch\n"
+        "def broken(graph, inputs): raise RuntimeError('no such instruction')\n"
+        "torch.compile(lambda x: x + 1, backend=broken)(torch.ones(1))"
+    ),
+    # packages and building
+    "missing_package": Failure("import peftt", packages=()),
+    "wrong_version": Failure("from transformers import AdamW", packages=("transformers",)),
+    "wrong_version--argument": Failure(
+        "from transformers import TrainingArguments\nTrainingArguments('x', evaluation_strategy='no')",
+        packages=("transformers",),
+    ),
+    "wrong_version--attribute": Failure("import torch\ntorch.cuda.amp.nothing\n"),
+    "unknown_architecture": Failure(
+        "import json, os\nfrom transformers import AutoConfig\nos.makedirs('m')\n"
+        "json.dump({'model_type': 'newmodel'}, open('m/config.json', 'w'))\nAutoConfig.from_pretrained('m')",
+        packages=("transformers",),
+    ),
+    "cuda_home": Failure("import torch.utils.cpp_extension as c\nc._join_cuda_home('bin', 'nvcc')"),
+    "no_compiler": Failure(
+        "import torch.utils.cpp_extension as c\nc.load_inline('x', 'int f() { return 1; }', functions='f')",
+        env={"CXX": "/nowhere/c++", "TORCH_EXTENSIONS_DIR": "ext"},
+    ),
+    "build_failed": Failure(
+        "import torch.utils.cpp_extension as c\nc.load_inline('cpu_adam', 'int f() { return x; }', functions='f')",
+        env={"TORCH_EXTENSIONS_DIR": "ext"},
+    ),
+    "build_failed--headers": Failure(
+        "import torch.utils.cpp_extension as c\n"
+        "c.load_inline('cpu_adam', '#include <Pythonn.h>', functions=[])",
+        env={"TORCH_EXTENSIONS_DIR": "ext"},
+    ),
+    "broken_library": Failure(
+        "import os, subprocess\nopen('a.c', 'w').write('int missing(void); int PyInit_broken(void) { return missing(); }')\n"
+        "subprocess.run(['cc', '-shared', '-fPIC', '-o', 'broken.so', 'a.c'], check=True)\nimport broken",
+        packages=(),
+    ),
+    # DeepSpeed
+    "deepspeed_batch": Failure(
+        "import deepspeed\nfrom deepspeed.runtime.config import DeepSpeedConfig\n"
+        "DeepSpeedConfig({'train_batch_size': 8, 'train_micro_batch_size_per_gpu': 4, 'gradient_accumulation_steps': 4})",
+        env=ONE_RANK, packages=("torch", "deepspeed"),
+    ),
+    "deepspeed_config": Failure(
+        "import deepspeed\nfrom deepspeed.runtime.config import DeepSpeedConfig\n"
+        "DeepSpeedConfig({'train_micro_batch_size_per_gpu': 4, 'zero_optimization': {'stage': 2, 'overlap_com': True}})",
+        env=ONE_RANK, packages=("torch", "deepspeed"),
+    ),
+    "no_sync_zero": Failure(TINY_ENGINE + "with engine.no_sync(): pass", env=ONE_RANK, packages=("torch", "deepspeed")),
+    "cpu_adam": Failure(
+        "import torch, deepspeed\nfrom deepspeed.ops.adam import DeepSpeedCPUAdam\n"
+        "DeepSpeedCPUAdam([torch.nn.Parameter(torch.ones(2))])",
+        env={"CXX": "/nowhere/c++", "TORCH_EXTENSIONS_DIR": "ext", "DS_ACCELERATOR": "cpu"},
+        packages=("torch", "deepspeed"),
+    ),
+    # the hub, data, files
+    "hub_unreachable": Failure(
+        "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('org/model')",
+        env={"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}, packages=("transformers", "huggingface_hub"),
+    ),
+    "hub_unreachable--offline": Failure(
+        "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('org/model')",
+        env={"HF_HUB_OFFLINE": "1"}, packages=("transformers", "huggingface_hub"),
+    ),
+    "hub_gated": Failure(
+        HUB.format(status=403, code="GatedRepo", repo="org/gated",
+                   message="Access to model org/gated is restricted and you are not in the authorized list."),
+        packages=("transformers", "huggingface_hub"),
+    ),
+    "hub_missing": Failure(
+        HUB.format(status=404, code="RepoNotFound", message="Repository not found", repo="org/nothing"),
+        packages=("transformers", "huggingface_hub"),
+    ),
+    "pad_token": Failure(
+        "from tokenizers import Tokenizer, models\nfrom transformers import PreTrainedTokenizerFast\n"
+        "t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({'a': 0}, unk_token='a')))\n"
+        "t(['a', 'a'], padding=True)",
+        packages=("transformers", "tokenizers"),
+    ),
+    "file_missing": Failure("open('corpus/train.jsonl')", packages=()),
+    "malformed_data": Failure(
+        "raise SystemExit('''corpus.jsonl:3: not a JSON object with a \"text\": KeyError('text')''')", packages=()
+    ),
+    "malformed_data--json": Failure("import json\njson.loads('{\"text\": \"a')", packages=()),
+    "malformed_data--encoding": Failure("b'caf\\xe9'.decode('utf-8')", packages=()),
+    "no_data": Failure("import torch\ntorch.utils.data.DataLoader([], shuffle=True)"),
+    "disk_full": Failure("with open('/dev/full', 'w') as f: f.write('x' * 10**6)", packages=()),
+    "disk_full--torch": Failure(
+        "import torch\ntorch.save(torch.ones(10**7), 'disk/model.pt')",
+        shell="mkdir disk && unshare -m sh -c 'mount -t tmpfs -o size=4m tmpfs disk && \"$PYTHON\" fails.py'",
+    ),
+    "open_files": Failure(
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\nf = [open('/dev/null') for _ in range(99)]",
+        packages=(),
+    ),
+    "torn_checkpoint": Failure(
+        "import torch\ntorch.save(torch.ones(10**5), 'x.pt')\nopen('x.pt', 'r+b').truncate(10**5)\ntorch.load('x.pt')"
+    ),
+    "torn_checkpoint--safetensors": Failure(
+        "import torch\nfrom safetensors.torch import save_file, load_file\nsave_file({'a': torch.ones(10**5)}, 'x')\n"
+        "open('x', 'r+b').truncate(10**5)\nload_file('x')",
+        packages=("torch", "safetensors"),
+    ),
+    "other_weights": Failure("import torch\ntorch.nn.Linear(2, 2).load_state_dict(torch.nn.Linear(3, 2).state_dict())"),
+    "shared_tensors": Failure(
+        "import torch\nfrom safetensors.torch import save_file\nt = torch.ones(4)\nsave_file({'a': t, 'b': t}, 'x')",
+        packages=("torch", "safetensors"),
+    ),
+    "unsafe_checkpoint": Failure(
+        "import torch\ntorch.save({'f': torch.nn.Linear(1, 1)}, 'x.pt')\ntorch.load('x.pt', weights_only=True)"
+    ),
+    "permission": Failure("import os\nos.setuid(65534)\nopen('/etc/shadow')", packages=()),
+    "read_only": Failure(
+        "open('disk/x', 'w')",
+        shell="mkdir disk && unshare -m sh -c 'mount -t tmpfs -o ro tmpfs disk && \"$PYTHON\" fails.py'", packages=(),
+    ),
+    "loader_timeout": Failure(
+        "import time, torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): time.sleep(60)\n"
+        "for batch in torch.utils.data.DataLoader(Data(), num_workers=1, timeout=1): pass"
+    ),
+    "interrupted": Failure("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(1)", packages=()),
+    "unknown--torchrun": Failure(GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\n"
+                        "dist.barrier()", ranks=2),
+}  # fmt: skip
+
+
+def produce(failure: Failure) -> str:
+    """Run one and return its log, with a first line that says what it ran on."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "fails.py").write_text(failure.program)
+        kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
+        environ = {
+            **kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
+            **failure.env,
+        }  # fmt: skip
+        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
+        argv = ["bash", "-c", failure.shell]
+        if failure.ranks:
+            argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={failure.ranks}",
+                    "--master_port=29615", "fails.py"]  # fmt: skip
+        done = subprocess.run(
+            argv, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=False
+        )
+        said = _anonymous(done.stdout.decode(errors="replace"), folder)
+    lines = said.splitlines()
+    if len(lines) > _KEPT_LINES:
+        lines = [*lines[:40], "…", *lines[-(_KEPT_LINES - 40) :]]
+    versions = ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in failure.packages)])
+    return "\n".join([f"# ran with {versions}; exit code {done.returncode}", *lines, ""])
+
+
+def _anonymous(said: str, folder: str) -> str:
+    said = (
+        said.replace(str(Path(sys.prefix)), "/venv").replace(folder, "/project").replace(os.uname().nodename, "node0")
+    )
+    said = re.sub(r"\n+$", "", said)
+    return re.sub(r"[^\n]*warn[^\n]*pynvml[^\n]*\n", "", said)
+
+
+def main() -> None:
+    """Make the logs named on the command line, or all."""
+    LOGS.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or FAILURES:
+        try:
+            said = produce(FAILURES[name])
+        except subprocess.TimeoutExpired:
+            print(f"{name}: did not end", file=sys.stderr)
+            continue
+        (LOGS / f"{name}.log").write_text(said)
+        print(f"{name}: {said.splitlines()[-1][:150]}")
+
+
+if __name__ == "__main__":
+    main()
