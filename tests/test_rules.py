@@ -29,8 +29,9 @@ from trainwiz.project import Project
 from trainwiz.store import records
 
 HERE = Path(__file__).parent
-# Those on scripts have their cases in tests/lint.
-RULES = {rule.id: rule for rule in rules.load() if not rule.id.startswith(rules.SCRIPTS)}
+# Those on scripts have their cases in tests/lint, those on configurations in tests/configurations.
+ELSEWHERE = {rule.id for rule in (*rules.of_scripts(), *rules.of_configurations())}
+RULES = {rule.id: rule for rule in rules.load() if rule.id not in ELSEWHERE}
 OUTCOMES = ("fails", "passes", "almost")
 
 BASES: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """Findings, and the registry of the rules that make them.
 
-A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `estimate`,
-`script`); it runs only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
+A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `estimate`, `script`);
+it runs only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
 the manual entry that `trainwiz explain` shows:
 
     @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.message import Message
 
 if TYPE_CHECKING:
+    from trainwiz.config import Accelerate, DeepSpeed, Document
     from trainwiz.estimate import Estimate
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
@@ -77,6 +78,21 @@ class Finding:
     fix: Fix | None = None
     place: Place | None = None
 
+    @property
+    def file(self) -> str | None:
+        """The file that it is about, where it has its place in one."""
+        return self.place.file if self.place else None
+
+    @property
+    def line(self) -> int | None:
+        """The line in that file, from 1."""
+        return self.place.line if self.place else None
+
+    @property
+    def column(self) -> int | None:
+        """The column in that line, from 1."""
+        return self.place.column if self.place else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -87,6 +103,9 @@ class Facts:
     project: Project | None = None
     estimate: Estimate | None = None
     script: Script | None = None
+    document: Document | None = None
+    accelerate: Accelerate | None = None
+    deepspeed: DeepSpeed | None = None
 
 
 RuleFunction = Callable[..., Iterator[Violation]]

@@ -1,21 +1,51 @@
-"""`trainwiz check`: the rules alone, on a project or a plan."""
+"""`trainwiz check`: the rules alone, on projects, plans, and files that trainwiz did not write."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainwiz.language import t
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwiz.findings import Finding
+
+FORMATS = ("text", "json", "sarif", "github")
+
 
 def check(
-    target: str = typer.Argument(".", metavar="[DIR|FILE]", help=t("A project's folder, or a trainwiz.yaml.")),
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH…]",
+            help=t("Projects, plans, files of accelerate or DeepSpeed, or folders with some; default: here."),
+        ),
+    ] = None,
     json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
+    format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     machine: str = typer.Option(
         "", "--machine", metavar="FILE", help=t("Judge for this machine, not for the one here.")
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
+    script: str = typer.Option("", "--script", metavar="SCRIPT.py", help=t("The script that the files are for.")),
+    default: bool = typer.Option(False, "--default", help=t("Check the file that accelerate takes by default.")),
+    engine_version: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine-version",
+            metavar="ENGINE=VERSION",
+            help=t("Judge files for this version, like deepspeed=0.16.5; repeatable."),
+        ),
+    ] = None,
+    fix: bool = typer.Option(False, "--fix", help=t("Mend files of accelerate and DeepSpeed; the diff comes first.")),
+    yes: bool = typer.Option(False, "--yes", "-y", help=t("With --fix: write without asking.")),
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", metavar="ID", help=t("Only this rule, or all that begin with this; repeatable.")),
+    ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
@@ -24,20 +54,66 @@ def check(
     ] = None,
 ) -> int:
     """Exit 1 on a finding of level error."""
-    from trainwiz import findings, rules
-    from trainwiz.cli import facts, rule_ids
-    from trainwiz.store import plans
-    from trainwiz.ui import console
-    from trainwiz.ui import findings as shown
+    from trainwiz import findings
+    from trainwiz.cli import configurations, mending, rule_ids
+    from trainwiz.cli import targets as sorting
 
-    left_out = rule_ids.prefixes(ignore or ())
+    shape = _shape(format, json)
+    only, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
+    sorted_targets = sorting.sort(targets or ([] if default else ["."]), default=default)
+    found = [f for plan in sorted_targets.plans for f in _of_plan(plan, machine, python, only, left_out)]
+    versions = configurations.engine_versions(engine_version or ())
+    files = configurations.load(sorted_targets.files, script=script or None, versions=versions)
+    if fix:
+        after = mending.mended(files, only, left_out)
+        if mending.apply(files, after, confirmed=yes):
+            files = after
+    in_files = files.findings(only, left_out)
+    lines = {path: document.text.splitlines() for path, document in files.documents.items()}
+    _show(found, in_files, shape, lines)
+    return 1 if findings.errors([*found, *in_files]) else 0
+
+
+def _shape(format: str, as_json: bool) -> str:
+    from trainwiz.errors import UsageError
+    from trainwiz.message import say
+
+    shape = format or ("json" if as_json else "text")
+    if shape not in FORMATS or (as_json and shape != "json"):
+        raise UsageError(say("--format is {format}; it may be {choices}", format=shape, choices=", ".join(FORMATS)))
+    return shape
+
+
+def _of_plan(
+    target: str, machine: str, python: str, only: Sequence[str], left_out: Sequence[str]
+) -> tuple[Finding, ...]:
+    from trainwiz import findings, rules
+    from trainwiz.cli import facts
+    from trainwiz.store import plans
+
     path = plans.find(target)
     plan = plans.read(path)
     folder = str(path.parent)
     here = facts.machine(machine_file=machine or None, python=python or None, folder=folder)
-    found = findings.check(facts.gather(plan, folder, here), rules=rules.load(), ignore=left_out)
-    if json:
-        console.data_json(shown.to_dict(found))
+    chosen = [rule for rule in rules.load() if rule.id.startswith(tuple(only) or ("TW",))]
+    return findings.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
+
+
+def _show(of_plans: Sequence[Finding], in_files: Sequence[Finding], shape: str, lines: dict[str, list[str]]) -> None:
+    from trainwiz import rules
+    from trainwiz.ui import annotations, console, source
+    from trainwiz.ui import findings as shown
+
+    everything = [*of_plans, *in_files]
+    if shape == "json":
+        console.data_json(shown.to_dict(everything))
+    elif shape == "sarif":
+        console.data_json(annotations.sarif(everything, rules.load()))
+    elif shape == "github":
+        for line in annotations.github(everything):
+            console.data(line)
+    elif in_files:
+        shown.show_each(of_plans, as_data=True)
+        source.show(in_files, lines)
     else:
-        shown.show(found, as_data=True)
-    return 1 if findings.errors(found) else 0
+        shown.show(of_plans, as_data=True)

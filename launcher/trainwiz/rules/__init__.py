@@ -32,6 +32,7 @@ def load() -> tuple[Rule, ...]:
     )
 
     of_scripts()
+    of_configurations()
     return tuple(sorted(REGISTRY.values(), key=lambda r: r.id))
 
 
@@ -51,3 +52,22 @@ def of_scripts() -> tuple[Rule, ...]:
     )
 
     return tuple(sorted((r for r in REGISTRY.values() if r.id.startswith(SCRIPTS)), key=lambda r: r.id))
+
+
+def of_configurations() -> tuple[Rule, ...]:
+    """The rules on files of accelerate and DeepSpeed, by id."""
+    from trainwiz.rules.foreign import (  # noqa: F401
+        batches,
+        deepspeed_block,
+        deepspeed_file,
+        fsdp,
+        inert,
+        pairs,
+        parallelism,
+        reading,
+        values,
+        world,
+    )
+
+    facts = {"document", "accelerate", "deepspeed"}
+    return tuple(sorted((r for r in REGISTRY.values() if facts & set(r.needs)), key=lambda r: r.id))

@@ -1,0 +1,152 @@
+"""Checking what trainwiz did not write: files of accelerate and DeepSpeed, alone, in pairs, and with their script."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.config import Accelerate, DeepSpeed, Document
+    from trainwiz.findings import Facts, Finding, Rule
+    from trainwiz.script import Script
+
+_TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
+"""The versions that the rules were tried with; taken where none is installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Configurations to judge together, by path; a changed text stands for what lies on the disk."""
+
+    documents: Mapping[str, Document] = field(default_factory=dict)
+    script: Script | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def findings(self, select: Sequence[str], ignore: Sequence[str]) -> list[Finding]:
+        """What the rules say, file by file, from the first line to the last."""
+        from trainwiz import findings, rules
+
+        chosen = [rule for rule in rules.of_configurations() if rule.id.startswith(tuple(select) or ("TW",))]
+        found: dict[tuple[object, ...], Finding] = {}
+        for facts, applicable in self._facts(chosen):
+            for finding in findings.check(facts, rules=applicable, ignore=ignore):
+                found.setdefault((finding.file, finding.line, finding.rule, finding.where), finding)
+        return sorted(found.values(), key=lambda f: (f.file or "", f.line or 0, f.column or 0, f.rule))
+
+    def _facts(self, chosen: Sequence[Rule]) -> Iterable[tuple[Facts, list[Rule]]]:
+        from trainwiz import config
+        from trainwiz.findings import Facts
+
+        partners: dict[str, list[Accelerate]] = {}
+        for path, document in self.documents.items():
+            kind = "unknown" if document.trouble else config.kind_of(document)
+            if document.trouble or kind == "unknown":
+                yield Facts(document=document), _needing(chosen, "document")
+            if kind == "accelerate":
+                accelerate = self._accelerate(path)
+                for partner in filter(None, accelerate.files.values()):
+                    partners.setdefault(partner, []).append(accelerate)
+                alone = [rule for rule in chosen if "deepspeed" not in rule.needs]
+                yield Facts(document=document, accelerate=accelerate, script=self.script), alone
+        for path, document in self.documents.items():
+            if not document.trouble and config.kind_of(document) == "deepspeed":
+                facts = Facts(document=document, deepspeed=self._deepspeed(path), script=self.script)
+                yield facts, _needing(chosen, "deepspeed", "document")
+        yield from self._paired(partners, _needing(chosen, "deepspeed"))
+
+    def _paired(
+        self, partners: Mapping[str, Sequence[Accelerate]], chosen: list[Rule]
+    ) -> Iterable[tuple[Facts, list[Rule]]]:
+        from trainwiz.findings import Facts
+
+        for path, users in partners.items():
+            document = self.documents.get(path)
+            if document is not None and not document.trouble:
+                for accelerate in users:
+                    deepspeed = self._deepspeed(path)
+                    yield Facts(document=document, accelerate=accelerate, deepspeed=deepspeed), chosen
+
+    def _accelerate(self, path: str) -> Accelerate:
+        from trainwiz import config
+        from trainwiz.config.kinds import version_of
+        from trainwiz.store import configurations
+
+        document = self.documents[path]
+        bare = config.Accelerate(document=document, version=version_of(self.version("accelerate")), files={})
+        named = bare.deepspeed_file
+        files = {named: configurations.resolve(named, path)} if named else {}
+        return config.Accelerate(document=document, version=bare.version, files=files)
+
+    def _deepspeed(self, path: str) -> DeepSpeed:
+        from trainwiz import config
+        from trainwiz.config.kinds import version_of
+
+        return config.DeepSpeed(document=self.documents[path], version=version_of(self.version("deepspeed")))
+
+    def version(self, engine: str) -> str:
+        """The engine's version: as told, else as installed here, else the one that the rules were tried with."""
+        return self.versions.get(engine) or _installed(engine)
+
+
+def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str]) -> Files:
+    """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither."""
+    from trainwiz import config
+    from trainwiz.store import configurations, scripts
+
+    documents = {}
+    for path in paths:
+        document = configurations.read(path)
+        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed"):
+            raise UsageError(
+                say("{file} is no configuration of accelerate or DeepSpeed, and no plan", file=path),
+                say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
+            )
+        documents[path] = document
+    read = scripts.read(script) if script else None
+    files = Files(documents=documents, script=read, versions=versions)
+    for path, document in list(documents.items()):
+        if not document.trouble and config.kind_of(document) == "accelerate":
+            for partner in filter(None, files._accelerate(path).files.values()):
+                same = next((p for p in documents if _same(p, partner)), None)
+                if same is None:
+                    documents[partner] = configurations.read(partner)
+    return files
+
+
+def engine_versions(typed: Sequence[str]) -> dict[str, str]:
+    """What --engine-version was given. Raises `UsageError`."""
+    versions = {}
+    for word in typed:
+        engine, _, version = word.partition("=")
+        if engine not in _TRIED or not version[:1].isdigit():
+            raise UsageError(
+                say("--engine-version {word} is not like deepspeed=0.16.5", word=word),
+                say("engines: {names}", names=", ".join(_TRIED)),
+            )
+        versions[engine] = version
+    return versions
+
+
+@functools.cache
+def _installed(engine: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(engine)
+    except metadata.PackageNotFoundError:
+        return _TRIED[engine]
+
+
+def _needing(chosen: Sequence[Rule], *facts: str) -> list[Rule]:
+    return [rule for rule in chosen if set(facts) & set(rule.needs)]
+
+
+def _same(one: str, other: str) -> bool:
+    import os
+
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -1,0 +1,78 @@
+"""What `trainwiz check` was pointed at: which of it is a plan, and which a file of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Plans (files, or folders that hold one) and files of accelerate and DeepSpeed, each named once."""
+
+    plans: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def sort(typed: Sequence[str], *, default: bool) -> Targets:
+    """The targets by kind. Raises `UsageError` for what is not there, and for a folder with nothing in it."""
+    plans: dict[str, None] = {}
+    files: dict[str, None] = {}
+    for path in typed:
+        if _is_plan(path):
+            plans[path] = None
+        elif Path(path).is_file():
+            files[path] = None
+        else:
+            files |= dict.fromkeys(_in_folder(path))
+    if default:
+        files[_default()] = None
+    return Targets(plans=tuple(plans), files=tuple(files))
+
+
+def _is_plan(path: str) -> bool:
+    from trainwiz import config
+    from trainwiz.render import PLAN_FILE
+    from trainwiz.store import configurations
+
+    file = Path(path)
+    if file.is_dir():
+        return (file / PLAN_FILE).is_file()
+    if file.name == PLAN_FILE or not file.is_file():
+        return file.name == PLAN_FILE
+    if file.suffix not in configurations.SUFFIXES:
+        return True
+    document = configurations.read(path)
+    # A YAML file of no known kind is taken for a plan, whose errors name every key and the nearest that a plan has.
+    taken = ("plan", "unknown") if document.syntax == "yaml" else ("plan",)
+    return not document.trouble and config.kind_of(document) in taken
+
+
+def _in_folder(path: str) -> list[str]:
+    from trainwiz.store import configurations, plans
+
+    if not Path(path).exists():
+        plans.find(path)
+    found = [document.path for document in configurations.find(path)]
+    if not found:
+        raise UsageError(
+            say("{folder} holds no trainwiz.yaml, and no configuration of accelerate or DeepSpeed", folder=path),
+            say("go into a project's folder or name it, or make one: trainwiz init {folder}", folder=path),
+        )
+    return found
+
+
+def _default() -> str:
+    from trainwiz.store import configurations
+
+    path = configurations.default_path()
+    if not Path(path).is_file():
+        raise UsageError(
+            say("accelerate has no file of its own here: {path} does not exist", path=path),
+            say("accelerate config would make it; trainwiz init makes a project instead"),
+        )
+    return path

@@ -1,0 +1,117 @@
+"""JSON as Python's `json` reads it, which is how accelerate and DeepSpeed do, with positions.
+
+YAML's parser would read most JSON too, but not its tabs, and it takes `1e-4` for a word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+from trainwiz.config.document import Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.message import Message, say
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_WORD = re.compile(r"[^,\]}\s]+")
+_COMMENT = re.compile(r"//|#|/\*")
+
+
+def read(path: str, text: str) -> Document:
+    """The document in a text; with its `trouble` where there is none."""
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        return _troubled(path, text, _syntax(error, text))
+    except (ValueError, RecursionError) as error:
+        return _troubled(path, text, Trouble(say("{problem}", problem=error)))
+    if not isinstance(values, dict):
+        return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values, in braces")))
+    scanner = _Scanner(text)
+    scanner.value(_skip(text, 0), ())
+    return Document(path=path, text=text, syntax="json", values=values, entries=scanner.entries,
+                    duplicates=tuple(scanner.duplicates))  # fmt: skip
+
+
+def _troubled(path: str, text: str, trouble: Trouble) -> Document:
+    return Document(path=path, text=text, syntax="json", trouble=trouble)
+
+
+@dataclass
+class _Scanner:
+    """Goes through a text that is known to be JSON. Each method returns where what it read ends."""
+
+    text: str
+    entries: dict[KeyPath, Entry] = field(default_factory=dict)
+    duplicates: list[Duplicate] = field(default_factory=list)
+
+    def value(self, at: int, path: KeyPath) -> int:
+        if self.text[at] == "{":
+            return self._object(at, path)
+        if self.text[at] == "[":
+            return self._list(at, path)
+        if self.text[at] == '"':
+            return self._string(at)[1]
+        word = _WORD.match(self.text, at)
+        return word.end() if word else at + 1
+
+    def _string(self, at: int) -> tuple[str, int]:
+        read: tuple[str, int] = scanstring(self.text, at + 1, False)
+        return read
+
+    def _object(self, at: int, path: KeyPath) -> int:
+        seen: dict[str, Span] = {}
+        at = _skip(self.text, at + 1)
+        while self.text[at] != "}":
+            name, end = self._string(at)
+            key = Span(at, end)
+            start = _skip(self.text, _skip(self.text, end) + 1)
+            end = self.value(start, (*path, name))
+            if name in seen:
+                self.duplicates.append(Duplicate((*path, name), seen[name], key))
+            seen[name] = key
+            self.entries[(*path, name)] = Entry(Span(start, end), key, flow=True)
+            at = self._next(end)
+        return at + 1
+
+    def _list(self, at: int, path: KeyPath) -> int:
+        at, i = _skip(self.text, at + 1), 0
+        while self.text[at] != "]":
+            end = self.value(at, (*path, str(i)))
+            self.entries[(*path, str(i))] = Entry(Span(at, end), flow=True)
+            at, i = self._next(end), i + 1
+        return at + 1
+
+    def _next(self, end: int) -> int:
+        at = _skip(self.text, end)
+        return _skip(self.text, at + 1) if self.text[at] == "," else at
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _syntax(error: json.JSONDecodeError, text: str) -> Trouble:
+    if not text.strip():
+        return Trouble(say("the file is empty"), 0)
+    if _COMMENT.match(text, error.pos):
+        return Trouble(
+            say("a comment; JSON has none"), error.pos, say("delete it, or keep it under a key like _comment")
+        )
+    before = text[: error.pos].rstrip()
+    # Python 3.13 points at the comma itself, older ones at what follows it.
+    if text[error.pos : error.pos + 1] in '}],"' and before.endswith(","):
+        if text[error.pos] in "}]":
+            return Trouble(say("a comma before the closing bracket"), len(before) - 1, say("delete the comma"))
+    elif text[error.pos : error.pos + 1] == "," and text[error.pos + 1 :].lstrip()[:1] in ("}", "]"):
+        return Trouble(say("a comma before the closing bracket"), error.pos, say("delete the comma"))
+    return Trouble(say("this is not JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
+
+
+def _kind(value: Any) -> Message:
+    if isinstance(value, list):
+        return say("the file holds a list, not keys with values")
+    return say("the file holds one value, not keys with values")

@@ -1,0 +1,108 @@
+"""Documents with what they mean to the engine that reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainwiz.config import vocabulary
+from trainwiz.config.document import Document
+from trainwiz.findings import Fix, Violation
+from trainwiz.message import Message
+
+Kind = Literal["accelerate", "deepspeed", "plan", "unknown"]
+Version = tuple[int, ...]
+
+
+def version_of(text: str) -> Version:
+    """`0.19.8+cpu` as (0, 19, 8), for comparing."""
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Configuration:
+    """A document for one engine, and the version of that engine."""
+
+    document: Document
+    version: Version
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The value at a dotted path."""
+        return self.document.get(path, default)
+
+    def has(self, path: str) -> bool:
+        """Whether a dotted path stands in the file."""
+        return self.document.has(path)
+
+    def section(self, path: str) -> Mapping[str, Any]:
+        """The mapping at a dotted path, empty where there is none."""
+        value = self.document.get(path)
+        return value if isinstance(value, Mapping) else {}
+
+    def wrong(self, path: str, message: Message, fix: Fix | None = None) -> Violation:
+        """The violation at a dotted path of this file."""
+        return Violation(message, fix, where=path, place=self.document.place(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerate(_Configuration):
+    """accelerate's YAML (or JSON). `files` are those that it names and that exist, as paths from here."""
+
+    files: Mapping[str, str | None]
+    """Each path named by the file, and where it was found; None where it was not."""
+
+    @property
+    def kind(self) -> str:
+        """`distributed_type` as accelerate takes it: an unquoted NO, which YAML reads as false, counts as NO."""
+        value = self.get("distributed_type")
+        return "NO" if value is False else value if isinstance(value, str) else ""
+
+    @property
+    def world(self) -> int | None:
+        """`num_processes`, over all machines; None where it is not a positive number."""
+        return self._count("num_processes", 1 if self.kind == "NO" else None)
+
+    @property
+    def machines(self) -> int:
+        """`num_machines`."""
+        return self._count("num_machines", 1) or 1
+
+    @property
+    def deepspeed_file(self) -> str | None:
+        """The DeepSpeed file that it names; None where it names none, or where nothing would read it."""
+        path = self.get("deepspeed_config.deepspeed_config_file")
+        named = isinstance(path, str) and path not in ("", "none")
+        return path if named and self.kind == "DEEPSPEED" else None
+
+    def _count(self, path: str, default: int | None) -> int | None:
+        value = self.get(path, default)
+        return value if type(value) is int and value > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeed(_Configuration):
+    """DeepSpeed's JSON."""
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage; None where it is not one."""
+        value = self.get("zero_optimization.stage", 0)
+        return value if type(value) is int and 0 <= value <= 3 else None
+
+    def enabled(self, block: str) -> bool:
+        """Whether a block like bf16 is switched on; `auto` counts as not known, so as no."""
+        return self.get(f"{block}.enabled") is True
+
+
+def kind_of(document: Document) -> Kind:
+    """What a document is, by the keys in it."""
+    keys = set(document.values)
+    if {"task", "engine", "strategy", "batch"} & keys and {"machine", "precision", "strategy", "batch"} & keys:
+        return "plan"
+    if document.syntax == "json" and keys & vocabulary.DEEPSPEED_MARKS:
+        return "deepspeed"
+    if keys & vocabulary.ACCELERATE_MARKS:
+        return "accelerate"
+    return "deepspeed" if keys & vocabulary.DEEPSPEED_MARKS else "unknown"

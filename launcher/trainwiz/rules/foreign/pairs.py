@@ -1,0 +1,138 @@
+"""What a script and its DeepSpeed settings both say."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.findings import Fix, Level, Violation, rule
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.script import Script
+
+_ACCUMULATION = "gradient_accumulation_steps"
+_MICRO = "train_micro_batch_size_per_gpu"
+
+
+@rule("TW436", level=Level.WARNING, field="deepspeed_config.gradient_accumulation_steps")
+def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+    """Under DeepSpeed, gradient_accumulation_steps of the accelerate file overrides the script's.
+
+    Without it: the 1 that accelerate's questions write by default trains with a quarter of the batch that
+    `Accelerator(gradient_accumulation_steps=4)` asks for, with a line in the log.
+    Why: the engine accumulates, and the file configures the engine.
+    Instead: the same number in both, or none in the file.
+    Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
+    """
+    path = f"deepspeed_config.{_ACCUMULATION}"
+    here, there = accelerate.get(path), _asked(script, _ACCUMULATION)
+    if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and _differ(here, there):
+        yield accelerate.wrong(
+            path,
+            say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
+                there=there),
+            Fix(message=say("write {number}", number=there), changes={path: there}),
+        )  # fmt: skip
+
+
+@rule("TW437", level=Level.WARNING, field=_ACCUMULATION)
+def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+    """gradient_accumulation_steps of a DeepSpeed file overrides the script's.
+
+    Without it: `Accelerator(gradient_accumulation_steps=4)` with 1 in the file trains with a quarter of the batch,
+    with a line in the log.
+    Why: the engine accumulates, and the file configures the engine.
+    Instead: auto, which takes the script's number.
+    Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
+    """
+    here, there = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
+    if _differ(here, there):
+        yield deepspeed.wrong(
+            _ACCUMULATION,
+            say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
+                there=there),
+            Fix(message=say("write auto"), changes={_ACCUMULATION: "auto"}),
+        )  # fmt: skip
+
+
+@rule("TW439", level=Level.WARNING, field=_MICRO)
+def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+    """train_micro_batch_size_per_gpu is the batch size of the script's DataLoader.
+
+    Without it: the DataLoader's number trains, and DeepSpeed computes with the other, without a word: its batch, its
+    throughput and whatever is scaled by them are wrong.
+    Why: DeepSpeed never sees the loader.
+    Instead: auto, which takes the loader's number.
+    Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
+    """
+    here = deepspeed.get(_MICRO)
+    sizes = {_constant(call.keyword("batch_size")) for call in script.called("torch.utils.data.DataLoader")}
+    if type(here) is not int or not sizes or None in sizes or here in sizes:
+        return
+    yield deepspeed.wrong(
+        _MICRO,
+        say("the file says {here}, the script's DataLoader {there}", here=here,
+            there=", ".join(map(str, sorted(map(int, filter(None, sizes)))))),
+        Fix(message=say("write auto"), changes={_MICRO: "auto"}),
+    )  # fmt: skip
+
+
+@rule("TW356", level=Level.ERROR, field="optimizer")
+def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+    """The optimizer is made by the script or by the DeepSpeed file, not by both.
+
+    Without it: `You cannot specify an optimizer in the config file and in the code at the same time`, at prepare:
+    after the model is built.
+    Why: accelerate hands the script's optimizer to an engine that already has one.
+    Instead: no optimizer in the file, or `accelerate.utils.DummyOptim` in the script.
+    Source: seen with accelerate 1.15.0
+    """
+    names = [(call, script.names.resolved(call.node.func)) for call in script.calls]
+    made = [call for call, name in names if name.startswith("torch.optim.") and name.count(".") == 2]
+    dummies = any(name.endswith("DummyOptim") for _, name in names)
+    if deepspeed.has("optimizer") and made and not dummies and script.called("accelerate.Accelerator"):
+        yield deepspeed.wrong(
+            "optimizer",
+            say("the file makes an optimizer, and so does the script in line {line}", line=made[0].node.lineno),
+            Fix(message=say("delete this block, or use accelerate.utils.DummyOptim in the script"),
+                changes={"optimizer": None}),
+        )  # fmt: skip
+
+
+@rule("TW255", level=Level.ERROR, field="bf16.enabled")
+def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+    """`Accelerator(mixed_precision=…)` and the DeepSpeed file name the same precision.
+
+    Without it: bf16 in the script and fp16 in the file stop with `--mixed_precision arg cannot be set to bf16 when
+    fp16 is set`; bf16 against `"enabled": false` trains in fp32, and no against true in bf16, without a word.
+    Why: the engine computes as its file says.
+    Instead: "enabled": "auto" for both types in the file.
+    Source: seen with accelerate 1.15.0
+    """
+    asked = _asked(script, "mixed_precision")
+    for kind, other in (("bf16", "fp16"), ("fp16", "bf16")):
+        path, here = f"{kind}.enabled", deepspeed.get(f"{kind}.enabled")
+        if (asked in (other, "no") and here is True) or (asked == kind and here is False):
+            yield deepspeed.wrong(
+                path,
+                say("{key} is {here}, and the script asks for mixed_precision {asked}", key=path,
+                    here=str(here).lower(), asked=asked),
+                Fix(message=say("write auto"), changes={path: "auto"}),
+            )  # fmt: skip
+
+
+def _asked(script: Script, argument: str) -> Any:
+    """The constant that the script gives to its one Accelerator; None where it gives none that can be read."""
+    calls = script.called("accelerate.Accelerator")
+    return _constant(calls[0].keyword(argument)) if len(calls) == 1 else None
+
+
+def _constant(node: ast.expr | None) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _differ(here: Any, there: Any) -> bool:
+    return type(here) is int and type(there) is int and here != there

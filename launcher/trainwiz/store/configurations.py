@@ -1,0 +1,80 @@
+"""Files of accelerate and DeepSpeed: found in a folder, read with whatever is wrong with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainwiz import config
+from trainwiz.config import Document, Trouble
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+from trainwiz.store import atomic
+
+SUFFIXES = (".yaml", ".yml", ".json")
+_LARGEST = 1_000_000
+"""Bytes; no configuration is that long, and a data set may be."""
+_PASSED_BY = {"node_modules", "runs", "site-packages", "__pycache__", "wandb", "checkpoints"}
+_DEEPEST = 6
+
+
+def read(path: str) -> Document:
+    """The document in a file, with its trouble where it cannot be understood. Raises `UsageError` for no such file."""
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
+    try:
+        return config.read(path, raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        text = raw.decode("utf-8", errors="replace")
+        trouble = Trouble(
+            say("byte {byte} is no UTF-8", byte=f"0x{raw[error.start]:02x}"),
+            len(raw[: error.start].decode("utf-8", errors="replace")),
+            say("save the file as UTF-8"),
+        )
+        return Document(path=path, text=text, syntax="json" if path.endswith(".json") else "yaml", trouble=trouble)
+
+
+def find(folder: str) -> list[Document]:
+    """The configurations below a folder, by what is in them; hidden folders and those of runs are passed by."""
+    found = []
+    for here, folders, names in os.walk(folder):
+        depth = len(Path(here).relative_to(folder).parts)
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _PASSED_BY and depth < _DEEPEST)
+        for name in sorted(names):
+            path = os.path.join(here, name)
+            if name.endswith(SUFFIXES) and not name.startswith(".") and _may_be_one(path):
+                document = read(path)
+                if config.kind_of(document) in ("accelerate", "deepspeed"):
+                    found.append(document)
+    return found
+
+
+def default_path() -> str:
+    """Where accelerate looks for its file when it is given none."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    folder = os.path.join(home, "accelerate")
+    yaml_file, json_file = (os.path.join(folder, f"default_config.{suffix}") for suffix in ("yaml", "json"))
+    return json_file if os.path.exists(json_file) and not os.path.exists(yaml_file) else yaml_file
+
+
+def resolve(named: str, by: str) -> str | None:
+    """The file that a configuration names, as seen from here, else from beside that configuration."""
+    beside = os.path.join(os.path.dirname(by), named)
+    return next((path for path in (named, beside) if os.path.isfile(path)), None)
+
+
+def write(path: str, text: str) -> None:
+    """Replace a file's text, whole or not at all."""
+    file = Path(path)
+    atomic.write_all(file.parent, {file.name: text})
+
+
+def _may_be_one(path: str) -> bool:
+    try:
+        return os.path.isfile(path) and os.path.getsize(path) <= _LARGEST
+    except OSError:
+        return False

@@ -1,0 +1,122 @@
+"""Gives configurations to the engines themselves: what they stop with, if they stop. JSON in, JSON out.
+
+Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
+that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `fill` (accelerate fills every `auto` it
+can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's).
+"""
+
+import json
+import os
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import torch  # noqa: E402
+from accelerate.commands import launch as launcher  # noqa: E402
+from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin  # noqa: E402
+from accelerate.utils import launch as preparing  # noqa: E402
+from deepspeed.runtime import config as config_module  # noqa: E402
+from deepspeed.runtime import lr_schedules  # noqa: E402
+from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
+
+NO_DEVICE = "There are currently no available devices found"
+"""Where FSDP 1 arrives on a machine without GPUs after it has taken all of its settings."""
+OURS = ("ACCELERATE_", "FSDP_", "PARALLELISM_", "MEGATRON_")
+
+
+def launch(case: dict[str, Any]) -> dict[str, str]:
+    arguments = launcher.launch_command_parser().parse_args(["--config_file", case["accelerate"], "s.py"])
+    arguments, defaults, named = launcher._validate_launch_command(arguments)
+    if arguments.use_deepspeed and not arguments.cpu:
+        fields = list(defaults.deepspeed_config) + (["mixed_precision"] if named else [])
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(fields)
+        environ = preparing.prepare_deepspeed_cmd_env(arguments)[1]
+    elif (arguments.use_fsdp or arguments.use_megatron_lm or arguments.multi_gpu) and not arguments.cpu:
+        environ = preparing.prepare_multi_gpu_env(arguments)
+        # What torchrun does with it first.
+        assert int(arguments.nproc_per_node) > 0, "no process on a machine"
+    else:
+        environ = preparing.prepare_simple_launcher_cmd_env(arguments)[1]
+    return dict(environ)
+
+
+def plugin(case: dict[str, Any]) -> None:
+    os.environ.update({k: v for k, v in launch(case).items() if k.startswith(OURS)})
+    if "ACCELERATE_USE_DEEPSPEED" in os.environ:
+        made = DeepSpeedPlugin()
+        config = {**made.deepspeed_config, "train_batch_size": 1, "train_micro_batch_size_per_gpu": 1}
+        DeepSpeedConfig({k: v for k, v in config.items() if v != "auto"})
+    else:
+        FullyShardedDataParallelPlugin().set_auto_wrap_policy(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+
+
+def deepspeed(case: dict[str, Any]) -> None:
+    config = json.loads(Path(case["deepspeed"]).read_text())
+    # As accelerate hands it over: with a number for every `auto` of the batch.
+    if config.get("train_micro_batch_size_per_gpu") == "auto":
+        config["train_micro_batch_size_per_gpu"] = 1
+    config = {k: v for k, v in config.items() if v != "auto"}
+    for block in ("fp16", "bf16"):
+        config[block] = {k: v for k, v in config.get(block, {}).items() if v != "auto"}
+    world = case.get("world", 1)
+    config_module.dist = types.SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda *_: world)
+    DeepSpeedConfig(config)
+
+
+def fill(case: dict[str, Any]) -> None:
+    from trainwiz.config import vocabulary
+
+    made = DeepSpeedPlugin(hf_ds_config=case["deepspeed"])
+    made.deepspeed_config_process(must_match=False, **dict.fromkeys(vocabulary.FILLED, 1))
+
+
+def precision(case: dict[str, Any]) -> None:
+    made = DeepSpeedPlugin(hf_ds_config=case["deepspeed"])
+    made.set_mixed_precision(case["asked"])
+    for kind in ("fp16", "bf16"):
+        enabled = made.deepspeed_config[kind]["enabled"] is True
+        assert enabled == (case["asked"] == kind), f"{kind}.enabled {enabled} under {case['asked']}"
+
+
+def scheduler(case: dict[str, Any]) -> None:
+    block = json.loads(Path(case["deepspeed"]).read_text())["scheduler"]
+    parameters = {k: 1 if v == "auto" else v for k, v in block.get("params", {}).items()}
+    assert hasattr(lr_schedules, block["type"]), f"DeepSpeed does not recognize LR scheduler {block['type']}"
+    getattr(lr_schedules, block["type"])(torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1), **parameters)
+
+
+def optimizer(case: dict[str, Any]) -> None:
+    block = json.loads(Path(case["deepspeed"]).read_text())["optimizer"]
+    engine = types.SimpleNamespace(
+        optimizer_params=lambda: block["params"], optimizer_name=lambda: "sgd", zero_use_cpu_optimizer=lambda: False
+    )
+    try:
+        DeepSpeedEngine._configure_basic_optimizer(engine, torch.nn.Linear(1, 1).parameters())
+    except AttributeError:
+        return  # past the check that this is about
+
+
+def main() -> None:
+    results = []
+    for case in json.load(sys.stdin):
+        for name in [n for n in os.environ if n.startswith(OURS)]:
+            del os.environ[name]
+        os.chdir(case["folder"])
+        try:
+            globals()[case["how"]](case)
+            results.append("")
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            results.append("" if NO_DEVICE in message else message)
+    sys.stderr.flush()
+    print("\n" + json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Every rule on files of accelerate and DeepSpeed against its cases in tests/configurations, and against the engines.
+
+A case's `engine` says how the real engine is given the same file: in a failing case it must stop with `stops`, in the
+others it must not. One child process asks for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainwiz import config, rules
+from trainwiz.cli.configurations import Files
+from trainwiz.config import vocabulary
+from trainwiz.config.editing import edited
+from trainwiz.findings import Finding, Level
+from trainwiz.rules.proofs import PROVEN
+from trainwiz.script import read as read_script
+
+HERE = Path(__file__).parent
+CHILD = HERE / "engine_children" / "configurations.py"
+RULES = {rule.id: rule for rule in rules.of_configurations()}
+OUTCOMES = ("fails", "passes", "almost")
+KEYS = {*OUTCOMES, "says", "engine", "stops", "files", "beside", "version", "world", "script", "name", "asked"}
+
+
+def each_case() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+    for file in sorted((HERE / "configurations").glob("*.yaml")):
+        for id, cases in yaml.safe_load(file.read_text()).items():
+            for i, case in enumerate(cases):
+                assert case.keys() <= KEYS, f"{id}: a case has no {case.keys() - KEYS}"
+                yield id, next(name for name in OUTCOMES if name in case), i, case
+
+
+CASES = list(each_case())
+
+
+def name_of(case: dict[str, Any], text: str) -> str:
+    return case.get("name") or ("ds.json" if "beside" in case or text.startswith('{"') else "accelerate.yaml")
+
+
+def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, Path]:
+    """The case's files on the disk, as `trainwiz check` takes them up; and the one that it is about."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {name_of(case, case[outcome]): case[outcome], **case.get("files", {})}
+    if "beside" in case:
+        texts["accelerate.yaml"] = case["beside"]
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    documents = {str(folder / name): config.read(str(folder / name), text) for name, text in texts.items()}
+    script = read_script("train.py", case["script"]) if "script" in case else None
+    versions = {"accelerate": "1.15.0", "deepspeed": case.get("version", "0.19.8")}
+    return Files(documents=documents, script=script, versions=versions), folder / name_of(case, case[outcome])
+
+
+@pytest.mark.parametrize(("id", "outcome", "case"), [pytest.param(i, o, c, id=f"{i}-{o}-{n}") for i, o, n, c in CASES])
+def test_case(id: str, outcome: str, case: dict[str, Any], tmp_path: Path) -> None:
+    files, about = files_of(case, outcome, tmp_path)
+    found = files.findings([id], [])
+    if outcome != "fails":
+        assert not found, found[0].message
+        return
+    assert found
+    assert case["says"] in str(found[0].message)
+    assert found[0].file == str(about)
+    assert_readable(found[0], files)
+    assert_mended(id, found[0], files)
+
+
+def assert_readable(finding: Finding, files: Files) -> None:
+    assert finding.place
+    for message in (finding.message, finding.fix.message if finding.fix else finding.message):
+        assert "{" not in str(message).replace("'{", "")
+        assert "None" not in str(message)
+    lines = files.documents[finding.place.file].text.splitlines() or [""]
+    assert 1 <= finding.place.line <= len(lines)
+    assert 1 <= finding.place.column <= len(lines[finding.place.line - 1]) + 1
+
+
+def assert_mended(id: str, finding: Finding, files: Files) -> None:
+    """What a finding would change ends it, and makes no file that cannot be read."""
+    if not finding.fix or not finding.fix.changes or not finding.file:
+        return
+    text = edited(files.documents[finding.file], finding.fix.changes)
+    assert text is not None, f"{finding.fix.changes} cannot be written"
+    again = Files(
+        documents={**files.documents, finding.file: config.read(finding.file, text)},
+        script=files.script, versions=files.versions,
+    )  # fmt: skip
+    assert not again.documents[finding.file].trouble
+    left = [f for f in again.findings([id], []) if f.where == finding.where]
+    assert not left, f"after its own fix: {left[0].message}"
+
+
+@pytest.mark.parametrize("id", sorted(RULES))
+def test_every_rule_has_each_kind_of_case(id: str) -> None:
+    assert {outcome for i, outcome, _, _ in CASES if i == id} == set(OUTCOMES)
+
+
+def test_manuals_have_all_their_parts() -> None:
+    assert len(RULES) > 50
+    for rule in RULES.values():
+        parts = [line.partition(":")[0] for line in rule.manual.splitlines()]
+        assert [p for p in parts if p in ("Without it", "Why", "Instead", "Source")] == [
+            "Without it", "Why", "Instead", "Source",
+        ], rule.id  # fmt: skip
+        assert rule.summary.endswith("."), rule.id
+        assert rule.manual.splitlines()[1] == "", rule.id
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
+    """What the engines said to each case that is given to one; empty where they did not stop."""
+    asked, cases = [], []
+    for id, outcome, i, case in CASES:
+        if "engine" not in case:
+            continue
+        folder = tmp_path_factory.mktemp(f"{id}-{i}")
+        _, about = files_of(case, outcome, folder)
+        kind = "deepspeed" if about.suffix == ".json" else "accelerate"
+        extra = {key: case[key] for key in ("world", "asked") if key in case}
+        asked.append((id, i))
+        cases.append({"how": case["engine"], "folder": str(folder), kind: str(about), **extra})
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
+    done = subprocess.run([sys.executable, str(CHILD)], input=json.dumps(cases), capture_output=True, text=True,
+                          timeout=180, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(asked, results, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("id", "outcome", "number", "case"),
+    [pytest.param(i, o, n, c, id=f"{i}-{o}-{n}") for i, o, n, c in CASES if "engine" in c],
+)
+def test_engine(answers: dict[tuple[str, int], str], id: str, outcome: str, number: int, case: dict[str, Any]) -> None:
+    said = answers[id, number]
+    if outcome == "fails":
+        assert said
+        assert case["stops"] in said
+    else:
+        assert not said
+
+
+def test_what_is_called_proven_is_proven() -> None:
+    shown = {id for id, outcome, _, case in CASES if outcome == "fails" and "stops" in case}
+    errors = {id for id in RULES if RULES[id].level is Level.ERROR}
+    assert {id for id in PROVEN if id in RULES} == shown & errors
+
+
+def test_the_vocabulary_is_that_of_the_engines() -> None:
+    program = """
+import json, os
+os.environ["DS_ACCELERATOR"] = "cpu"
+from accelerate.commands.config.config_args import ClusterConfig, SageMakerConfig
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import DistributedType
+from deepspeed.runtime import config, precision_config
+from deepspeed.runtime.zero import config as zero, offload_config
+def names(kind):
+    fields = kind.model_fields
+    return sorted(set(fields) | {f.alias for f in fields.values() if f.alias})
+print()
+print(json.dumps({
+    "cluster": sorted(ClusterConfig.__dataclass_fields__), "sagemaker": sorted(SageMakerConfig.__dataclass_fields__),
+    "arguments": sorted(a.dest for a in launch_command_parser()._actions),
+    "types": [t.value for t in DistributedType],
+    "zero": names(zero.DeepSpeedZeroConfig), "param": names(offload_config.DeepSpeedZeroOffloadParamConfig),
+    "optimizer": names(offload_config.DeepSpeedZeroOffloadOptimizerConfig),
+    "fp16": names(precision_config.DeepSpeedFP16Config), "bf16": names(precision_config.DeepSpeedBF16Config),
+    "removed": sorted(config._REMOVED_TOP_LEVEL_CONFIG_KEYS), "gone": sorted(config._REMOVED_ZERO_CONFIG_KEYS),
+}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    engines = {key: set(value) for key, value in json.loads(done.stdout.splitlines()[-1]).items()}
+    assert engines["cluster"] == vocabulary.CLUSTER
+    assert engines["sagemaker"] == vocabulary.SAGEMAKER
+    assert engines["types"] == set(vocabulary.DISTRIBUTED)
+    assert engines["zero"] == vocabulary.ZERO
+    assert engines["param"] == vocabulary.STRICT["zero_optimization.offload_param"]
+    assert engines["optimizer"] == vocabulary.STRICT["zero_optimization.offload_optimizer"]
+    assert engines["fp16"] == vocabulary.STRICT["fp16"]
+    assert engines["bf16"] == vocabulary.STRICT["bf16"]
+    assert engines["removed"] == vocabulary.REMOVED
+    assert engines["gone"] == vocabulary.ZERO_UNTIL_0_18
+    in_blocks = {key for _, keys in vocabulary.BLOCKS.values() for key in keys}
+    megatron = {argument for argument in engines["arguments"] if argument.startswith("megatron_lm_")}
+    # The one key that reaches accelerate's launcher without being an argument, and one that no file may hold.
+    assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | megatron | {"help"} == engines["arguments"] | {
+        "fsdp_ignored_modules"
+    }
