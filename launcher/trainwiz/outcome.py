@@ -9,6 +9,8 @@ from typing import Any
 SIGNAL_BASE = 128
 """A shell's exit code for a death by signal n is 128 + n (POSIX, "Exit Status for Commands")."""
 
+HANG_CODE = 124
+"""The exit code of a run that was stopped because it hung, as timeout(1) has it for a program that took too long."""
 PREEMPTING = (10, 15)
 """SIGUSR1 and SIGTERM: what schedulers send to a job that is to give way."""
 
@@ -20,7 +22,10 @@ class Outcome:
     `codes` holds each rank's own exit code, negative for a death by signal, None for one that did not end.
     `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
     `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed;
-    `saving_seconds` is how long the last rank took to end after that signal.
+    `saving_seconds` is how long the last rank took to end after that signal; `hung` means stopped for standing still,
+    and `stalls` holds every silence that was too long, with where the ranks were;
+    `observed` is what the surroundings showed at the end: `oom_kills` of the cgroup during the run, `shm_free_bytes`,
+    `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`, each where it is known.
     """
 
     exit_code: int
@@ -30,6 +35,9 @@ class Outcome:
     signal: int | None = None
     killed: tuple[int, ...] = ()
     saving_seconds: float | None = None
+    hung: bool = False
+    stalls: tuple[Mapping[str, object], ...] = ()
+    observed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def interrupted(self) -> bool:
@@ -50,6 +58,9 @@ class Outcome:
             "interrupted": self.interrupted,
             "preempted": self.preempted,
             "signal": self.signal,
+            "hung": self.hung,
+            "stalls": list(self.stalls),
+            "observed": dict(self.observed),
             "killed_ranks": list(self.killed),
             "saving_seconds": None if self.saving_seconds is None else round(self.saving_seconds, 3),
             "ranks": {str(rank): code for rank, code in sorted(self.codes.items())},

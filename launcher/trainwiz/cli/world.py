@@ -210,6 +210,8 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         max_restarts=world.options.max_restarts,
         restarts_per_hour=world.options.restarts_per_hour,
         auto_batch=world.options.auto_batch,
+        hang_limit=world.options.hang_limit,
+        stop_on_hang=world.options.on_hang == "stop",
     )
 
 

@@ -8,6 +8,7 @@ A rank writes straight into its log file, so that no line can be lost and no ran
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import queue
 import signal
@@ -24,7 +25,9 @@ from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
+from trainwiz.process.stacks import Stacks
 from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
+from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 
 LEFTOVER_SECONDS = 5.0
 """After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
@@ -69,31 +72,49 @@ def run(
     audience: Audience,
     grace: float = GRACE_SECONDS,
     show: Files | None = None,
+    inbox: Inbox | None = None,
+    watching: Watching | None = None,
     spawn: Spawn | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Run the processes to their end. Must be called from the main thread, which it needs for the signals.
 
-    `show` names the files to follow for the audience (default: the first process's log).
+    `show` names the files to follow for the audience (default: the first process's log). `inbox` is that of
+    `listening`, where one run is made of several calls.
 
     Raises `TrainwizError` if one cannot be started; those that were are ended.
     """
-    mark, events = new_mark(), _Events()
+    mark = new_mark()
     supervisor = Supervisor([p.rank for p in processes], grace=grace)
-    with _signals(events), _guarded(mark):
+    with contextlib.nullcontext(inbox) if inbox else listening() as events, _guarded(mark):
         started = clock()
-        running = _spawn_all(processes, mark, spawn or _spawn)
+        running = _spawn_all(_answering(processes, watching), mark, spawn or _spawn)
         for rank, process in running.items():
             threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
         follower = Follower(show or (lambda: [processes[0].log]), audience.output, audience.tick)
         agents = {p.rank for p in processes if p.agent}
+        real = dict.fromkeys(watching.ranks) if watching and agents else {}
+        watch = Watch(watching, lambda: {**(real or supervisor.codes)}, events.put) if watching else None
         try:
             _consume(events, supervisor, clock, lambda action: _act(action, running, agents, audience))
             outcome = supervisor.outcome(clock() - started)
             _sweep(mark, audience, LEFTOVER_SECONDS if outcome.exit_code == 0 else 0.0)
         finally:
+            if watch:
+                watch.close()
             follower.close()
     return outcome
+
+
+def _answering(processes: Sequence[Process], watching: Watching | None) -> Sequence[Process]:
+    if watching is None:
+        return processes
+    stacks = Stacks(watching.stacks)
+    inherited = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    return [
+        dataclasses.replace(p, environ=stacks.environ({**inherited, **p.environ}, None if p.agent else p.rank))
+        for p in processes
+    ]
 
 
 @dataclass(frozen=True)
@@ -103,13 +124,20 @@ class _Stopped:
     at: float
 
 
-_Events = queue.SimpleQueue[_Stopped | int]
-"""A rank's end, or the number of a signal that came in."""
+Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | int]
+"""What happens meanwhile: a rank's end, what the watch finds, or the number of a signal that came in."""
 
 
-def _consume(
-    events: _Events, supervisor: Supervisor, clock: Callable[[], float], act: Callable[[Action], None]
-) -> None:
+def pause(inbox: Inbox, seconds: float) -> int | None:
+    """Wait; the number of the signal that cut it short, None if none did."""
+    try:
+        event = inbox.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    return event if isinstance(event, int) else None
+
+
+def _consume(events: Inbox, supervisor: Supervisor, clock: Callable[[], float], act: Callable[[Action], None]) -> None:
     while not supervisor.finished:
         timeout = None if supervisor.deadline is None else max(0.0, supervisor.deadline - clock())
         try:
@@ -119,6 +147,10 @@ def _consume(
         else:
             if isinstance(event, _Stopped):
                 actions = supervisor.stopped(event.rank, event.code, event.at)
+            elif isinstance(event, Stall):
+                actions = supervisor.stalled(event, clock())
+            elif isinstance(event, Resumed):
+                actions = supervisor.resumed(event.silence, event.suspects)
             else:
                 actions = supervisor.asked(event, clock())
         for action in actions:
@@ -150,7 +182,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _wait(rank: int, process: Running, events: _Events, clock: Callable[[], float]) -> None:
+def _wait(rank: int, process: Running, events: Inbox, clock: Callable[[], float]) -> None:
     code = process.wait()
     events.put(_Stopped(rank, code, clock()))
 
@@ -212,14 +244,16 @@ def _guarded(mark: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals(events: _Events) -> Iterator[None]:
+def listening() -> Iterator[Inbox]:
+    """Catch the signals that ask for the end; they wait in the inbox for whoever reads it."""
+    inbox = Inbox()
     previous = {}
     for signum in _STOPPING:
         # nohup starts us with SIGHUP ignored, and means it.
         if signal.getsignal(signum) is not signal.SIG_IGN:
-            previous[signum] = signal.signal(signum, lambda number, _frame: events.put(number))
+            previous[signum] = signal.signal(signum, lambda number, _frame: inbox.put(number))
     try:
-        yield
+        yield inbox
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)

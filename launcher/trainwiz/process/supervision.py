@@ -10,11 +10,13 @@ replays any history without a process or a second of waiting.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from trainwiz.hangs import Verdict
 from trainwiz.message import Message, say
-from trainwiz.outcome import SIGNAL_BASE, Outcome, shell_code, signal_name
+from trainwiz.outcome import HANG_CODE, SIGNAL_BASE, Outcome, shell_code, signal_name
 
 GRACE_SECONDS = 30.0
 """After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
@@ -35,6 +37,19 @@ class Send:
 Action = Send | Message
 
 
+class Stall(Protocol):
+    """What the watch tells of a silence; `process.watch.Stall` is one."""
+
+    @property
+    def silence(self) -> float: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def verdict(self) -> Verdict: ...
+    @property
+    def stop(self) -> bool: ...
+
+
 class Supervisor:
     """The state of one world. Times are seconds of one monotonic clock."""
 
@@ -46,6 +61,8 @@ class Supervisor:
         self.first_failed: int | None = None
         self.asked_by: int | None = None
         self.killed: tuple[int, ...] = ()
+        self.hung = False
+        self._stalls: list[Mapping[str, object]] = []
         self._failed_before_asked = False
         self._given_up = False
         self._asked_at: float | None = None
@@ -66,7 +83,7 @@ class Supervisor:
         """A rank ended."""
         self.codes[rank] = code
         self._ended_at = now
-        if code == 0 or self.first_failed is not None or self.killed:
+        if code == 0 or self.first_failed is not None or self.killed or self.hung:
             return []
         self.first_failed = rank
         if self.asked_by is not None:
@@ -87,7 +104,7 @@ class Supervisor:
 
     def asked(self, signum: int, now: float) -> list[Action]:
         """Somebody wants the end: once lets the ranks save, a Ctrl-C after that ends them now."""
-        if self.asked_by is not None or self._failed_before_asked:
+        if self.asked_by is not None or self._failed_before_asked or self.hung:
             # A shell that closes or a scheduler may signal twice; only a person's second Ctrl-C means "now".
             if signum != signal.SIGINT or self.killed:
                 return []
@@ -105,6 +122,38 @@ class Supervisor:
             ),
             Send(signal.SIGTERM, self.alive),
         ]
+
+    def stalled(self, stall: Stall, now: float) -> list[Action]:
+        """The watch found that nothing comes any more."""
+        if self.deadline is not None:
+            return []
+        where = [str(sentence) for sentence in stall.verdict.sentences]
+        self._stalls.append({"seconds": round(stall.silence, 1), "suspects": stall.verdict.suspects, "where": where})
+        if not stall.stop:
+            told: list[Action] = [
+                say(
+                    "no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:",
+                    seconds=stall.silence,
+                    limit=stall.limit,
+                ),
+            ]
+            return [*told, *stall.verdict.sentences]
+        self.hung = True
+        self.deadline = now + self._teardown
+        return [
+            say("nothing moved for {seconds:.0f} s: ending the run with exit code {code}", seconds=stall.silence,
+                code=HANG_CODE),
+            Send(signal.SIGTERM, self.alive),
+        ]  # fmt: skip
+
+    def resumed(self, silence: float, suspects: Sequence[int]) -> list[Action]:
+        """Progress again, after a stall was told."""
+        if not suspects:
+            return [say("progress again, after {seconds:.0f} s", seconds=silence)]
+        return [
+            say("progress again, after {seconds:.0f} s: the ranks had waited for rank {ranks}, a straggler",
+                seconds=silence, ranks=_listed(suspects))
+        ]  # fmt: skip
 
     def due(self, now: float) -> list[Action]:
         """What the clock demands."""
@@ -136,6 +185,8 @@ class Supervisor:
             signal=self.asked_by,
             killed=self.killed,
             saving_seconds=max(0.0, self._ended_at - self._asked_at) if self._asked_at is not None else None,
+            hung=self.hung,
+            stalls=tuple(self._stalls),
         )
 
     def _kill(self, now: float) -> list[Action]:
@@ -146,6 +197,8 @@ class Supervisor:
     def _exit_code(self) -> int:
         if self._failed_before_asked and self.first_failed is not None:
             return shell_code(self.codes[self.first_failed] or 0)
+        if self.hung:
+            return HANG_CODE
         if self.asked_by is None:
             return 0 if not self.alive else SIGNAL_BASE + signal.SIGKILL
         own = [c for c in self.codes.values() if c not in (0, None, -signal.SIGTERM, -signal.SIGKILL)]

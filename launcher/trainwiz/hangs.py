@@ -1,0 +1,188 @@
+"""Where every rank of a run stands: from their Python stacks to a sentence that names the one that is elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from trainwiz.message import Message, say
+
+# faulthandler: `File "/x/train.py", line 12 in load_batch`, under `Current thread 0x… (most recent call first):`
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<")
+_WAITING_FILES = re.compile(
+    r"(?:^|/)torch/distributed/|/torch/autograd/graph\.py|/torch/cuda/__init__\.py|/deepspeed/comm/|/accelerate/utils/operations\.py"
+)
+"""Where a rank waits for the others: collectives, a backward that reduces gradients, reading the device."""
+_WRAPPERS = {
+    "wrapper",
+    "decorate_context",
+    "_fn",
+    "wrapped_fn",
+    "log_wrapper",
+    "inner",
+    "_call_impl",
+    "_wrapped_call_impl",
+}
+BUSY_SHARE = 0.1
+"""Of a core: a rank that used less between two looks was asleep."""
+
+
+class State(Enum):
+    """What the kernel says of a rank's process."""
+
+    ASLEEP = "asleep"
+    BUSY = "busy"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank as it was seen: its main thread's calls, innermost first (empty: unknown), and its process's state."""
+
+    rank: int
+    state: State = State.ASLEEP
+    stack: tuple[Frame, ...] = ()
+    code: int | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for the other ranks."""
+        return any(_WAITING_FILES.search(frame.file) for frame in self.stack[:12])
+
+    @property
+    def place(self) -> Frame | None:
+        """The call that says most: the collective it waits in, else the innermost of the user's own code."""
+        if self.waiting:
+            inside = [f for f in self.stack if _WAITING_FILES.search(f.file) and f.function not in _WRAPPERS]
+            return inside[0] if inside else self.stack[0]
+        return self.own or (self.stack[0] if self.stack else None)
+
+    @property
+    def own(self) -> Frame | None:
+        """The innermost call that is no library's."""
+        theirs = (f for f in self.stack if not _LIBRARY.search(f.file) and not _WAITING_FILES.search(f.file))
+        return next(theirs, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a look says: the ranks that the others wait for, and the sentences. `still`: nothing moved between two."""
+
+    suspects: tuple[int, ...]
+    sentences: tuple[Message, ...]
+    still: bool
+
+
+def parse(dump: str) -> tuple[Frame, ...]:
+    """The main thread's calls, innermost first, from one dump of faulthandler. It lists the oldest thread last."""
+    frames: list[Frame] = []
+    for line in dump.splitlines():
+        if _THREAD.match(line):
+            frames = []
+        elif match := _FRAME.match(line):
+            frames.append(Frame(match["file"], int(match["line"]) if match["line"].isdigit() else 0, match["function"]))
+    return tuple(frames)
+
+
+def compare(before: Sequence[Rank], after: Sequence[Rank]) -> Verdict:
+    """Who is where the others are not, from two looks at all ranks."""
+    suspects = _suspects(after)
+    earlier = {rank.rank: rank for rank in before}
+    still = all(_still(earlier.get(rank.rank), rank) for rank in after)
+    sentences = [_where(rank) for rank in after]
+    return Verdict(
+        suspects=tuple(rank.rank for rank in suspects),
+        sentences=(*sentences, _conclusion(after, suspects)),
+        still=still,
+    )
+
+
+def _suspects(ranks: Sequence[Rank]) -> list[Rank]:
+    for chosen in (
+        [r for r in ranks if r.state is State.ENDED],
+        [r for r in ranks if r.state is State.STOPPED],
+        [r for r in ranks if not r.waiting and r.state is not State.ENDED],
+    ):
+        if chosen and len(chosen) < len(ranks):
+            return chosen
+    return _minority(ranks)
+
+
+def _minority(ranks: Sequence[Rank]) -> list[Rank]:
+    """All wait, or none does: those in another call than most."""
+    groups: dict[object, list[Rank]] = {}
+    for rank in ranks:
+        own = rank.own
+        place = rank.place
+        groups.setdefault((place and place.function, own and (own.file, own.line)), []).append(rank)
+    if len(groups) < 2:
+        return []
+    largest = max(groups.values(), key=len)
+    others = [rank for group in groups.values() if group is not largest for rank in group]
+    # Two against two, or one against one: nobody can say which of them is wrong.
+    return others if len(largest) > len(others) else list(ranks)
+
+
+def _still(before: Rank | None, after: Rank) -> bool:
+    if after.state in (State.ENDED, State.STOPPED):
+        return True
+    if before is None or before.stack != after.stack or not after.stack:
+        return False
+    return after.waiting or after.state is State.ASLEEP
+
+
+def _where(rank: Rank) -> Message:
+    if rank.state is State.ENDED:
+        return say("rank {rank} has ended (exit code {code})", rank=rank.rank, code=rank.code)
+    place, own = rank.place, rank.own
+    stopped = rank.state is State.STOPPED
+    if place is None:
+        if stopped:
+            return say("rank {rank} is stopped (SIGSTOP); `kill -CONT` lets it go on", rank=rank.rank)
+        return say("rank {rank} gave no Python stack: it is in native code, or starts", rank=rank.rank)
+    values = {"rank": rank.rank, "function": place.function, "where": _spot(own or place)}
+    if stopped:
+        return say("rank {rank} is stopped (SIGSTOP) in {function}, {where}", **values)
+    if rank.waiting:
+        return say("rank {rank} waits in {function}, called at {where}", **values)
+    if rank.state is State.BUSY:
+        return say("rank {rank} is at work in {function}, {where}", **values)
+    return say("rank {rank} sleeps in {function}, {where}", **values)
+
+
+def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
+    named = ", ".join(str(rank.rank) for rank in suspects)
+    if not suspects:
+        if all(rank.waiting for rank in ranks) and len(ranks) > 1:
+            return say("all ranks wait in the same place: look at the network between them, or for a rank elsewhere")
+        return say("all ranks are in the same place")
+    if len(suspects) == len(ranks):
+        return say("the ranks are in different places, so that each waits for the others")
+    if all(rank.state is State.ENDED for rank in suspects):
+        return say("rank {ranks} ended, and the others wait for it", ranks=named)
+    if all(rank.state is State.BUSY for rank in suspects):
+        return say("the others wait for rank {ranks}, which is alive but slow: a straggler", ranks=named)
+    return say("the others wait for rank {ranks}", ranks=named)
+
+
+def _spot(frame: Frame) -> str:
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}"
+
+
+def functions(ranks: Sequence[Rank]) -> Mapping[str, str]:
+    """Rank → the function it is in, for records."""
+    return {str(rank.rank): rank.place.function if rank.place else rank.state.value for rank in ranks}

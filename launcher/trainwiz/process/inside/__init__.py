@@ -1,0 +1,1 @@
+"""Code that runs inside the ranks; it imports nothing of trainwiz."""

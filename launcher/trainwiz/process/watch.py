@@ -1,0 +1,120 @@
+"""A thread that looks for signs of life, and asks the ranks where they are when there are none for too long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwiz.hangs import Verdict, compare
+from trainwiz.process.progress import FLOOR_SECONDS, Progress
+from trainwiz.process.stacks import Look, Stacks
+
+_TICK_SECONDS = 1.0
+_BETWEEN_LOOKS_SECONDS = 1.0
+_CONFIRM_SECONDS = 60.0
+"""Before a run is stopped: how long, at most, nothing may have moved after the first look."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What to watch: files whose growth is life, the metrics among them, and where stacks are written."""
+
+    files: Callable[[], Sequence[Path]]
+    metrics: Path
+    stacks: Path
+    ranks: Sequence[int]
+    floor: float = FLOOR_SECONDS
+    stop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """Nothing has come for `silence` seconds, longer than `limit`; `stop`: nothing moved, and it may be ended."""
+
+    silence: float
+    limit: float
+    verdict: Verdict
+    stop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """Signs of life again, after a stall was told."""
+
+    silence: float
+    suspects: tuple[int, ...]
+
+
+class Watch:
+    """Runs until `close`. `codes` gives each rank's exit code, None while it runs; `tell` gets what is found."""
+
+    def __init__(
+        self,
+        watching: Watching,
+        codes: Callable[[], Mapping[int, int | None]],
+        tell: Callable[[Stall | Resumed], None],
+    ) -> None:
+        self._watching, self._codes, self._tell = watching, codes, tell
+        self._stacks = Stacks(watching.stacks)
+        self._tick = min(_TICK_SECONDS, watching.floor / 4)
+        self._sizes: dict[Path, int] = {}
+        self._grown: set[Path] = set()
+        self._told: Stall | None = None
+        self._stopped = False
+        self._before: Look | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        progress = Progress(time.monotonic(), self._watching.floor)
+        while not self._ended.wait(self._tick):
+            now = time.monotonic()
+            codes = self._codes()
+            if any(code is None for code in codes.values()) and 0 in codes.values():
+                progress.ended_well(now)
+            if self._grew():
+                gap = progress.sign(now, update=self._watching.metrics in self._grown)
+                if self._told:
+                    self._tell(Resumed(silence=gap, suspects=self._told.verdict.suspects))
+                self._told, self._stopped = None, False
+            elif progress.silence(now) > progress.limit(now):
+                self._overdue(progress.silence(now), progress.limit(now))
+
+    def _grew(self) -> bool:
+        sizes = {}
+        for file in (*self._watching.files(), self._watching.metrics):
+            try:
+                sizes[file] = file.stat().st_size
+            except OSError:
+                continue
+        self._grown = {file for file, size in sizes.items() if size != self._sizes.get(file, 0)}
+        self._sizes = sizes
+        return bool(self._grown)
+
+    def _overdue(self, silence: float, limit: float) -> None:
+        if self._told is None:
+            first = self._stacks.look(self._codes())
+            if self._ended.wait(min(_BETWEEN_LOOKS_SECONDS, limit)):
+                return
+            self._before = self._stacks.look(self._codes(), first)
+            self._told = Stall(silence=silence, limit=limit, verdict=compare(first.ranks, self._before.ranks))
+            self._tell(self._told)
+        elif self._watching.stop and not self._stopped and self._before:
+            if silence < self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
+                return
+            later = self._stacks.look(self._codes(), self._before)
+            verdict = compare(self._before.ranks, later.ranks)
+            self._before = later
+            self._told = Stall(silence=silence, limit=limit, verdict=verdict, stop=verdict.still)
+            self._stopped = verdict.still
+            if verdict.still:
+                self._tell(self._told)

@@ -1,0 +1,177 @@
+"""What to do after an attempt that failed: go on from the newest checkpoint, with a smaller micro-batch, or give up.
+
+Decides only: it is told how each attempt ended and when, so that a test replays any history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainwiz.message import Message, say
+from trainwiz.outcome import HANG_CODE, Outcome
+
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
+"""Back-off: doubled from the first for every attempt in a row that trained nothing; none after one that did."""
+SAME_PLACE = 3
+"""So many attempts in a row that end in the same way after the same update: the next one would, too."""
+HOUR_SECONDS = 3600.0
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP) out of memory|DefaultCPUAllocator: can.t allocate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a person allows: restarts in all and within an hour, and a smaller micro-batch on out of memory."""
+
+    max_restarts: int = 0
+    per_hour: int = 10
+    auto_batch: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How a real batch is split: micro-batch × accumulation × world."""
+
+    micro: int
+    accumulation: int
+    world: int
+
+    def halved(self) -> Batch | None:
+        """The same real batch in micro-batches half as big; None where they cannot be halved."""
+        if self.micro % 2:
+            return None
+        return Batch(micro=self.micro // 2, accumulation=self.accumulation * 2, world=self.world)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As the generated script takes it."""
+        return (
+            "--per_device_batch_size", str(self.micro), "--gradient_accumulation_steps", str(self.accumulation),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One that ended: `passing` is the diagnosis's opinion, None where it has none; `update` the last one trained."""
+
+    outcome: Outcome
+    update: int = 0
+    passing: bool | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Try again after `delay` seconds; `batch` is set where it is another one from now on."""
+
+    why: Message
+    delay: float = 0.0
+    batch: Batch | None = None
+
+
+class Recovery:
+    """The attempts of one run. Times are seconds of one monotonic clock."""
+
+    def __init__(self, policy: Policy, batch: Batch | None = None) -> None:
+        self.batch = batch
+        self.restarts = 0
+        self._policy = policy
+        self._recent: list[float] = []
+        self._history: list[Attempt] = []
+
+    def after(self, attempt: Attempt, now: float) -> Again | Message | None:
+        """What follows an attempt: another, the end with a reason, or the end without a word."""
+        outcome = attempt.outcome
+        trained = attempt.update > (self._history[-1].update if self._history else 0)
+        self._history.append(attempt)
+        if outcome.exit_code == 0 or outcome.interrupted or None in outcome.codes.values():
+            return None
+        if attempt.out_of_memory and self._policy.auto_batch and self.batch:
+            return self._smaller(self.batch)
+        if not self._policy.max_restarts:
+            return None
+        return self._refusal(attempt, now) or self._again(trained, now)
+
+    def _smaller(self, batch: Batch) -> Again | Message:
+        half = batch.halved()
+        if half is None:
+            return say("out of memory at a micro-batch of {micro}, which cannot be halved", micro=batch.micro)
+        self.batch = half
+        return Again(
+            why=say(
+                "out of memory at a micro-batch of {before}: going on with {micro}, so that the real batch stays: "
+                "{real} = {micro} × {accumulation} × {world}",
+                before=batch.micro,
+                real=half.micro * half.accumulation * half.world,
+                micro=half.micro,
+                accumulation=half.accumulation,
+                world=half.world,
+            ),
+            batch=half,
+        )
+
+    def _refusal(self, attempt: Attempt, now: float) -> Message | None:
+        limit = self._policy.max_restarts
+        if not is_passing(attempt):
+            return say("no restart: this failure would come again in the same way")
+        if self.restarts >= limit:
+            return say("no restart: all {n} that --max-restarts allows are used up", n=limit)
+        if _same(self._history[-SAME_PLACE:]):
+            return say(
+                "no restart: {n} attempts in a row ended in the same way after update {update}",
+                n=SAME_PLACE,
+                update=attempt.update,
+            )
+        self._recent = [at for at in self._recent if now - at < HOUR_SECONDS]
+        if len(self._recent) >= self._policy.per_hour:
+            return say("no restart: {n} within an hour are as many as --restarts-per-hour allows", n=len(self._recent))
+        return None
+
+    def _again(self, trained: bool, now: float) -> Again:
+        self.restarts += 1
+        self._recent.append(now)
+        idle = 0 if trained else _idle(self._history)
+        delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (idle - 1)) if idle else 0.0
+        return Again(
+            why=say(
+                "restart {n} of {limit} in {seconds:g} s, from the newest complete checkpoint",
+                n=self.restarts,
+                limit=self._policy.max_restarts,
+                seconds=delay,
+            ),
+            delay=delay,
+        )
+
+
+def is_passing(attempt: Attempt) -> bool:
+    """Whether the failure may not come again: as the diagnosis holds, else a death by signal, or a hang."""
+    outcome = attempt.outcome
+    if outcome.exit_code == HANG_CODE and outcome.hung:
+        return True
+    if attempt.passing is not None:
+        return attempt.passing
+    rank = outcome.first_failed
+    return rank is not None and (outcome.codes.get(rank) or 0) < 0
+
+
+def out_of_memory(said: str) -> bool:
+    """Whether the end of a rank's log says that memory was full."""
+    return bool(_OUT_OF_MEMORY.search(said))
+
+
+def _same(attempts: Sequence[Attempt]) -> bool:
+    if len(attempts) < SAME_PLACE:
+        return False
+    return len({(attempt.update, attempt.outcome.exit_code) for attempt in attempts}) == 1
+
+
+def _idle(history: Sequence[Attempt]) -> int:
+    """Attempts in a row, from the last one back, that got no further than the one before."""
+    updates = [0, *(attempt.update for attempt in history)]
+    idle = 0
+    for before, after in zip(reversed(updates[:-1]), reversed(updates), strict=False):
+        if after > before:
+            break
+        idle += 1
+    return idle

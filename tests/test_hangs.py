@@ -1,0 +1,283 @@
+"""Runs that stand still: who is where, who is waited for; and none is suspected that is only slow to start."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_launch import TRAINWIZ, launch, project, read
+from test_ranks import gone, wait_for
+
+from trainwiz.hangs import Frame, Rank, State, compare, parse
+from trainwiz.process.progress import Progress
+
+SITE = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+WAITS = (Frame(SITE, 3000, "all_reduce"), Frame(SITE, 9, "wrapper"), Frame("/home/u/train.py", 40, "step"))
+LOADS = (Frame("/home/u/data.py", 12, "load_batch"), Frame("/home/u/train.py", 31, "step"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRAINWIZ_LANG", "en")
+        yield
+
+
+def words(*ranks: Rank, before: tuple[Rank, ...] | None = None) -> tuple[str, tuple[int, ...], bool]:
+    verdict = compare(before or ranks, ranks)
+    return "; ".join(map(str, verdict.sentences)), verdict.suspects, verdict.still
+
+
+def test_a_dump_is_read_with_its_threads() -> None:
+    dump = """Thread 0x00007f1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f2 [python] (most recent call first):
+  File "/home/u/data.py", line 12 in load_batch
+  File "/home/u/train.py", line ??? in <module>
+"""
+    assert parse(dump) == (Frame("/home/u/data.py", 12, "load_batch"), Frame("/home/u/train.py", 0, "<module>"))
+    assert parse("") == parse("process 12\n") == ()
+
+
+def test_the_one_that_is_elsewhere_is_named() -> None:
+    said, suspects, still = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS), Rank(rank=2, stack=WAITS))
+    assert "rank 0 waits in all_reduce, called at train.py:40" in said
+    assert "rank 1 sleeps in load_batch, data.py:12" in said
+    assert "the others wait for rank 1" in said
+    assert (suspects, still) == ((1,), True)
+
+
+def test_one_at_work_is_a_straggler_and_not_still() -> None:
+    ranks = (Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS, state=State.BUSY))
+    said, suspects, still = words(*ranks)
+    assert "rank 1 is at work in load_batch" in said
+    assert "a straggler" in said
+    assert (suspects, still) == ((1,), False)
+    moved = (Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS[1:]))
+    assert words(*moved, before=(moved[0], Rank(rank=1, stack=LOADS)))[2] is False
+
+
+def test_one_that_has_ended_or_is_stopped_comes_before_where_the_others_are() -> None:
+    said, suspects, still = words(Rank(rank=0, stack=LOADS), Rank(rank=1, state=State.ENDED, code=0))
+    assert "rank 1 has ended (exit code 0)" in said
+    assert "rank 1 ended, and the others wait for it" in said
+    assert (suspects, still) == ((1,), True)
+    said, suspects, still = words(Rank(rank=0, stack=WAITS), Rank(rank=1, state=State.STOPPED))
+    assert "rank 1 is stopped (SIGSTOP)" in said
+    assert (suspects, still) == ((1,), True)
+
+
+def test_where_nobody_can_say_who_is_wrong() -> None:
+    barrier = (Frame(SITE, 5000, "barrier"), Frame("/home/u/train.py", 50, "save"))
+    said, suspects, _ = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=barrier))
+    assert "the ranks are in different places" in said
+    assert suspects == (0, 1)
+    assert words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=barrier), Rank(rank=2, stack=WAITS))[1] == (1,)
+    said, suspects, _ = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=WAITS))
+    assert "all ranks wait in the same place: look at the network" in said
+    assert suspects == ()
+    said, _, still = words(Rank(rank=0), Rank(rank=1))
+    assert "gave no Python stack" in said
+    assert not still
+
+
+# The limit
+
+
+def history(*events: tuple[float, bool], floor: float = 300) -> Progress:
+    progress = Progress(0.0, floor)
+    for now, update in events:
+        progress.sign(now, update=update)
+    return progress
+
+
+def test_a_slow_first_step_is_no_hang() -> None:
+    start = history((1.0, False), (2.0, False), (3.0, False))
+    assert start.silence(800) < start.limit(800)
+    assert start.silence(1000) > start.limit(1000)
+    compiled = history((1.0, False), (890.0, True))
+    assert compiled.limit(890) == 900
+
+
+def test_the_limit_follows_the_slowest_recent_update() -> None:
+    updates = [(10.0 * n, True) for n in range(10)]
+    assert history(*updates).limit(100) == 300
+    slow = history(*updates, (290.0, True))
+    assert slow.limit(290) == 5 * 200
+    for n in range(40):
+        slow.sign(300 + 100.0 * n, update=True)
+    assert slow.limit(4300) == 500  # the slow one was more than an hour ago
+
+
+def test_output_without_metrics_needs_more_of_it() -> None:
+    assert history(*[(float(n), False) for n in range(19)]).limit(20) == 900
+    assert history(*[(float(n), False) for n in range(20)]).limit(20) == 300
+
+
+def test_a_rank_that_ended_well_shortens_the_limit() -> None:
+    progress = history(*[(float(n), True) for n in range(9)])
+    progress.ended_well(9.0)
+    progress.ended_well(50.0)
+    assert progress.limit(50) == 60
+    assert progress.silence(50) == 41
+
+
+# Real ranks. The stand-in for a collective: a module whose file lies where torch's does.
+
+COLLECTIVE = """
+import os, sys, time
+from pathlib import Path
+made = 0
+def all_reduce(n):
+    global made
+    n, made = made, made + 1
+    Path(f"here-{n}-{os.environ['RANK']}").write_text("x")
+    while not all(Path(f"here-{n}-{r}").exists() for r in range(2)):
+        time.sleep(0.02)
+"""
+LOOP = """
+import threading
+sys.path.insert(0, "torch/distributed")
+from collective import all_reduce
+rank = os.environ["RANK"]
+Path(f"pid-{rank}").write_text(str(os.getpid()))
+lock = threading.Lock()
+def load_batch(n):
+    if n == 30 and rank == "1":
+        TROUBLE
+for n in range(LENGTH):
+    load_batch(n)
+    if (n, rank) != (SKIPPED, "1"): all_reduce(n)
+    print("update", n, flush=True)
+    if rank == "0":
+        with open(sys.argv[2] + "/metrics.jsonl", "a") as metrics: metrics.write(json.dumps({"update": n}) + "\\n")
+    time.sleep(0.06)
+"""
+
+
+def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: int = 60) -> Path:
+    script = LOOP.replace("TROUBLE", trouble).replace("SKIPPED", str(skipped)).replace("LENGTH", str(length))
+    made = project(folder / "p", script)
+    (made / "torch" / "distributed").mkdir(parents=True)
+    (made / "torch" / "distributed" / "collective.py").write_text(COLLECTIVE)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("time.sleep(600)", r"rank 1 sleeps in load_batch, train.py:\d+"),
+        ("lock.acquire(); lock.acquire()", r"rank 1 sleeps in load_batch, train.py:\d+"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", r"rank 1 is stopped \(SIGSTOP\)"),
+        ("sys.exit(0)", r"rank 1 has ended \(exit code 0\)"),
+    ],
+)
+def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, said: str) -> None:
+    folder = hanging(tmp_path, trouble)
+    started = time.monotonic()
+    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    assert done.returncode == 124, done.stderr
+    assert time.monotonic() - started < 40
+    assert re.search(said, done.stderr), done.stderr
+    assert re.search(r"rank 0 waits in all_reduce, called at train.py:\d+", done.stderr), done.stderr
+    assert re.search(r"wait for rank 1|rank 1 ended, and the others wait", done.stderr), done.stderr
+    outcome = read(folder, "outcome")
+    assert outcome["hung"] is True
+    assert outcome["stalls"][0]["suspects"] == [1]  # type: ignore[index]
+    assert all(gone(int((folder / f"pid-{rank}").read_text())) for rank in (0, 1))
+
+
+def test_a_skipped_collective(tmp_path: Path) -> None:
+    # From then on rank 1 is one ahead; at the end it has left, and rank 0 waits for it in vain.
+    folder = hanging(tmp_path, skipped=30, length=32)
+    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    assert done.returncode == 124, done.stderr
+    assert "rank 1 ended, and the others wait for it" in done.stderr
+    assert "rank 0 waits in all_reduce" in done.stderr
+
+
+def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(tmp_path: Path) -> None:
+    folder = hanging(tmp_path, "time.sleep(5)")
+    done = launch(folder, "--hang-limit", "1.5")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no progress for") == 1
+    assert re.search(r"progress again, after \d+ s: the ranks had waited for rank 1, a straggler", done.stderr)
+
+
+def test_a_busy_rank_is_not_ended(tmp_path: Path) -> None:
+    busy = "until = time.monotonic() + 7\n        while time.monotonic() < until: sum(range(1000))"
+    done = launch(hanging(tmp_path, busy), "--on-hang", "stop", "--hang-limit", "1.5")
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 is at work in load_batch" in done.stderr
+    assert "rank 1, which is alive but slow: a straggler" in done.stderr
+
+
+def test_a_slow_start_and_a_slow_update_are_no_alarm(tmp_path: Path) -> None:
+    slow = "time.sleep(4)\n" + LOOP.replace("TROUBLE", "time.sleep(1.5)").replace("SKIPPED", "-1").replace(
+        "LENGTH", "40"
+    )
+    folder = hanging(tmp_path)
+    (folder / "train.py").write_text("import json, os, signal, sys, time\nfrom pathlib import Path\n" + slow)
+    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    assert done.returncode == 0, done.stderr
+    assert "no progress" not in done.stderr
+
+
+def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'loaded'")
+    (tmp_path / "theirs.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n")
+    (tmp_path / "their.py").write_text(
+        "import os, sys, time, signal\nassert theirs == 'loaded'\n"
+        "assert not any(p.endswith('inside') for p in sys.path), sys.path\n"
+        "import sitecustomize; assert 'theirs' in sitecustomize.__file__\n"
+        "def load_batch():\n    time.sleep(600 if os.environ['RANK'] == '1' else 0.01)\n"
+        "for n in range(30): print(n, flush=True); time.sleep(0.1)\nload_batch()\ntime.sleep(1000)\n"
+    )
+    done = launch(
+        tmp_path, "--on-hang", "stop", "--hang-limit", "3", "--config", "theirs.yaml", "their.py",
+        PYTHONPATH=str(tmp_path / "theirs"),
+    )  # fmt: skip
+    assert done.returncode == 124, done.stderr
+    assert "rank 1 sleeps in load_batch, their.py:6" in done.stderr
+
+
+def test_a_script_without_the_hook_is_not_signalled(tmp_path: Path) -> None:
+    # A program that ignores PYTHONPATH: the signal would end it.
+    script = """
+import subprocess
+sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); time.sleep(4)"]).returncode)
+"""
+    done = launch(project(tmp_path / "p", script, ranks=1), "--hang-limit", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "no progress" in done.stderr
+
+
+def test_ctrl_c_while_it_hangs_ends_in_order(tmp_path: Path) -> None:
+    folder = hanging(tmp_path, "time.sleep(600)")
+    process = subprocess.Popen(
+        [*TRAINWIZ, "launch", "--hang-limit", "1.5", "--grace", "1"], cwd=folder, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ),
+    )  # fmt: skip
+    assert process.stderr
+    while "no progress" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert all(gone(int(wait_for(folder / f"pid-{rank}"))) for rank in (0, 1))
+
+
+def test_wrong_words() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainwiz", "launch", "--on-hang", "x"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "--on-hang x: wait or stop" in done.stderr
