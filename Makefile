@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,tracking]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,image-classification,tracking]'
 	touch $@
 
 docs: $(READY)

@@ -112,7 +112,7 @@ def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
         (changed("2xrtx4090", driver_version="535.216.03"), "p2p", "warning", "several RTX 40 with driver 535.216.03"),
         (changed("cpu", packages={"accelerate": "1.2.0"}), "accelerate", "warning", "1.2.0"),
         (changed("cpu", packages={"torch": "2.1.0"}), "torch", "warning", "2.1.0"),
-        (changed("cpu", packages={"transformers": None}), "transformers", "hint", "only the task causal_lm"),
+        (changed("cpu", packages={"transformers": None}), "transformers", "hint", "only tasks on text"),
         (changed("cpu", hidden_gpus=2), "gpus", "warning", "CUDA_VISIBLE_DEVICES hides: 2"),
         (changed("cpu", toolchain=Toolchain()), "compiler", "warning", "none; DeepSpeed cannot build"),
         (changed("cpu", toolchain=Toolchain(), packages={"deepspeed": None}), "compiler", "hint", "none"),

@@ -29,7 +29,7 @@ def why(decided: Decided, key: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model", ["tiny", "gpt2-124m", "llama-1b", "some/model"])
-@pytest.mark.parametrize("task", ["causal_lm", "custom"])
+@pytest.mark.parametrize("task", ["causal_lm", "text_classification", "image_classification", "custom"])
 def test_every_value_has_a_reason_and_the_batch_holds(name: str, model: str, task: str) -> None:
     decided = decide({"model.name": model, "task": task}, machine(name))
     assert set(decided.sources) == set(plans.fields()) - {"version"}

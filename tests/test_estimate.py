@@ -6,7 +6,7 @@ from plans import make
 from trainwiz.estimate import estimate
 from trainwiz.estimate.models import PRESETS, preset, preset_parameters
 from trainwiz.estimate.state import state_bytes_per_rank
-from trainwiz.vocabulary import MODEL_PRESETS
+from trainwiz.vocabulary import MODEL_PRESETS, PRESETS_OF_TASKS
 
 B = 10**9
 
@@ -93,3 +93,12 @@ def test_the_formula_counts_what_transformers_builds(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(p.numel() for p in model.parameters()) == shape.parameters
+
+
+def test_presets_belong_to_their_tasks() -> None:
+    for task, names in PRESETS_OF_TASKS.items():
+        assert all(preset_parameters(name, task) for name in names)
+    assert preset_parameters("tiny", "text_classification") == 937_989
+    assert preset_parameters("resnet18", "image_classification") == 11_172_170
+    assert preset_parameters("resnet18") is None
+    assert preset_parameters("tiny", "custom") is None

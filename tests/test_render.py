@@ -246,6 +246,9 @@ def test_an_answer_is_never_a_template() -> None:
     [
         ({}, {"torch", "accelerate", "transformers", "tqdm", "numpy"}, {"deepspeed", "datasets", "wandb"}),
         ({"task": "custom"}, {"safetensors"}, {"transformers"}),
+        ({"task": "text_classification"}, {"transformers"}, {"datasets", "pillow"}),
+        ({"task": "image_classification"}, {"pillow", "scikit-learn", "safetensors"}, {"transformers"}),
+        ({"task": "image_classification", "data__train": "pets", "data__eval": None}, {"pillow"}, {"scikit-learn"}),
         ({"task": "custom", "strategy__kind": "deepspeed"}, {"deepspeed", "transformers"}, set()),
         ({"data__train": "owner/set"}, {"datasets"}, set()),
         ({"data__train": "./mine.txt"}, set(), {"datasets"}),

@@ -33,6 +33,9 @@ TASKS: list[dict[str, object]] = [
     {"task": "custom"},
     {"task": "image_classification"},
     {"task": "image_classification", "model.name": "resnet18", "data.train": "pictures"},
+    {"task": "text_classification"},
+    {"task": "text_classification", "model.name": "org/model", "model.from_scratch": False},
+    {"task": "text_classification", "model.name": "org/model"},
     {"model.name": "tiny"},
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
@@ -91,7 +94,17 @@ def test_the_plan_names_only_regions_that_exist_and_all_of_them() -> None:
 
 
 def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
-    own = {"output_dir", "resume", "n_samples", "n_features", "hidden_size", "n_blocks", "image_size"}
+    own = {
+        "output_dir",
+        "resume",
+        "n_samples",
+        "n_features",
+        "hidden_size",
+        "n_blocks",
+        "image_size",
+        "text_column",
+        "label_column",
+    }
     fields = {
         node.target.id
         for text in SOURCES.values()

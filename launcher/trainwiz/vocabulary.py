@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Task = Literal["causal_lm", "image_classification", "custom"]
+Task = Literal["causal_lm", "text_classification", "image_classification", "custom"]
 Engine = Literal["accelerate"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
 StrategyKind = Literal["single", "ddp", "deepspeed", "fsdp"]
@@ -21,6 +21,7 @@ MODEL_PRESETS: tuple[str, ...] = get_args(ModelPreset)
 """Language models."""
 PRESETS_OF_TASKS: dict[str, tuple[str, ...]] = {
     "causal_lm": MODEL_PRESETS,
+    "text_classification": ("tiny",),
     "image_classification": ("tiny", "resnet18"),
     "custom": (),
 }

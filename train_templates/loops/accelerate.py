@@ -122,6 +122,10 @@ class RealBatches(Sampler[list[Any]]):
                 generator = torch.Generator().manual_seed(keyed_seed(self.seed, epoch))
                 order, shuffled_epoch = torch.randperm(self.length, generator=generator), epoch
             real_batch = order[position * size : (position + 1) * size]
+            # feature: grouped
+            # Like sizes meet in a micro-batch; what an update learns from is as random as before.
+            real_batch = real_batch[self.sizes[real_batch].argsort(descending=True, stable=True)]
+            # end: grouped
             real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
             for micro_batch in real_batch.view(self.shape)[:, self.rank]:
                 # feature: plain_samples
@@ -169,6 +173,9 @@ def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
 
 def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
     """A loader of this rank's micro-batches with their counts."""
+    # feature: grouped
+    batches.sizes = data.sizes
+    # end: grouped
     return DataLoader(
         Padded(data),
         batch_sampler=batches,

@@ -57,6 +57,8 @@ class Pictures(Dataset[Sample]):
         elif Path(source).suffix == ".npz":
             arrays = np.load(source)
             self.pictures, self.labels = arrays["images"], arrays["labels"].tolist()
+            if self.pictures.dtype != np.uint8:
+                raise SystemExit(f"{source}: images are {self.pictures.dtype}, not bytes (uint8)")
         else:
             classes = class_names(config)
             found = [(file, file.parent.name) for file in sorted(Path(source).glob("*/*")) if is_picture(file)]

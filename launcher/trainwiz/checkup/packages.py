@@ -15,8 +15,10 @@ from trainwiz.rules.versions import install, parts
 _NEEDED_BY = {
     "accelerate": say("every generated project needs it"),
     "deepspeed": say("only the strategy deepspeed needs it"),
-    "transformers": say("only the task causal_lm needs it"),
+    "transformers": say("only tasks on text need it"),
     "datasets": say("only data from the hub needs it"),
+    "pillow": say("only the task image_classification needs it"),
+    "scikit-learn": say("only the embedded pictures need it"),
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.vocabulary import EMBEDDED, MODEL_PRESETS
+from trainwiz.vocabulary import EMBEDDED, PRESETS_OF_TASKS
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided, Source
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainwiz.project import Project
 
 _PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
-_NAMES = (*MODEL_PRESETS, EMBEDDED)
+_NAMES = {EMBEDDED}.union(*PRESETS_OF_TASKS.values())
 
 
 @dataclass(kw_only=True)

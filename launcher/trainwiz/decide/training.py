@@ -17,6 +17,7 @@ _SMALL_MODEL = 50e6
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
+_CLASSIFICATION = ("text_classification", "image_classification")
 
 
 def decide_data(d: Decision) -> None:
@@ -37,7 +38,9 @@ def decide_data(d: Decision) -> None:
 def decide_length_of_samples(d: Decision) -> None:
     """The sequence length, from the model's positions."""
     shape = PRESETS.get(d.values["model.name"])
-    if d.on_cpu or d.values["model.name"] == "tiny":
+    if d.values["task"] in _CLASSIFICATION:
+        d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
+    elif d.on_cpu or d.values["model.name"] == "tiny":
         d.settle(
             "batch.sequence_length", 256, say("short, so that a CPU keeps up") if d.on_cpu else say("a tiny model")
         )
@@ -77,7 +80,9 @@ def decide_schedule(d: Decision) -> None:
         d.settle("schedule.n_steps", None, say("the epochs decide"))
     else:
         d.settle("schedule.n_epochs", None, say("the steps decide"))
-        if _size(d) < _SMALL_MODEL:
+        if d.values["task"] in _CLASSIFICATION and _size(d) < _SMALL_MODEL:
+            d.settle("schedule.n_steps", 200, say("a few passes over a few thousand samples"))
+        elif _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 100, say("a first look; a small model learns quickly"))
         else:
             d.settle("schedule.n_steps", 1000, say("a first look at a larger model"))
@@ -102,12 +107,12 @@ def decide_optimizer(d: Decision) -> None:
     else:
         rate = _gpt3_row(d)[1]
         d.settle("optimizer.learning_rate", rate, say("what GPT-3 of about this size took"))
-    decay = 0.0 if custom else 0.1
-    d.settle(
-        "optimizer.weight_decay",
-        decay,
-        say("off for a small regression") if custom else say("usual for language models"),
-    )
+    if custom:
+        d.settle("optimizer.weight_decay", 0.0, say("off for a small regression"))
+    elif d.values["task"] in _CLASSIFICATION:
+        d.settle("optimizer.weight_decay", 0.01, say("usual for classification"))
+    else:
+        d.settle("optimizer.weight_decay", 0.1, say("usual for language models"))
     d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))
 
 

@@ -12,12 +12,12 @@ from trainwiz.estimate.pictures import NETWORKS, NetworkShape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A decoder's shape in transformers' own words.
+    """A transformer's shape in transformers' own words.
 
     `hub_id` names weights of this shape, for a model that does not start from scratch; empty where none exist.
     """
 
-    model_type: Literal["llama", "gpt2"]
+    model_type: Literal["llama", "gpt2", "bert"]
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
@@ -30,8 +30,11 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """The exact number of parameters; tied ones count once."""
-        return _llama(self) if self.model_type == "llama" else _gpt2(self)
+        return {"llama": _llama, "gpt2": _gpt2, "bert": _bert}[self.model_type](self)
 
+
+_CLASSES = 5
+"""What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 
 PRESETS: Mapping[str, ModelShape] = MappingProxyType(
     {
@@ -74,6 +77,24 @@ PRESETS: Mapping[str, ModelShape] = MappingProxyType(
 )
 
 
+ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
+    {
+        # Hashes of words instead of a tokenizer, a mark for the whole text, and one that pads.
+        "tiny": ModelShape(
+            model_type="bert",
+            hidden_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            intermediate_size=256,
+            vocab_size=4096,
+            max_position_embeddings=1024,
+        ),
+    }
+)
+"""Those that classify texts."""
+
+
 def preset(name: str) -> ModelShape:
     """The shape of a preset. Raises `KeyError` for any other name."""
     return PRESETS[name]
@@ -82,7 +103,7 @@ def preset(name: str) -> ModelShape:
 def preset_parameters(name: str, task: str = "causal_lm") -> int | None:
     """How many parameters a preset of the task has; None for a name that is none."""
     by_task: dict[str, Mapping[str, ModelShape] | Mapping[str, NetworkShape]]
-    by_task = {"causal_lm": PRESETS, "image_classification": NETWORKS}
+    by_task = {"causal_lm": PRESETS, "text_classification": ENCODERS, "image_classification": NETWORKS}
     shapes = by_task.get(task, {})
     return shapes[name].parameters if name in shapes else None
 
@@ -101,3 +122,11 @@ def _gpt2(shape: ModelShape) -> int:
     attention = (hidden + 1) * 3 * hidden + (hidden + 1) * hidden
     layer = attention + (hidden + 1) * inner + (inner + 1) * hidden + 4 * hidden
     return (shape.vocab_size + shape.max_position_embeddings) * hidden + shape.num_hidden_layers * layer + 2 * hidden
+
+
+def _bert(shape: ModelShape) -> int:
+    """Words, positions and two segments; every matrix and norm has a bias; a pooler, and a head for five classes."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    embeddings = (shape.vocab_size + shape.max_position_embeddings + 2) * hidden + 2 * hidden
+    layer = 4 * (hidden + 1) * hidden + (hidden + 1) * inner + (inner + 1) * hidden + 4 * hidden
+    return embeddings + shape.num_hidden_layers * layer + (hidden + 1) * hidden + (hidden + 1) * _CLASSES

@@ -19,7 +19,7 @@ SECONDS = 60.0
 PACKAGES = (
     "torch", "accelerate", "deepspeed", "transformers", "datasets", "numpy", "peft", "safetensors", "huggingface-hub",
     "ninja", "triton", "tensorboard", "wandb", "pydantic", "transformer-engine", "torchao", "msamp", "flash-attn",
-    "bitsandbytes", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "colossalai",
+    "bitsandbytes", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "colossalai", "pillow", "scikit-learn",
 )  # fmt: skip
 """Distributions whose versions are looked up."""
 

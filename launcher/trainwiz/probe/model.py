@@ -9,21 +9,27 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from trainwiz.estimate import models
+from trainwiz.estimate import models, pictures
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.project import ModelFacts
+from trainwiz.vocabulary import PRESETS_OF_TASKS
 
-LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt")
+LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bert", "distilbert", "electra")
 """Model types that look positions up in a table: a longer sequence is an index out of range."""
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit: https://github.com/huggingface/safetensors#format"""
 
 
-def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool) -> ModelFacts:
+def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: str = "causal_lm") -> ModelFacts:
     """The facts of the model; a local folder counts from `root`."""
-    if name in models.PRESETS:
-        return _preset(name, from_scratch)
+    presets = PRESETS_OF_TASKS[task]
+    if name in presets:
+        return _network(name, from_scratch) if task == "image_classification" else _preset(name, from_scratch, task)
+    if task == "image_classification":
+        near = difflib.get_close_matches(name, presets, n=1)
+        detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such model for pictures")
+        return ModelFacts(name=name, kind="missing", detail=detail)
     folder = root / name
     try:
         if folder.is_dir():
@@ -32,18 +38,26 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool) -> Mode
         return ModelFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, root):
         return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
-    near = difflib.get_close_matches(name, list(models.PRESETS), n=1)
+    near = difflib.get_close_matches(name, presets, n=1)
     if near:
         return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
     return ModelFacts(name=name, kind="missing", detail=t("no preset, no folder, and no hub id (organisation/name)"))
 
 
-def _preset(name: str, from_scratch: bool) -> ModelFacts:
-    shape = models.PRESETS[name]
+def _network(name: str, from_scratch: bool) -> ModelFacts:
+    if not from_scratch:
+        return ModelFacts(name=name, kind="missing", detail=_no_weights())
+    return ModelFacts(name=name, kind="preset", parameters=pictures.NETWORKS[name].parameters)
+
+
+def _no_weights() -> str:
+    return t("has no published weights; it trains with model.from_scratch true")
+
+
+def _preset(name: str, from_scratch: bool, task: str) -> ModelFacts:
+    shape = (models.ENCODERS if task == "text_classification" else models.PRESETS)[name]
     if not from_scratch and not shape.hub_id:
-        return ModelFacts(
-            name=name, kind="missing", detail=t("has no published weights; it trains with model.from_scratch true")
-        )
+        return ModelFacts(name=name, kind="missing", detail=_no_weights())
     return ModelFacts(
         name=name,
         kind="preset",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import vocabulary
-from trainwiz.probe import data, locks, model
+from trainwiz.probe import data, labelled, locks, model
 from trainwiz.probe.cache import HubCache
-from trainwiz.project import Project
+from trainwiz.project import DataFacts, Project
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -26,23 +26,27 @@ def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ)
     """
     offline = any(environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     build_locks = locks.stale_locks(environ) if plan.strategy.kind == "deepspeed" else ()
-    if plan.task != "causal_lm":
+    if plan.task == "custom":
         return Project(folder=folder, offline=offline, build_locks=build_locks)
     cache = HubCache(environ)
-    reading = data.Reading(
-        root=Path(folder),
-        cache=cache,
-        sequence_length=plan.batch.sequence_length,
-        as_bytes=_reads_bytes(plan),
-    )
     return Project(
         folder=folder,
-        train=data.facts(plan.data.train, reading, split="train"),
-        eval=data.facts(plan.data.eval, reading, split="validation") if plan.data.eval is not None else None,
-        model=model.facts(plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch),
+        train=_data(plan, plan.data.train, Path(folder), cache, split="train"),
+        eval=_data(plan, plan.data.eval, Path(folder), cache, split="validation") if plan.data.eval else None,
+        model=model.facts(plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch, task=plan.task),
         offline=offline,
         build_locks=build_locks,
     )
+
+
+def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
+    if plan.task == "text_classification":
+        return labelled.texts(name, root, cache, split=split)
+    if plan.task == "image_classification":
+        return labelled.pictures(name, root, split=split)
+    as_bytes = _reads_bytes(plan)
+    reading = data.Reading(root=root, cache=cache, sequence_length=plan.batch.sequence_length, as_bytes=as_bytes)
+    return data.facts(name, reading, split=split)
 
 
 def _reads_bytes(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ from typing import get_args
 
 from trainwiz import vocabulary as v
 from trainwiz.message import say
-from trainwiz.questions.basic import trains_text
+from trainwiz.questions.basic import names_data, trains_text
 from trainwiz.questions.table import Choice, Question, Values
 
 
@@ -27,7 +27,7 @@ def _nvme(values: Values) -> bool:
 
 
 def _evaluates(values: Values) -> bool:
-    return trains_text(values)
+    return names_data(values)
 
 
 def _never(_: Values) -> bool:

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.questions import forms
 from trainwiz.questions.table import Choice, Question, Values
 
 
 def trains_text(values: Values) -> bool:
-    """Whether the task reads text with a language model."""
-    return bool(values.get("task", "causal_lm") == "causal_lm")
+    """Whether the task reads text with a model of transformers."""
+    return values.get("task", "causal_lm") in ("causal_lm", "text_classification")
+
+
+def names_data(values: Values) -> bool:
+    """Whether model and data are named in the plan, and not written in task.py."""
+    return bool(values.get("task") != "custom")
+
+
+def _model_prompt(values: Values) -> Message:
+    match values.get("task"):
+        case "image_classification":
+            return say("Model: tiny or resnet18")
+        case "text_classification":
+            return say("Model: tiny, a folder, or a hub id")
+    return say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
+
+
+def _data_prompt(values: Values) -> Message:
+    match values.get("task"):
+        case "image_classification":
+            return say("Training data: embedded, a folder with one folder per class, or an .npz file")
+        case "text_classification":
+            return say("Training data: embedded, a .jsonl file, or a hub id")
+    return say("Training data: embedded, a file, a folder, or a hub id")
 
 
 BASIC: tuple[Question, ...] = (
@@ -20,35 +43,42 @@ BASIC: tuple[Question, ...] = (
         first=("causal_lm", say("the usual case")),
         choices=(
             Choice(value="causal_lm", label=say("a language model that predicts the next token")),
+            Choice(value="text_classification", label=say("what kind of text is this; fine-tunes an encoder")),
+            Choice(value="image_classification", label=say("what does a picture show; a residual network")),
             Choice(value="custom", label=say("your own Dataset and Module; starts from a small regression")),
         ),
         help=say(
             "What is trained. causal_lm writes data, model and loss for language models (GPT-2, Llama and every other "
-            "causal model of transformers). custom writes a small regression with marked seams where your own data, "
-            "module and loss go. It costs nothing to change later: only task.py depends on it."
+            "causal model of transformers). text_classification and image_classification put texts or pictures into "
+            "classes and report accuracy and F1. custom writes a small regression with marked seams where your own "
+            "data, module and loss go. It costs nothing to change later: only task.py depends on it."
         ),
     ),
     Question(
         key="model.name",
         gate="basic",
         prompt=say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id"),
-        when=trains_text,
+        prompter=_model_prompt,
+        when=names_data,
         help=say(
-            "Which model. tiny (0.9 million parameters, bytes instead of a tokenizer) trains on a CPU within a minute "
-            "and needs no download: for a first run and for tests. gpt2-124m and llama-1b are shapes that start from "
-            "random weights. A folder with a config.json, or a hub id such as openai-community/gpt2, continues from "
-            "its weights. The size decides memory, speed, the learning rate and the strategy that is recommended."
+            "Which model. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute and needs no "
+            "download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 (pictures) "
+            "are shapes that start from random weights. A folder with a config.json, or a hub id such as "
+            "openai-community/gpt2, continues from its weights. The size decides memory, speed, the learning rate and "
+            "the strategy that is recommended."
         ),
     ),
     Question(
         key="data.train",
         gate="basic",
         prompt=say("Training data: embedded, a file, a folder, or a hub id"),
-        when=trains_text,
+        prompter=_data_prompt,
+        when=names_data,
         help=say(
-            "What to train on. embedded is real English text that every Python carries (the language reference): "
-            "nothing is downloaded. A .txt file holds one document, a .jsonl file one per line in its field text. "
-            "Keep evaluation data apart: data.eval names it."
+            "What to train on. embedded downloads nothing: the language reference that every Python carries, or for "
+            "pictures scikit-learn's handwritten digits. A .txt file holds one document, a .jsonl file one per line in "
+            "its field text, with its class in the field label. Pictures lie in one folder per class, or as arrays "
+            "images and labels in an .npz file. Keep evaluation data apart: data.eval names it."
         ),
     ),
     Question(

@@ -62,6 +62,7 @@ def features(plan: Plan) -> frozenset[str]:
         "tracker": plan.tracking.log_with != "none",
         "final_weights": gathered,
         "sample": gathered and plan.task != "custom",
+        "grouped": plan.task == "text_classification",
         "augmented_samples": plan.task == "image_classification",
         "plain_samples": plan.task != "image_classification",
         **_model_features(plan),
@@ -70,16 +71,18 @@ def features(plan: Plan) -> frozenset[str]:
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:
-    preset = plan.model.name in vocabulary.MODEL_PRESETS
+    preset = plan.model.name in vocabulary.PRESETS_OF_TASKS[plan.task]
     from_shape = preset and plan.model.from_scratch
-    as_bytes = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
+    without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
+    reads_bytes = without_tokenizer and plan.task == "causal_lm"
     return {
         "preset_model": from_shape,
         "pretrained_model": not plan.model.from_scratch,
         "config_model": plan.model.from_scratch and not preset,
         "named_model": not from_shape,
-        "bytes": as_bytes,
-        "tokenizer": not as_bytes,
+        "bytes": reads_bytes,
+        "hashes": without_tokenizer and not reads_bytes,
+        "tokenizer": not without_tokenizer,
     }
 
 
@@ -87,7 +90,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     """Values for the fields of the config dataclasses, by field name."""
     schedule = plan.schedule
     by_steps = schedule.train_strategy == "steps"
-    shape = models.preset(plan.model.name) if plan.model.name in vocabulary.MODEL_PRESETS else None
+    shape = (models.ENCODERS if plan.task == "text_classification" else models.PRESETS).get(plan.model.name)
     hub_id = shape.hub_id if shape and shape.hub_id else plan.model.name
     network = pictures.NETWORKS.get(plan.model.name)
     return {

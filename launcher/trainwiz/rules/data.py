@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainwiz import vocabulary
 from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.machine import Machine
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.rules.sizes import gib
@@ -15,11 +15,22 @@ from trainwiz.rules.sizes import gib
 PREFETCHED = 2
 """Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
 BYTES_PER_TOKEN = 16
-"""Inputs and labels as int64."""
+"""Inputs and labels (or the mask) as int64."""
+
+_NAMEABLE = {
+    "causal_lm": say("name a .txt or .jsonl file, a folder of them, a hub id (organisation/name), or embedded"),
+    "text_classification": say("name a .jsonl file, a hub id (organisation/name), or embedded"),
+    "image_classification": say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
+}
+_FORMS = {
+    "causal_lm": say('a .jsonl file needs a JSON object with a "text" per line, a .txt file UTF-8'),
+    "text_classification": say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
+    "image_classification": say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
+}
 
 
 @rule("TW511", level=Level.ERROR, field="data.train")
-def data_is_found(project: Project) -> Iterator[Violation]:
+def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
     """The data that the plan names is there.
 
     Without it: every rank starts, imports torch, and ends with `FileNotFoundError` or a long answer from the hub.
@@ -31,32 +42,32 @@ def data_is_found(project: Project) -> Iterator[Violation]:
         if data.kind == "missing":
             yield Violation(
                 say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
-                Fix(message=say("name a .txt or .jsonl file, a folder of them, a hub id (organisation/name), "
-                                "or {embedded}", embedded=vocabulary.EMBEDDED)),
+                Fix(message=_NAMEABLE[plan.task]),
                 where=key,
-            )  # fmt: skip
+            )
 
 
 @rule("TW512", level=Level.ERROR, field="data.train")
-def data_is_readable(project: Project) -> Iterator[Violation]:
-    """A data file holds text in the form that its name promises.
+def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
+    """Data has the form that its name promises.
 
-    Without it: task.py ends with `not a JSON object with a "text"` or a UnicodeDecodeError, on every rank at once.
-    Why: .jsonl means one JSON object with a "text" per line; .txt means UTF-8.
-    Instead: convert the file; in task.py the function file_documents is where another form would be read.
+    Without it: task.py ends with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on every
+    rank at once.
+    Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8; .npz means arrays.
+    Instead: convert the file; in task.py the functions that read it are where another form would be read.
     Source: the generated task.py
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
             yield Violation(
                 say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
-                Fix(message=say('a .jsonl file needs a JSON object with a "text" per line, a .txt file UTF-8')),
+                Fix(message=_FORMS[plan.task]),
                 where=key,
             )
 
 
 @rule("TW513", level=Level.ERROR, field="model.name")
-def model_is_found(project: Project) -> Iterator[Violation]:
+def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
     """The model that the plan names is there.
 
     Without it: `OSError: … is not a local folder and is not a valid model identifier`, on every rank, after the data
@@ -69,9 +80,8 @@ def model_is_found(project: Project) -> Iterator[Violation]:
     if model and model.kind == "missing":
         yield Violation(
             say("model.name: {name}: {detail}", name=model.name, detail=model.detail),
-            Fix(message=say("name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)",
-                            presets=", ".join(vocabulary.MODEL_PRESETS))),
-        )  # fmt: skip
+            Fix(message=_models(plan)),
+        )
 
 
 @rule("TW514", level=Level.ERROR, field="model.name")
@@ -98,19 +108,19 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
 
 
 @rule("TW515", level=Level.ERROR, field="data.train")
-def data_is_not_empty(project: Project) -> Iterator[Violation]:
+def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
     """The data makes at least one sample.
 
-    Without it: task.py ends with `no text to train on`.
-    Why: an empty file, or a folder without .txt and .jsonl files.
+    Without it: task.py ends with `no text to train on`, or `no pictures`.
+    Why: an empty file, or a folder without .txt and .jsonl files, or without pictures.
     Instead: name the folder that holds the files.
     Source: the generated task.py
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
             yield Violation(
-                say("{key}: {name} holds no text", key=key, name=data.name),
-                Fix(message=say("name a .txt or .jsonl file with text in it, or a folder of them")),
+                say("{key}: {name} holds nothing to train on", key=key, name=data.name),
+                Fix(message=_NAMEABLE[plan.task]),
                 where=key,
             )
 
@@ -159,7 +169,7 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     Source: https://pytorch.org/docs/stable/multiprocessing.html; https://docs.docker.com/engine/containers/run/
     """
     workers = plan.data.num_workers * plan.machine.ranks_per_machine
-    if workers == 0 or machine.shm is None or plan.task != "causal_lm":
+    if workers == 0 or machine.shm is None or plan.task not in ("causal_lm", "text_classification"):
         return
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
@@ -178,3 +188,12 @@ def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:
         yield "data.train", project.train
     if project.eval:
         yield "data.eval", project.eval
+
+
+def _models(plan: Plan) -> Message:
+    presets = ", ".join(vocabulary.PRESETS_OF_TASKS[plan.task])
+    if plan.task == "image_classification":
+        return say("name one of {presets}, and set model.from_scratch true", presets=presets)
+    return say(
+        "name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
+    )

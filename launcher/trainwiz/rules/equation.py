@@ -49,9 +49,11 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
     samples = exact if exact is not None else project.train.samples_at_most
     if samples is not None and 0 < samples < real:
         have = say("{n} samples", n=samples) if exact is not None else say("at most {n} samples", n=samples)
+        if plan.task == "causal_lm":
+            have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield Violation(
-            say("a real batch is {real} samples over {ranks} ranks; the training data has {have} of length {length}",
-                real=real, ranks=plan.machine.num_processes, have=have, length=plan.batch.sequence_length),
+            say("a real batch is {real} samples over {ranks} ranks; the training data has {have}",
+                real=real, ranks=plan.machine.num_processes, have=have),
             Fix(message=say("set batch.real_batch_size to at most {samples}, or use more data", samples=samples)),
         )  # fmt: skip
 

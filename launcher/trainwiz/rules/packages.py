@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import vocabulary
 from trainwiz.findings import Level, Violation, rule
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import say
@@ -11,8 +12,12 @@ from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.versions import install, parts
 
-OLDEST = {"torch": "2.4", "accelerate": "1.10", "deepspeed": "0.16", "transformers": "4.51"}
+OLDEST = {"torch": "2.4", "accelerate": "1.10", "deepspeed": "0.16", "transformers": "4.51", "pillow": "10.0",
+          "scikit-learn": "1.3"}  # fmt: skip
 """The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
+
+
+_ON_TEXT = ("causal_lm", "text_classification")
 
 
 @rule("TW111", level=Level.ERROR, field="engine")
@@ -48,16 +53,18 @@ def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW113", level=Level.ERROR, field="task")
 def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """The task causal_lm needs transformers.
+    """The tasks on text need transformers.
 
     Without it: `ModuleNotFoundError: No module named 'transformers'` when task.py is imported.
-    Why: models and tokenizers come from transformers; trainwiz does not depend on it, since only this task needs it.
+    Why: models and tokenizers come from transformers; trainwiz does not depend on it, since only these tasks need it.
     Instead: `pip install -r requirements.txt` in the project, or the line shown.
     Source: the generated requirements.txt
     """
-    if plan.task == "causal_lm" and (python := _lacks(machine, "transformers")):
+    if plan.task in _ON_TEXT and (python := _lacks(machine, "transformers")):
         yield Violation(
-            say("the task causal_lm needs transformers, which is not installed in {python}", python=python),
+            say(
+                "the task {task} needs transformers, which is not installed in {python}", task=plan.task, python=python
+            ),
             install(python, _wanted("transformers")),
         )
 
@@ -72,7 +79,7 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Ite
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
-    if plan.task == "causal_lm" and named and (python := _lacks(machine, "datasets")):
+    if plan.task in _ON_TEXT and named and (python := _lacks(machine, "datasets")):
         yield Violation(
             say("{data} comes from the hub, but datasets is not installed in {python}", data=named[0], python=python),
             install(python, "datasets>=3.0"),
@@ -109,7 +116,8 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     used = {"torch", "accelerate"}
     used |= {"deepspeed"} if plan.strategy.kind == "deepspeed" else set()
-    used |= {"transformers"} if plan.task == "causal_lm" else set()
+    used |= {"transformers"} if plan.task in _ON_TEXT else set()
+    used |= {"pillow", "scikit-learn"} if plan.task == "image_classification" else set()
     for name, oldest in OLDEST.items():
         interpreter = machine.interpreter
         version = interpreter.version(name) if interpreter else None
@@ -119,6 +127,30 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
                     version=version, oldest=oldest),
                 install(interpreter.python, _wanted(name)),
             )  # fmt: skip
+
+
+@rule("TW117", level=Level.ERROR, field="task")
+def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """The task image_classification needs pillow, and its embedded pictures scikit-learn.
+
+    Without it: `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`) on every rank.
+    Why: pillow reads pictures, and scikit-learn carries the handwritten digits; only this task needs them.
+    Instead: `pip install -r requirements.txt` in the project, or the line shown.
+    Source: the generated requirements.txt
+    """
+    if plan.task != "image_classification":
+        return
+    needed = ["pillow"]
+    if vocabulary.EMBEDDED in (plan.data.train, plan.data.eval):
+        needed.append("scikit-learn")
+    missing = [name for name in needed if _lacks(machine, name)]
+    if missing and machine.interpreter:
+        python = machine.interpreter.python
+        yield Violation(
+            say("the task image_classification needs {packages}, not installed in {python}",
+                packages=", ".join(missing), python=python),
+            install(python, *(_wanted(name) for name in missing)),
+        )  # fmt: skip
 
 
 def _lacks(machine: Machine, package: str) -> str | None:

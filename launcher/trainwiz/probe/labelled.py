@@ -1,0 +1,130 @@
+"""Data with labels, as the tasks that classify read it: what it is, and how many samples it has."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainwiz.language import t
+from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.project import DataFacts
+from trainwiz.vocabulary import EMBEDDED
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+CHAPTERS = ("compound", "debugger", "specialnames", "string-methods", "types")
+"""The chapters of Python's language reference that the task tells apart."""
+_DIGITS = {"train": 1438, "validation": 359}
+"""Pictures that scikit-learn carries: every fifth of 1797 is kept for evaluation."""
+_SECONDS = 0.2
+"""After this long, a size stays unknown."""
+_HEADER_BYTES = 1000
+
+
+def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
+    """The facts of labelled texts: embedded, a .jsonl file or a hub id."""
+    if name == EMBEDDED:
+        return DataFacts(name=name, kind="embedded", samples=sum(_paragraphs(split)))
+    path = root / name
+    try:
+        if path.is_file():
+            return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path))
+        if path.is_dir():
+            return DataFacts(name=name, kind="missing", detail=t("a folder; texts with labels come in a .jsonl file"))
+    except OSError as error:
+        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
+    if is_hub_id(name, root):
+        return DataFacts(name=name, kind="hub", cached=cache.holds("datasets", name))
+    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+
+
+def pictures(name: str, root: Path, *, split: str) -> DataFacts:
+    """The facts of labelled pictures: embedded, a folder with one folder per class, or an .npz file."""
+    if name == EMBEDDED:
+        return DataFacts(name=name, kind="embedded", samples=_DIGITS[split])
+    path = root / name
+    try:
+        if path.is_dir():
+            return _folder(name, path)
+        if path.is_file():
+            return _arrays(name, path)
+    except OSError as error:
+        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
+    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+
+
+def _paragraphs(split: str) -> Iterator[int]:
+    """How many paragraphs of each chapter task.py takes: every fifth is for evaluation."""
+    from pydoc_data.topics import topics
+
+    for chapter in CHAPTERS:
+        lengths = [len(" ".join(paragraph.split())) for paragraph in topics[chapter].split("\n\n")]
+        paragraphs = sum(length >= 40 for length in lengths)
+        yield paragraphs // 5 if split == "validation" else paragraphs - paragraphs // 5
+
+
+def _lines(path: Path) -> int | None:
+    began, count, last = time.monotonic(), 0, b"\n"
+    with path.open("rb") as content:
+        while chunk := content.read(1 << 20):
+            count, last = count + chunk.count(b"\n"), chunk
+            if time.monotonic() - began > _SECONDS:
+                return None
+    return count + (not last.endswith(b"\n"))
+
+
+def _wrong_row(path: Path) -> str:
+    with path.open("rb") as content:
+        first = content.readline(1 << 20)
+    if not first:
+        return ""
+    try:
+        row = json.loads(first)
+        row["text"], row["label"]
+    except (ValueError, KeyError, TypeError):
+        return t('{file}: line 1 is not a JSON object with a "text" and a "label"', file=path.name)
+    return "" if isinstance(row["text"], str) else t('{file}: line 1: "text" is not a text', file=path.name)
+
+
+def _folder(name: str, path: Path) -> DataFacts:
+    began, count, loose = time.monotonic(), 0, False
+    for entry in os.scandir(path):
+        if entry.is_dir():
+            count += sum(_is_picture(file.name) for file in os.scandir(entry))
+        loose = loose or _is_picture(entry.name)
+        if time.monotonic() - began > _SECONDS:
+            return DataFacts(name=name, kind="folder")
+    detail = t("the pictures lie in the folder itself, and not in one folder per class") if loose and not count else ""
+    return DataFacts(name=name, kind="folder", samples=count, detail=detail)
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(PICTURES) and not name.startswith(".")
+
+
+def _arrays(name: str, path: Path) -> DataFacts:
+    """From the headers of the arrays: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html."""
+    try:
+        with zipfile.ZipFile(path) as arrays:
+            heads = {key: arrays.open(f"{key}.npy").read(_HEADER_BYTES) for key in ("images", "labels")}
+        dtype, count = re.search(rb"'descr': '([^']+)'", heads["images"]), re.search(rb"\((\d+),", heads["labels"])
+    except (zipfile.BadZipFile, KeyError):
+        dtype = count = None
+    if dtype is None or count is None:
+        return DataFacts(name=name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
+    detail = "" if dtype[1] == b"|u1" else t("its images are {dtype}, not bytes (uint8)", dtype=dtype[1].decode())
+    return DataFacts(name=name, kind="file", samples=int(count[1]), detail=detail)
+
+
+def _missing(name: str, path: Path) -> str:
+    near = difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75)
+    if not near and path.parent.is_dir():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)
+    if near:
+        return t("no such file or folder; did you mean {near}?", near=near[0])
+    return t("no such file or folder: {path}", path=path)

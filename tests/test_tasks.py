@@ -1,0 +1,345 @@
+"""The tasks that classify: their data, their metrics against scikit-learn's, and real training on two ranks."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import projects
+import pytest
+import torch
+from PIL import Image
+from projects import SMALL, launch, make, metrics
+from safetensors.torch import load_file
+from sklearn.metrics import accuracy_score, f1_score
+from test_training import ON_STANDIN, STRATEGIES, spawn
+
+from trainwiz import plan as plans
+from trainwiz.estimate.models import preset_parameters
+from trainwiz.plan import Plan
+from trainwiz.probe.project import project
+from trainwiz.render import script
+from trainwiz.store import templates
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
+TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
+
+
+def load(folder: Path, task: str, name: str = "task", **changes: Any) -> ModuleType:
+    """The generated task.py (or train.py, with its task.py), imported."""
+    values = {key.replace("__", "."): value for key, value in changes.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for artifact in script.scripts(plans.with_changes(Plan(), {"task": task, **values}), templates.load()):
+        (folder / artifact.path).write_text(artifact.text)
+    modules = {}
+    for wanted in ("task", name):
+        spec = importlib.util.spec_from_file_location(wanted, folder / f"{wanted}.py")
+        assert spec
+        assert spec.loader
+        modules[wanted] = sys.modules[wanted] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(modules[wanted])
+    return modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules() -> Any:
+    yield
+    for name in ("task", "train"):
+        sys.modules.pop(name, None)
+
+
+def draw(folder: Path, classes: dict[str, int], size: tuple[int, int] = (12, 10)) -> Path:
+    """A folder of pictures, one folder per class."""
+    random = np.random.default_rng(0)
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("image_classification", "tiny"), ("image_classification", "resnet18"), ("text_classification", "tiny")],
+)
+def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path: Path) -> None:
+    made = load(tmp_path, task, model__name=name)
+    model = made.build_model(made.TaskConfig())
+    assert sum(p.numel() for p in model.parameters()) == preset_parameters(name, task)
+
+
+@pytest.mark.parametrize("task", ["image_classification", "text_classification"])
+def test_the_probe_counts_the_samples_that_the_task_makes(task: str, tmp_path: Path) -> None:
+    draw(tmp_path / "pets", {"cat": 3, "dog": 4})
+    (tmp_path / "pets" / "readme.md").write_text("not a picture")
+    np.savez(tmp_path / "a.npz", images=np.zeros((5, 8, 8), np.uint8), labels=np.array([0, 1, 2, 1, 0]))
+    rows = [{"text": f"number {i}", "label": i % 2} for i in range(9)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    names = {"image_classification": ["pets", "a.npz"], "text_classification": ["rows.jsonl"]}[task]
+    for name in ["embedded", *names]:
+        where = name if name == "embedded" else str(tmp_path / name)
+        made = load(tmp_path / "code", task, data__train=where, data__eval=where)
+        changes = {"task": task, "data.train": where, "data.eval": where}
+        found = project(plans.with_changes(Plan(), changes), str(tmp_path))
+        assert found.train
+        assert found.eval
+        assert found.train.samples == len(made.load_train_data(made.TaskConfig()))
+        assert found.eval.samples == len(made.load_eval_data(made.TaskConfig()))
+        assert (found.train.detail, found.eval.detail) == ("", "")
+
+
+def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> None:
+    draw(tmp_path / "loose", {".": 2})
+    draw(tmp_path / "pets", {"cat": 1, "dog": 1})
+    draw(tmp_path / "more", {"cat": 1, "cow": 1})
+    (tmp_path / "empty").mkdir()
+    np.savez(tmp_path / "floats.npz", images=np.zeros((2, 8, 8)), labels=np.array([0, 1]))
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "class": 1}\n')
+    pictures = {"loose": "one folder per class", "floats.npz": "not bytes", "pest": "did you mean pets"}
+    for name, detail in {**pictures, "rows.jsonl": "not an .npz file"}.items():
+        plan = plans.with_changes(Plan(), {"task": "image_classification", "data.train": name})
+        found = project(plan, str(tmp_path)).train
+        assert found
+        assert detail in found.detail
+    plan = plans.with_changes(Plan(), {"task": "text_classification", "data.train": "rows.jsonl"})
+    found = project(plan, str(tmp_path)).train
+    assert found
+    assert 'a "text" and a "label"' in found.detail
+    made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
+    for name, says in {
+        "loose": "no pictures",
+        "empty": "no pictures",
+        "floats.npz": "not bytes",
+        "more": "cow",
+    }.items():
+        with pytest.raises(SystemExit, match=says):
+            made.Pictures(made.TaskConfig(), str(tmp_path / name), "train")
+    made = load(tmp_path / "code", "text_classification", data__train=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(SystemExit, match=r"rows\.jsonl:1: not a JSON object"):
+        made.load_train_data(made.TaskConfig())
+
+
+def test_models_for_pictures_are_named(tmp_path: Path) -> None:
+    for changes, detail in (
+        ({"model.name": "resnet19"}, "did you mean resnet18"),
+        ({"model.name": "org/model"}, "no such model for pictures"),
+        ({"model.name": "tiny", "model.from_scratch": False}, "no published weights"),
+    ):
+        found = project(plans.with_changes(Plan(), {"task": "image_classification", **changes}), str(tmp_path)).model
+        assert found
+        assert (found.kind, detail in found.detail) == ("missing", True)
+
+
+def test_augmentation_is_a_function_of_its_key(tmp_path: Path) -> None:
+    """The loop keys it by seed, epoch and index; evaluation pictures stay as they are."""
+    train = load(tmp_path, "image_classification", "train")
+    config = train.Config(real_batch_size=8, per_device_batch_size=8, gradient_accumulation_steps=1)
+    data, held_out = train.task.load_train_data(config), train.task.load_eval_data(config)
+    padded = train.Padded(data)
+    per_epoch = 180
+    seen: dict[int, list[Any]] = {}
+    for update in (0, per_epoch, 2 * per_epoch):  # the same update twice, and the first of the next epochs
+        for keyed in next(iter(train.RealBatches(config, len(data), 0, update, update + 1))):
+            (once, label), _ = padded[keyed]
+            (twice, _), counts = padded[keyed]
+            assert torch.equal(once, twice)
+            assert counts
+            assert once.shape == data[keyed[0]][0].shape
+            assert label == data[keyed[0]][1]
+            seen.setdefault(keyed[0], []).append(keyed[1])
+    assert len({key for keys in seen.values() for key in keys}) == 24, "every epoch and index has a key of its own"
+    views = {padded[0, key][0][0].numpy().tobytes() for key in range(20)}
+    assert len(views) > 5
+    assert all(torch.equal(train.Padded(held_out)[3, key][0][0], held_out[3][0]) for key in range(5))
+
+
+def test_a_picture_is_seen_alike_in_any_company(tmp_path: Path) -> None:
+    made = load(tmp_path, "image_classification")
+    model, data = made.build_model(made.TaskConfig()).double(), made.load_train_data(made.TaskConfig())
+    pictures = torch.stack([data[i][0] for i in range(6)])
+    torch.testing.assert_close(model(pictures[:1]), model(pictures)[:1])
+
+
+@pytest.mark.parametrize("task", ["image_classification", "text_classification"])
+def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_path: Path) -> None:
+    made, random = load(tmp_path, task), np.random.default_rng(1)
+    logits = torch.from_numpy(random.normal(size=(5, 8, 7)))
+    labels = torch.from_numpy(random.integers(0, 6, (5, 8)))  # class 6 never occurs, but is guessed
+    labels[4, 3:] = made.IGNORED
+    inputs = {"pictures": torch.zeros(8), "inputs": torch.zeros(8), "mask": torch.zeros(8)}
+    sums: Any = 0
+    for part, answers in zip(logits, labels, strict=True):
+        model = lambda *_, given=part, **__: given if task.startswith("image") else type("", (), {"logits": given})  # noqa: E731
+        sums = sums + made.evaluation_sums(model, {**inputs, "labels": answers}).double()
+    found = made.evaluation_metrics(sums.tolist())
+    counted = labels.flatten() != made.IGNORED
+    truth, guess = labels.flatten()[counted], logits.argmax(2).flatten()[counted]
+    assert found["eval_accuracy"] == pytest.approx(accuracy_score(truth, guess))
+    assert found["eval_f1"] == pytest.approx(f1_score(truth, guess, average="macro"))
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1)[counted], truth)
+    assert found["eval_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_texts_of_like_length_meet_and_nothing_else_changes(tmp_path: Path) -> None:
+    """Grouping happens inside a real batch: the same texts, whatever the split, with less padding."""
+    train = load(tmp_path, "text_classification", "train")
+    data = train.task.load_train_data(train.Config())
+
+    def batches(ranks: int, micro: int, sizes: torch.Tensor) -> list[list[list[int]]]:
+        """Per update, the micro-batches of all ranks."""
+        steps = 32 // ranks // micro
+        config = train.Config(per_device_batch_size=micro, gradient_accumulation_steps=steps, num_processes=ranks)
+        parts = []
+        for rank in range(ranks):
+            order = train.RealBatches(config, len(data), rank, 0, 46)
+            order.sizes = sizes
+            parts.append(list(order))
+        return [[m for p in parts for m in p[u * steps : (u + 1) * steps]] for u in range(46)]
+
+    def padding(grouped: list[list[list[int]]]) -> float:
+        """The part of all places that holds no token."""
+        micro = [[int(data.sizes[i]) for i in m if i >= 0] for update in grouped for m in update]
+        places = sum(max(sizes) * len(sizes) for sizes in micro if sizes)
+        return 1 - sum(map(sum, micro)) / places
+
+    random, grouped = batches(1, 8, torch.ones_like(data.sizes)), batches(1, 8, data.sizes)
+    assert padding(grouped) < 0.6 * padding(random)
+    contents = [sorted(i for m in update for i in m) for update in random]
+    assert sorted(i for content in contents[:23] for i in content if i >= 0) == list(range(len(data)))
+    assert contents[:23] != contents[23:]
+    for ranks, micro in ((1, 8), (2, 8), (4, 2), (1, 32)):
+        split = batches(ranks, micro, data.sizes)
+        assert [sorted(i for m in update for i in m) for update in split] == contents
+
+
+def evaluations(folder: Path) -> list[dict[str, float]]:
+    """The records of a run's evaluations."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if "eval_loss" in record]
+
+
+def killed(folder: Path, output: Path, overrides: dict[str, object], updates: int) -> None:
+    """Start two ranks, and kill them both at once after so many updates."""
+    arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    shared["MASTER_PORT"] = str(21000 + os.getpid() % 20000)
+    command = [sys.executable, "train.py", "--output_dir", str(output), *arguments]
+    ranks = []
+    for rank in ("0", "1"):
+        environment = projects.environment({**shared, "RANK": rank, "LOCAL_RANK": rank})
+        ranks.append(subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL,
+                                      stdout=subprocess.DEVNULL, start_new_session=True))  # fmt: skip
+    end = time.monotonic() + 90
+    while not (output / "metrics.jsonl").exists() or (output / "metrics.jsonl").read_text().count('"loss"') < updates:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for rank_process in ranks:
+        os.killpg(rank_process.pid, signal.SIGKILL)  # its data workers as well
+        rank_process.wait()
+
+
+@pytest.mark.train
+def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_have(tmp_path: Path) -> None:
+    """With augmentation, two data workers, an evaluation set that does not fill its last batch, and two ranks."""
+    values = {**IMAGES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 8, "schedule.n_steps": 90}
+    folder = make(tmp_path / "project", {**values, "checkpoint.checkpointing_steps": 20, "data.num_workers": 2})
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert spawn(folder, 2, whole, {}) == 0
+    killed(folder, again, {}, 50)
+    assert spawn(folder, 2, again, {"resume": "auto"}) == 0
+    files = [output / "model" / "model.safetensors" for output in (whole, again)]
+    assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
+    curves = [[json.loads(line) for line in (o / "metrics.jsonl").read_text().splitlines()] for o in (whole, again)]
+    for mine, theirs in zip(*curves, strict=True):
+        assert {**mine, "tokens_per_second": 0} == {**theirs, "tokens_per_second": 0}
+
+    made = load(tmp_path / "code", "image_classification")
+    model = made.build_model(made.TaskConfig())
+    model.load_state_dict(load_file(files[0]))
+    samples = list(made.load_eval_data(made.TaskConfig()))
+    truth = [label for _, label in samples]
+    with torch.no_grad():
+        guess = model(torch.stack([picture for picture, _ in samples])).argmax(1).tolist()
+    last = evaluations(whole)[-1]
+    assert last["eval_accuracy"] == pytest.approx(accuracy_score(truth, guess))
+    assert last["eval_f1"] == pytest.approx(f1_score(truth, guess, average="macro"))
+    assert last["eval_f1"] > 0.7
+    assert len(list((whole / "pictures").glob("*-seen-as-*.png"))) == 16
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("values", [IMAGES, TEXTS], ids=["pictures", "texts"])
+def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", values)
+    curves = []
+    for ranks, micro in ((1, 16), (2, 4)):
+        output = tmp_path / str(ranks)
+        split = {
+            "num_processes": ranks,
+            "per_device_batch_size": micro,
+            "gradient_accumulation_steps": 16 // ranks // micro,
+        }
+        assert spawn(folder, ranks, output, split) == 0
+        curves.append([json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()])
+    for one, two in zip(*curves, strict=True):
+        for field in {"loss", "grad_norm_pre_clip", "eval_loss", "eval_accuracy", "eval_f1"} & set(one):
+            assert two[field] == pytest.approx(one[field], rel=1e-4), (field, one["update"])
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("values", "name"), [(IMAGES, "zero2"), (IMAGES, "fsdp"), (TEXTS, "zero3")], ids=["zero2", "fsdp", "zero3"]
+)
+def test_sharded_strategies_train_in_bf16(values: dict[str, object], name: str, tmp_path: Path) -> None:
+    folder = make(
+        tmp_path / "project",
+        {**values, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 30},
+    )
+    done = launch(folder, env=ON_STANDIN if name == "fsdp" else None)
+    assert done.code == 0, done.err
+    curve = metrics(folder)
+    assert sum(r["loss"] for r in curve[-5:]) < sum(r["loss"] for r in curve[:5])
+    assert "seen as" in done.out or "pictures with" in done.out
+
+
+def small_decoder(folder: Path) -> Path:
+    """A GPT-2 of random weights with a tokenizer that has no padding, as a folder that a person might name."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    words = ["<|endoftext|>", "good", "bad", "very", "film", "the"]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<|endoftext|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[0], unk_token=words[0]).save_pretrained(folder)
+    config = GPT2Config(vocab_size=6, n_positions=32, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.train
+def test_a_pretrained_decoder_learns_to_classify_rows_of_a_file(tmp_path: Path) -> None:
+    """The text's last token decides, so the padding must not: texts of one to four words."""
+    model, rows = small_decoder(tmp_path / "decoder"), []
+    for i in range(64):
+        word = ("bad", "good")[i % 2]
+        rows.append({"text": " ".join(["the"] * (i % 3) + [word]), "label": word})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = {**TEXTS, "machine.num_processes": 1, "strategy.kind": "single", "model.name": str(model)}
+    values |= {"data.train": str(tmp_path / "rows.jsonl"), "data.eval": str(tmp_path / "rows.jsonl")}
+    values |= {"optimizer.learning_rate": 1e-2, "batch.sequence_length": 16, "schedule.n_steps": 20}
+    folder = make(tmp_path / "project", values)
+    done = launch(folder)
+    assert done.code == 0, done.err
+    assert evaluations(folder / "runs" / "latest")[-1]["eval_accuracy"] == 1.0
+    assert "bad, seen as bad: " in done.out
