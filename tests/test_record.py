@@ -80,6 +80,15 @@ def test_thinning_keeps_spikes_gaps_and_ends() -> None:
     assert thinned(points[:400], 400) == points[:400]
 
 
+def test_a_sample_keeps_evaluations_and_the_newest() -> None:
+    records = [{"update": u, "loss": 1} if u % 997 else {"update": u, "eval_loss": 1} for u in range(100_000)]
+    kept = metrics.sampled(records, 1000)
+    assert len(kept) < 1200
+    assert kept[-250:] == records[-250:]
+    assert sum("eval_loss" in r for r in kept) == 101
+    assert metrics.sampled(records[:1000], 1000) == records[:1000]
+
+
 def test_a_trend_is_the_mean_of_stretches() -> None:
     assert trend([(0, 1.0), (1, 3.0), (2, None), (3, 5.0), (4, None), (5, None)], 3) == [(0.5, 2.0), (3.0, 5.0)]
 
@@ -225,6 +234,7 @@ SAID = {"template": "rank {rank} failed first, with exit code {code}", "values":
          "stopped by SIGTERM; exit code 143"),
         (run(alive=True), State.RUNNING, "None"),
         (run(alive=False), State.KILLED, "trainwiz itself was killed, or the machine went down"),
+        (Recorded(name="x"), State.UNKNOWN, "nothing was recorded of how it was launched"),
         (run(alive=None, hostname="node7"), State.UNKNOWN,
          "started on node7: only there it is known whether it still runs"),
     ],
@@ -259,6 +269,8 @@ def test_a_run_in_a_line() -> None:
     line = summary(run(updates=range(1, 11), total_updates=20, alive=True, resumed_from="x"), BEGAN + 60)
     assert (line.updates, line.total, line.loss, line.seconds, line.why) == (10, 20, 0.5, 60, None)
     assert (line.state, line.resumed_from) == (State.RUNNING, "x")
+    given = run(total_updates=None, arguments=["--n_steps", "5", "--lr", "1", "--n_steps=70", "--n_steps_x=9"])
+    assert summary(given, 0).total == 70
     empty = summary(Recorded(name="x"), 0)
     assert (empty.updates, empty.loss, empty.speed, empty.seconds) == (None, None, None, None)
 

@@ -44,21 +44,20 @@ def _english() -> Iterator[None]:
 def test_metrics_grow_and_are_cut_back(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     growing = Growing(file)
-    assert growing.refresh() is False
+    assert growing.refresh() == []
     file.write_text('{"update": 1}\n{"update": 2}\n{"upd')
-    assert growing.refresh() is True
-    assert [r["update"] for r in growing.records] == [1, 2]
-    assert growing.refresh() is False
+    assert growing.refresh() == [{"update": 1}, {"update": 2}]
+    assert growing.refresh() == []
     with file.open("a") as more:
         more.write('ate": 3}\nnonsense\n[]\n{"update": 4}\n')
-    assert growing.refresh() is True
+    assert growing.refresh() == [{"update": 3}, {"update": 4}]
     assert [r["update"] for r in growing.records] == [1, 2, 3, 4]
     # A restart from update 2, which has come further than before by the time that anybody looks.
     file.write_text("".join(f'{{"update": {u}}}\n' for u in (1, 2, *range(30, 50))))
-    assert growing.refresh() is True
+    assert growing.refresh() == growing.records
     assert [r["update"] for r in growing.records] == [1, 2, *range(30, 50)]
     file.unlink()
-    assert growing.refresh() is False
+    assert growing.refresh() == []
     assert len(growing.records) == 22
 
 
@@ -137,11 +136,11 @@ RECORDS = [{"update": u, "loss": 5.0 / u, "tokens_per_second": 1234.5, "eval_los
 
 def view(ranks: int = 2, **changes: Any) -> View:
     values: dict[str, Any] = {
-        "name": NAMES[0], "state": State.RUNNING, "started": "", "updates": 199, "total": 400, "loss": 0.025,
+        "name": NAMES[0], "state": State.RUNNING, "started": "", "updates": 199, "total": 400, "loss": 0.0251,
         "eval_loss": 1.5, "speed": 1.0, "seconds": 3700.0, "why": None, "resumed_from": None, **changes,
     }  # fmt: skip
     return View(
-        summary=Summary(**values), records=RECORDS, seconds_left=3700.0, live=True,
+        summary=Summary(**values), records=RECORDS, lowest_loss=0.02, seconds_left=3700.0, live=True,
         memory=dict.fromkeys(range(ranks), (2_500_000_000, 40_000_000_000)),
         complaints=[Complaint(text="UserWarning: " + "long " * 40, ranks=(0, 1, 2, 3, 4), times=9)],
     )  # fmt: skip
@@ -161,11 +160,17 @@ def test_a_frame_says_it_all() -> None:
     lines = frame(view(), 80, 24)
     assert lines[0] == f"{NAMES[0]}  running  1:01:40"
     assert re.fullmatch(r"update 199/400  #+\.+  50%|update 199/400  █+░+  50%", lines[1])
-    assert lines[2] == "loss 0.0251 (lowest 0.0251) · evaluation 1.5000 · 1,234 tokens/s · 1:01:40 left"
+    assert lines[2] == "loss 0.0251 (lowest 0.0200) · evaluation 1.5000 · 1,234 tokens/s · 1:01:40 left"
     assert "  rank 0: 2.5 GB, GPU 40.0 GB   rank 1: 2.5 GB, GPU 40.0 GB" in lines
     assert any(line.startswith("  [0,1,2,3…] ×9 UserWarning: long") for line in lines)
     assert lines[-1] == "q quits; the training goes on"
     assert len(lines) == 24
+
+
+def test_many_ranks_are_told_together() -> None:
+    lines = frame(view(64), 80, 24)
+    assert "  host: 2.5 GB to 2.5 GB for a rank, 160.0 GB for all 64" in lines
+    assert "  GPU: 40.0 GB to 40.0 GB for a rank, 2560.0 GB for all 64" in lines
 
 
 def test_a_frame_of_a_run_that_has_not_begun() -> None:

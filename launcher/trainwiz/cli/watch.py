@@ -13,6 +13,8 @@ import typer
 from trainwiz.language import t
 
 if TYPE_CHECKING:
+    from trainwiz.record.pace import Pace
+    from trainwiz.record.run import Recorded, Summary
     from trainwiz.store.runs import Run
     from trainwiz.ui.watch import View
 
@@ -20,6 +22,10 @@ _EVERY_SECONDS = 1.0
 _SNAPSHOT = (80, 24)
 _TAIL_BYTES = 1 << 15
 _COMPLAINTS = 3
+_RECORDS = 4000
+"""More than any terminal has columns; a long run's file holds hundreds of thousands."""
+_REST = 20
+"""Looking at the memory may take one part in so many of the time."""
 _QUIT = ("q", "Q", "\x1b")
 
 
@@ -67,21 +73,16 @@ class Watched:
     """A run and those that it continues, read again and again without reading all of it again."""
 
     def __init__(self, run: Run) -> None:
-        from trainwiz.record import metrics
-        from trainwiz.record.pace import Pace
-        from trainwiz.record.run import started
         from trainwiz.store import history
         from trainwiz.store.growing import Growing
 
-        *earlier, now = history.lineage(run)
         self._run = run
-        self._earlier = [each.records for each in earlier]
+        self._earlier = [each.records for each in history.earlier(run)]
         self._growing = Growing(run.metrics)
-        updates = metrics.series(now.records, "update").values
-        began = started(now)
-        passed = max(updates) - min(updates) + 1 if updates else 0
-        spent = now.touched - began if now.touched is not None and began is not None else 0.0
-        self._pace = Pace(spent / passed if passed and spent > 0 else None)
+        self._lowest: float | None = None
+        self._pace: Pace | None = None
+        self._memory: dict[int, tuple[int, int | None]] = {}
+        self._memory_due = 0.0
 
     def view(self) -> View:
         """What is known now."""
@@ -91,25 +92,53 @@ class Watched:
         from trainwiz.store import history
         from trainwiz.ui.watch import View
 
-        self._growing.refresh()
+        self._take_in()
         now = time.time()
-        recorded = dataclasses.replace(history.without_metrics(self._run), records=self._growing.records)
+        records = metrics.sampled(self._growing.records, _RECORDS)
+        recorded = dataclasses.replace(history.without_metrics(self._run), records=records)
         line = summary(recorded, now)
-        if line.updates is not None:
-            self._pace.saw(now, line.updates)
         running = line.state is State.RUNNING
         tails = {rank: history.tail(log, _TAIL_BYTES) for rank, log in history.logs(self._run).items()}
         return View(
             summary=line,
-            records=metrics.joined([*self._earlier, self._growing.records]),
-            seconds_left=self._pace.left(line.total, now) if running and line.total else None,
-            memory=self._memory(recorded.command.get("pid")) if running else {},
+            records=metrics.joined([*(metrics.sampled(part, _RECORDS) for part in self._earlier), records]),
+            lowest_loss=self._lowest,
+            seconds_left=self._left(recorded, line, now) if running else None,
+            memory=self._held(recorded.command.get("pid")) if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 
-    def _memory(self, launcher: object) -> dict[int, tuple[int, int | None]]:
+    def _take_in(self) -> None:
+        from trainwiz.record import metrics
+
+        new = self._growing.refresh()
+        if len(new) == len(self._growing.records):
+            self._lowest = None
+        losses = metrics.series(new, "loss").values
+        self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
+
+    def _left(self, run: Recorded, line: Summary, now: float) -> float | None:
+        from trainwiz.record.pace import Pace
+        from trainwiz.record.run import started
+
+        if line.updates is None or not line.total:
+            return None
+        if self._pace is None:
+            # What nobody watched: the run's own start-up is in it, until updates are seen to pass.
+            first = self._growing.records[0].get("update")
+            passed = line.updates - first + 1 if isinstance(first, int) else 0
+            began = started(run)
+            spent = run.touched - began if run.touched is not None and began is not None else 0.0
+            self._pace = Pace(spent / passed if passed > 0 and spent > 0 else None)
+        self._pace.saw(now, line.updates)
+        return self._pace.left(line.total, now)
+
+    def _held(self, launcher: object) -> dict[int, tuple[int, int | None]]:
         from trainwiz.probe import ranks
 
-        if not isinstance(launcher, int):
-            return {}
-        return {rank: (held.host, held.gpu) for rank, held in ranks.memory(launcher).items()}
+        began = time.monotonic()
+        if isinstance(launcher, int) and began >= self._memory_due:
+            self._memory = {rank: (held.host, held.gpu) for rank, held in ranks.memory(launcher).items()}
+            # Some drivers take seconds to answer: whoever watches must not slow the training down.
+            self._memory_due = time.monotonic() + _REST * (time.monotonic() - began)
+        return self._memory

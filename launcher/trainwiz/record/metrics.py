@@ -90,6 +90,16 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return kept
 
 
+def sampled(records: Sequence[Record], most: int) -> list[Record]:
+    """At most about so many records: every n-th, those of evaluations, and the newest ones without a gap."""
+    if len(records) <= most:
+        return list(records)
+    newest = most // 4
+    old, step = records[:-newest], math.ceil(len(records) / (most - newest))
+    kept = [record for i, record in enumerate(old) if i % step == 0 or "loss" not in record]
+    return [*kept, *records[-newest:]]
+
+
 def trend(points: Sequence[Point], most: int) -> list[Point]:
     """The mean of each of about `most` stretches of equal length, at their middles."""
     size = math.ceil(len(points) / most)

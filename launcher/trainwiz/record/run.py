@@ -14,6 +14,8 @@ from trainwiz.outcome import signal_name
 from trainwiz.record import metrics
 from trainwiz.record.metrics import Record
 
+_LENGTH = "--n_steps"
+
 
 class State(str, Enum):
     """What has become of a run. UNKNOWN: it was started on another machine, which alone can tell."""
@@ -67,7 +69,7 @@ def state(run: Recorded) -> State:
         if run.outcome.get("interrupted"):
             return State.STOPPED
         return State.DONE if run.outcome.get("exit_code") == 0 else State.FAILED
-    if run.alive is None:
+    if run.alive is None or not run.command:
         return State.UNKNOWN
     return State.RUNNING if run.alive else State.KILLED
 
@@ -93,7 +95,16 @@ def summary(run: Recorded, now: float) -> Summary:
 def total_updates(run: Recorded) -> int | None:
     """How many updates were planned, where that is known."""
     total = run.command.get("total_updates")
-    return total if isinstance(total, int) else None
+    if isinstance(total, int):
+        return total
+    words = [str(word) for word in run.command.get("arguments") or ()]
+    found = None
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        # The length that the plan does not know, given to the script itself; the last of two counts.
+        value = following if word == _LENGTH else word.removeprefix(f"{_LENGTH}=")
+        if word.startswith(_LENGTH) and value.isdigit():
+            found = int(value)
+    return found
 
 
 def seconds(run: Recorded, now: float) -> float | None:
@@ -126,6 +137,8 @@ def why(run: Recorded) -> Message | None:
             return None
         case State.DONE:
             return say("trained to its end")
+        case State.UNKNOWN if not run.command:
+            return say("nothing was recorded of how it was launched")
         case State.UNKNOWN:
             return say(
                 "started on {host}: only there it is known whether it still runs", host=run.command.get("hostname")

@@ -17,20 +17,20 @@ class Growing:
         self._position = 0
         self._last_line = b""
 
-    def refresh(self) -> bool:
-        """Read what is new; whether anything was. A line without its end is left for the next time."""
+    def refresh(self) -> list[dict[str, Any]]:
+        """Read and return what is new: all of it where the file was cut. A line without its end is left for later."""
         try:
             with self._path.open("rb") as file:
                 return self._read(file)
         except OSError:
-            return False
+            return []
 
-    def _read(self, file: Any) -> bool:
+    def _read(self, file: Any) -> list[dict[str, Any]]:
         file.seek(max(0, self._position - len(self._last_line)))
-        again = file.read(len(self._last_line)) != self._last_line
-        if again:
+        if file.read(len(self._last_line)) != self._last_line:
             self.records, self._position, self._last_line = [], 0, b""
             file.seek(0)
+        known = len(self.records)
         lines = file.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
@@ -41,4 +41,4 @@ class Growing:
                 value = json.loads(line)
                 if isinstance(value, dict):
                     self.records.append(value)
-        return again or bool(lines)
+        return self.records[known:]

@@ -63,7 +63,6 @@ def without_metrics(run: Run) -> Recorded:
         name=run.name,
         command=command,
         outcome=outcome,
-        records=Metrics(run.metrics).new(),
         alive=_alive(command, outcome),
         touched=_touched(run),
         checkpoints=_checkpoints(run),
@@ -73,18 +72,24 @@ def without_metrics(run: Run) -> Recorded:
 
 def lineage(run: Run) -> list[Recorded]:
     """The run and those that it continues, the oldest first; up to one that is gone."""
-    found = [read(run)]
+    return [*earlier(run), read(run)]
+
+
+def earlier(run: Run) -> list[Recorded]:
+    """Those that it continues, the oldest first."""
+    found: list[Recorded] = []
     names = {run.name}
+    before = run.read("command").get("resumed_from")
     while len(found) < _LONGEST_LINEAGE:
-        before = found[0].command.get("resumed_from")
         # A record that was edited must not lead out of the folder, or in a circle.
         if not isinstance(before, str) or before in names or not _is_plain_name(before):
             break
-        earlier = Run(run.folder.parent / before)
-        if not earlier.folder.is_dir():
+        folder = run.folder.parent / before
+        if not folder.is_dir():
             break
         names.add(before)
-        found.insert(0, read(earlier))
+        found.insert(0, read(Run(folder)))
+        before = found[0].command.get("resumed_from")
     return found
 
 

@@ -21,6 +21,8 @@ _LEAST_CURVE, _MOST_CURVE = 3, 16
 _WINDOW = 10
 """Records: the speed is that of now, not of the whole run."""
 
+_MOST_RANKS = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class View:
@@ -28,6 +30,7 @@ class View:
 
     summary: Summary
     records: Sequence[Record]
+    lowest_loss: float | None = None
     seconds_left: float | None = None
     memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
     complaints: Sequence[Complaint] = ()
@@ -79,10 +82,11 @@ def _progress(summary: Summary, width: int) -> list[str]:
 
 
 def _numbers(view: View, width: int) -> list[str]:
-    summary, losses = view.summary, metrics.series(view.records, "loss").values
+    summary = view.summary
     parts = []
-    if losses:
-        parts.append(t("loss {loss:.4f} (lowest {lowest:.4f})", loss=losses[-1], lowest=min(losses)))
+    if summary.loss is not None:
+        lowest = summary.loss if view.lowest_loss is None else view.lowest_loss
+        parts.append(t("loss {loss:.4f} (lowest {lowest:.4f})", loss=summary.loss, lowest=lowest))
     if summary.eval_loss is not None:
         parts.append(t("evaluation {loss:.4f}", loss=summary.eval_loss))
     if (speed := metrics.speed(view.records, _WINDOW)) is not None:
@@ -93,11 +97,25 @@ def _numbers(view: View, width: int) -> list[str]:
 
 
 def _memory(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
+    if len(memory) > _MOST_RANKS:
+        return [t("memory"), *(f"  {line}" for line in _together(memory, width - 2))]
     parts = []
     for rank, (host, gpu) in memory.items():
         words = t("rank {rank}: {host}", rank=rank, host=_size(host))
         parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=_size(gpu)))
     return [t("memory"), *(f"  {line}" for line in _flowing(parts, width - 2, "   "))] if parts else []
+
+
+def _together(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
+    """Of many ranks: the least, the most, all together."""
+    hosts, gpus = [host for host, _ in memory.values()], [gpu for _, gpu in memory.values() if gpu is not None]
+    lines = []
+    for name, sizes in ((t("host"), hosts), ("GPU", gpus)):
+        if sizes:
+            line = t("{name}: {least} to {most} for a rank, {sum} for all {n}", name=name, least=_size(min(sizes)),
+                     most=_size(max(sizes)), sum=_size(sum(sizes)), n=len(sizes))  # fmt: skip
+            lines.append(columns.cut(line, width))
+    return lines
 
 
 def _complaints(complaints: Sequence[Complaint], width: int) -> list[str]:
