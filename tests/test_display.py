@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import struct
 import sys
 import termios
@@ -26,6 +27,12 @@ def _chinese() -> Iterator[None]:
     language.choose([], {})
 
 
+def _waiting(outside: int) -> Iterator[bytes]:
+    """What was written to the terminal; it may come in several pieces."""
+    while select.select([outside], [], [], 0.2)[0]:
+        yield os.read(outside, 1 << 16)
+
+
 @contextlib.contextmanager
 def terminal(patch: pytest.MonkeyPatch, width: int = 30) -> Iterator[Callable[[], str]]:
     """Standard output is a terminal of so many columns; gives what reads the text that it shows."""
@@ -37,7 +44,7 @@ def terminal(patch: pytest.MonkeyPatch, width: int = 30) -> Iterator[Callable[[]
         here.delenv("COLUMNS", raising=False)
         here.setenv("TERM", "xterm")
         here.setenv("NO_COLOR", "1")
-        yield lambda: os.read(outside, 1 << 16).decode().replace("\r\n", "\n")
+        yield lambda: b"".join(_waiting(outside)).decode().replace("\r\n", "\n")
     os.close(outside)
 
 
