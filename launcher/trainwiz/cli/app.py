@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import check, diff, doctor, explain, init, launch, lint, logs, report, runs, watch
+from trainwiz.cli import check, diagnose, diff, doctor, explain, init, launch, lint, logs, report, runs, watch
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -52,4 +52,7 @@ app.command("runs", help=t("List the runs of a project: state, updates, loss, sp
 app.command("logs", help=t("Show a rank's log; -f goes on until the run ends."))(logs.logs)
 app.command("report", help=t("Write a run as one HTML file: curves, timeline, plan, outcome."))(report.report)
 app.command("diff", help=t("Show what changed between two runs: plan, versions, machine, result."))(diff.diff)
+app.command("diagnose", help=t("Say why a run failed, or any training whose log you have, and what to type."))(
+    diagnose.diagnose
+)
 app.command("watch", help=t("Watch a run in the terminal: loss curve, speed, memory, remaining time."))(watch.watch)

@@ -81,6 +81,11 @@ def diagnosis(launch: Launch, diagnosis: Diagnosis) -> dict[str, Any]:
         "known": diagnosis.known,
         **{part: _message(getattr(diagnosis, part)) for part in ("how", "cause", "remedy")},
         "evidence": list(diagnosis.evidence),
+        "name": diagnosis.name,
+        "line": diagnosis.line,
+        "exception": diagnosis.exception,
+        "followed_ranks": list(diagnosis.followed),
+        "passing": diagnosis.passing,
     }
     hidden: dict[str, Any] = redaction.values(told, secrets(launch))
     return hidden

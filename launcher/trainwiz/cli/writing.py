@@ -110,7 +110,7 @@ class _Resolver:
     def __call__(self, conflict: Conflict) -> Resolution:
         if conflict.path == self.agreed:
             return "keep"
-        _show(self.folder, conflict)
+        show(self.folder, conflict)
         if self.resolution:
             return self.resolution
         from trainwiz.wizard import Action, Asked, ask
@@ -141,7 +141,7 @@ def _agrees(file: Path, plan: Plan) -> bool:
         return False
 
 
-def _show(folder: Path, conflict: Conflict) -> None:
+def show(folder: Path, conflict: Conflict) -> None:
     """A file that differs from what would be written, as a diff."""
     path = folder / conflict.path
     words = t("{path} was not made by trainwiz:", path=path) if conflict.foreign else t("{path} was edited:", path=path)
@@ -156,7 +156,7 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
     from trainwiz.errors import Refused
 
     for conflict in conflicts:
-        _show(folder, conflict)
+        show(folder, conflict)
     raise Refused(
         say("files with something of yours in them: {files}; nothing was written",
             files=", ".join(c.path for c in conflicts)),

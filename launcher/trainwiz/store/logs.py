@@ -18,8 +18,8 @@ HEAD_BYTES, TAIL_BYTES = 1 << 17, 1 << 19
 """How much of a log is looked at: how it started, and how it ended."""
 _CHUNK = 1 << 20
 _LOOKED_AT = 4096
-_BINARY_SHARE = 0.1
-_TEXT_CONTROLS = frozenset(b"\t\n\r\f\x08\x1b")
+_BINARY_SHARE = 0.3
+_TEXT_CONTROLS = frozenset("\t\n\r\f\x08\x1b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +97,12 @@ def _checked(excerpt: Excerpt, name: str | Path) -> Excerpt:
     start = excerpt.head[:_LOOKED_AT]
     if not start.strip():
         raise UsageError(say("{path} is empty", path=name), say("name the log of the rank that failed"))
-    strange = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in start)
-    if strange > _BINARY_SHARE * len(start):
+    text = start.decode(errors="replace")
+    strange = sum(c == "\ufffd" or (c < " " and c not in _TEXT_CONTROLS) for c in text)
+    if strange > _BINARY_SHARE * len(text):
         raise UsageError(
-            say("{path} is no text: {n} of its first {total} bytes are control characters",
-                path=name, n=strange, total=len(start)),
+            say("{path} is no text: {n} of its first {total} characters are none",
+                path=name, n=strange, total=len(text)),
             say("name the log that the training wrote"),
         )  # fmt: skip
     return excerpt

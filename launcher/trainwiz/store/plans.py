@@ -84,9 +84,14 @@ def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str
     Raises `UsageError` for a file that is written in a way that cannot be changed so.
     """
     before = text = _text(Path(path))
-    for key, value in changes.items():
-        text = _edited(text, key, yaml.safe_dump(value).splitlines()[0], comment)
-    if plans.parse(yaml.safe_load(text)) != plans.with_changes(plans.parse(yaml.safe_load(before)), changes):
+    try:
+        for key, value in changes.items():
+            text = _edited(text, key, yaml.safe_dump(value).splitlines()[0], comment)
+        wanted = plans.with_changes(plans.parse(yaml.safe_load(before)), changes)
+        done = plans.parse(yaml.safe_load(text)) == wanted
+    except yaml.YAMLError:
+        done = False
+    if not done:
         raise UsageError(
             say("{file} cannot be changed where it stands", file=path),
             say("write its sections as keys below each other, as trainwiz init does"),
@@ -111,6 +116,8 @@ def _edited(text: str, key: str, value: str, comment: str) -> str:
     if not isinstance(node, yaml.MappingNode):
         return text
     first = node.value[0][0].start_mark
+    if node.flow_style:
+        return f"{text[: first.index]}{name}: {value}, {text[first.index :]}"
     indent = " " * first.column
     return f"{text[: first.index]}{name}: {value}  # {comment}\n{indent}{text[first.index :]}"
 

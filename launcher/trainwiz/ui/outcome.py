@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.language import t, text
+from trainwiz.language import t
 from trainwiz.outcome import Outcome, Verified, signal_name
 from trainwiz.ui import console
+from trainwiz.ui import diagnosis as card
 from trainwiz.ui.live import clock_time
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
+    from trainwiz.ui.diagnosis import Fix
 
 _CTRL_C = 2
 
@@ -27,8 +29,13 @@ def show(
     checkpoint: Path | None,
     resume: str | None,
     verified: Verified | None = None,
+    log: str = "",
+    fix: Fix | None = None,
 ) -> None:
-    """The summary. `first` and `last` are metrics; `resume` is the line to type to go on, where that is possible."""
+    """The summary. `first` and `last` are metrics; `resume` is the line to type to go on, where that is possible.
+
+    `log` is the name of the log that the diagnosis was made from, `fix` a change of the plan that mends it.
+    """
     console.talk()
     _ending(outcome)
     if "loss" in first and "loss" in last:
@@ -42,7 +49,7 @@ def show(
             )
         )
     if diagnosis:
-        _diagnosis(diagnosis)
+        card.show(diagnosis, log=log, fix=fix)
     console.talk(t("everything of this run lies in {folder}", folder=folder))
     if checkpoint:
         console.talk(t("newest checkpoint: {checkpoint}", checkpoint=checkpoint))
@@ -65,18 +72,15 @@ def _ending(outcome: Outcome) -> None:
                 t("stopped by {signal} after {time}; exit code {code}", signal=by, time=time, code=outcome.exit_code),
                 style="warning",
             )
+    elif outcome.hung:
+        console.talk(
+            t("ended after {time}, because nothing moved; exit code {code}", time=time, code=outcome.exit_code),
+            style="error",
+        )
     elif outcome.exit_code == 0:
         console.talk(t("done in {time}", time=time), style="good")
     else:
         console.talk(t("failed after {time}; exit code {code}", time=time, code=outcome.exit_code), style="error")
-
-
-def _diagnosis(diagnosis: Diagnosis) -> None:
-    console.talk(diagnosis.how, style="bold")
-    for line in diagnosis.evidence:
-        console.talk(console.styled(f"  | {line}", "dim"))
-    console.talk(t("cause: {cause}", cause=text(diagnosis.cause)))
-    console.talk(f"{console.styled('→', 'good')} {text(diagnosis.remedy)}")
 
 
 def _verified(verified: Verified) -> None:
@@ -89,7 +93,10 @@ def _verified(verified: Verified) -> None:
         console.talk(t("its files are as they were written: {n} compared with the manifest", n=verified.files))
     else:
         console.talk(
-            t("files compared with the manifest before the grace ended: {n} of {all}; resuming compares all of them",
-              n=verified.read, all=verified.files),
+            t(
+                "files compared with the manifest before the grace ended: {n} of {all}; resuming compares all of them",
+                n=verified.read,
+                all=verified.files,
+            ),
             style="warning",
-        )  # fmt: skip
+        )
