@@ -9,7 +9,7 @@ from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Guard, Loop, dotted
+from trainwiz.script.tree import Guard, dotted
 
 _DIST = (
     "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_to_all", "all_to_all_single",
@@ -29,6 +29,7 @@ SAVES = {
     "DeepSpeedEngine.load_checkpoint", "DeepSpeedEngine.save_16bit_model", "Booster.save_model",
     "Booster.save_optimizer", "Booster.load_model", "Booster.load_optimizer",
 }  # fmt: skip
+_WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -64,38 +65,38 @@ def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW703", level=Level.ERROR, field="script")
-def prepared_models_run_on_every_rank(script: Script) -> Iterator[Violation]:
+def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
     """The forward pass of a prepared model runs on all ranks.
 
-    Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks and wait for ever; DDP synchronises
-    buffers before each forward pass, and gradients after it, and waits the same way.
+    Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks and wait for ever; DDP waits for the
+    gradients of the others in the backward pass, and for their buffers before the next forward pass.
     Why: what prepare, deepspeed.initialize, boost or DistributedDataParallel return is not the bare model.
     Instead: let all ranks run it, or take the bare model with accelerator.unwrap_model(model) (model.module under DDP),
     which helps where the weights are whole on each rank: not under ZeRO 3 and FSDP.
     Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     for call in _forwards(script):
-        if not _evaluation_loop(script, call.node):
+        if not _learns_nothing(script, call.node):
             yield from _single(script, call, say("run {name} on every rank, or the bare model under DDP",
                                                  name=dotted(call.node.func)))  # fmt: skip
 
 
-@rule("TW704", level=Level.ERROR, field="script")
+@rule("TW704", level=Level.WARNING, field="script")
 def evaluation_uses_every_rank(script: Script) -> Iterator[Violation]:
     """All ranks evaluate.
 
-    Without it: the others run ahead into the next collective and wait there, and after 10 to 30 minutes NCCL ends the
-    job. A prepared loader gives the main process only its share: the score is that of 1/N of the data. ZeRO 3 and FSDP
-    hang at the first layer.
+    Without it: the others run ahead into the next collective and wait there; after 10 to 30 minutes NCCL ends the job.
+    A prepared loader gives the main process only its share: the score is that of 1/N of the data. ZeRO 3 and FSDP hang
+    at the first layer, DDP where the model has buffers. Where it works, N - 1 GPUs are idle.
     Why: evaluation under is_main_process is a habit from one GPU.
     Instead: evaluate on every rank, join the results with accelerator.gather_for_metrics, print on the main process.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
     seen: set[ast.AST] = set()
     for call in _forwards(script):
-        loop = _evaluation_loop(script, call.node)
-        if loop is not None and loop not in seen:
-            seen.add(loop)
+        around = (*script.tree.loops(call.node), *script.tree.withs(call.node), script.tree.scope(call.node))[0]
+        if _learns_nothing(script, call.node) and around not in seen:
+            seen.add(around)
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
     for call in script.called(*_TRAINER):
         yield from _single(script, call, say("call it on every rank; the Trainer prints and writes on one by itself"))
@@ -110,12 +111,15 @@ def _forwards(script: Script) -> Iterator[Call]:
             yield call
 
 
-def _evaluation_loop(script: Script, node: ast.AST) -> Loop | None:
-    """The loop over data around a forward pass that learns nothing."""
+def _learns_nothing(script: Script, node: ast.AST) -> bool:
+    """Whether a forward pass is part of an evaluation: in a loop without a backward pass, or without gradients."""
+    scope = script.tree.scope(node)
+    heads: list[ast.expr] = [item.context_expr for w in script.tree.withs(node) for item in w.items]
+    heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
+    if any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in ast.walk(head)):
+        return True
     loops = script.tree.loops(node)
-    if not loops or any(b.loop in loops for b in script.training.backwards):
-        return None
-    return loops[0]
+    return bool(loops) and not any(b.loop in loops for b in script.training.backwards)
 
 
 def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:

@@ -33,6 +33,8 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
         return
     for backward in script.training.backwards:
         others = [b.call for b in script.training.backwards if b is not backward]
+        if not _comes_from_prepared(script, backward.loss):
+            continue  # another model's loss: a layer that is distilled by itself
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
             yield Violation(
                 say("{call}: the engine's own backward is passed by", call=ast.unparse(backward.call)),
@@ -82,6 +84,8 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Vi
     scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
     unscaled = any(call.name.endswith(".unscale_") for call in script.calls)
     for call in _torch_clips(script) if scaled and not unscaled else ():
+        if all(script.tree.exclusive(call.node, b.call) for b in scaled):
+            continue
         yield Violation(
             say("the gradients are clipped while still multiplied by the loss scale"),
             Fix(message=say("call scaler.unscale_(optimizer) before it")),
@@ -132,6 +136,16 @@ def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
                 Fix(message=say("move it behind the step")),
                 place=script.place(zero),
             )
+
+
+def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
+    """Whether a prepared model, or a function of the loss that was given one, made this."""
+    for node in script.names.feeding(loss):
+        if isinstance(node, ast.Call):
+            makes = any(word in dotted(node.func).lower() for word in ("loss", "step", "forward", "criterion"))
+            if script.engines.is_prepared(node.func) or (makes and any(map(script.engines.is_prepared, node.args))):
+                return True
+    return False
 
 
 def _torch_clips(script: Script) -> list[Call]:

@@ -53,7 +53,9 @@ def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
     Instead: .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration
     """
-    if script.called("torch.cuda.set_device", "torch.accelerator.set_device_index"):
+    # DeepSpeed and Colossal-AI make the local rank's GPU the current one, and their examples say .cuda().
+    own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
+    if own or script.engines.deepspeed or script.engines.colossalai:
         return
     for call in _moves(script):
         value = _target(call)
@@ -131,7 +133,8 @@ def _several(script: Script) -> bool:
 
 def _moves(script: Script) -> Iterator[Call]:
     """Calls that move a model or a tensor to a GPU."""
-    if not _several(script):
+    wrapped = script.called("torch.nn.parallel.DistributedDataParallel")
+    if not wrapped and not script.engines.prepared_names:
         return
     for call in script.calls:
         function = call.node.func

@@ -127,6 +127,8 @@ def _counts_updates(script: Script, total: ast.expr) -> bool:
         isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv) and _MICRO.search(ast.unparse(n.right))
         for n in nodes
     )
+    if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and _MICRO.search(ast.unparse(n)) for n in nodes):
+        return False
     has_length = any(isinstance(n, ast.Call) and dotted(n.func) == "len" for n in nodes)
     return divided or (not has_length and bool(_MAX_STEPS.search(dotted(total))))
 
