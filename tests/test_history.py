@@ -144,6 +144,15 @@ def test_a_folder_without_anything_is_a_run_that_left_nothing(tmp_path: Path) ->
     assert trainwiz(["runs", str(tmp_path)]) == trainwiz(["report", str(tmp_path)]) == 0
 
 
+def test_a_long_run_is_read_from_its_end(tmp_path: Path) -> None:
+    run = record(tmp_path, NAMES[0], range(1, 20_001))
+    whole, brief = history.read(run), history.brief(run)
+    assert run.metrics.stat().st_size > 2_000_000
+    assert len(whole.records) == 20_001
+    assert 2_000 < len(brief.records) < 12_000
+    assert brief.records[-5000:] == whole.records[-5000:]
+
+
 # runs
 
 

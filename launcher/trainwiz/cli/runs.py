@@ -26,7 +26,7 @@ def runs(
     if not found and not json:
         history.find(stored.LATEST, project)
     now = time.time()
-    summaries = [summary(history.read(run), now) for run in found]
+    summaries = [summary(history.brief(run), now) for run in found]
     if json:
         console.data_json([shown.to_dict(each) for each in summaries])
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from trainwiz.store.metrics import Metrics
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
+_BRIEF_BYTES = 1 << 20
 _PARTS = {"plan", "config_values", "versions", "machine", "environment", "inherited", "git"}
 
 
@@ -53,6 +56,18 @@ def find(word: str, project: Path = Path()) -> Run:
 def read(run: Run) -> Recorded:
     """A run's folder; whatever is torn or missing in it is left out."""
     return dataclasses.replace(without_metrics(run), records=Metrics(run.metrics).new())
+
+
+def brief(run: Run) -> Recorded:
+    """The same with only the newest of its numbers: enough for a line in a table, however long the run is."""
+    lines = tail(run.metrics, _BRIEF_BYTES).split("\n")
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                records.append(value)
+    return dataclasses.replace(without_metrics(run), records=records)
 
 
 def without_metrics(run: Run) -> Recorded:
