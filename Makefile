@@ -3,22 +3,49 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test format catalogue docs clean
+.PHONY: help install demo test format catalogue docs benchmark constraints clean
 
 help:
-	@echo "make demo       train a small model on this machine, from the wizard to a text sample"
-	@echo "make test       the gate: format, lint, types, tests"
-	@echo "make format     let ruff format and fix what it can"
-	@echo "make catalogue  collect the sentences into the translation catalogue and compile it"
-	@echo "make docs       write docs/rules.md from the rules"
+	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
+	@echo "make test         the gate: format, lint, types, tests"
+	@echo "make format       let ruff format and fix what it can"
+	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
+	@echo "make docs         write docs/rules.md from the rules"
+	@echo "make benchmark    measure how long everything takes to begin, and write it into docs/performance.md"
+	@echo "make constraints  pin what .venv holds now in constraints.txt"
+	@echo "make clean        delete what the targets above have made, .venv included"
+
+install: $(READY)
 
 # torch first and pinned: a later package that wants any torch must find it there.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt docs/requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,image-classification,tracking]'
 	touch $@
+
+test: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+catalogue: $(READY)
+	$(BIN)/python tests/catalogue.py
+
+benchmark: $(READY)
+	$(BIN)/python benchmarks/startup.py
+
+constraints: $(READY)
+	$(BIN)/python tests/constraints.py
+
+clean:
+	rm -rf $(VENV) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 docs: $(READY)
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
