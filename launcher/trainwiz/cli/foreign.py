@@ -52,7 +52,9 @@ def launch(options: Options, *, config: str, script: str) -> int:
         console.talk(t("this run: {folder}", folder=run.folder))
         prepared = supervised.Launch(
             command=command, run=run, machine=machine, grace=options.grace, config=config, config_values=values,
-            ranks_here=max(1, _count(values)),
+            ranks_here=max(1, _count(values)), arguments=options.arguments,
+            max_restarts=options.max_restarts, restarts_per_hour=options.restarts_per_hour,
+            hang_limit=options.hang_limit, stop_on_hang=options.on_hang == "stop",
         )  # fmt: skip
         return supervised.run(prepared)
     finally:

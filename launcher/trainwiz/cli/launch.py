@@ -31,6 +31,11 @@ class Options:
     python: str
     ignore: tuple[str, ...]
     grace: float
+    max_restarts: int
+    restarts_per_hour: int
+    auto_batch: bool
+    on_hang: str
+    hang_limit: float
     machine_file: str | None
     machine_rank: int | None
     wait: float
@@ -74,6 +79,39 @@ def launch(
     grace: float = typer.Option(
         30.0, "--grace", metavar="S", min=0.0, help=t("After Ctrl-C: seconds that the ranks get to save and end.")
     ),
+    max_restarts: int = typer.Option(
+        0,
+        "--max-restarts",
+        metavar="N",
+        min=0,
+        help=t("After a failure that may pass: go on from the newest checkpoint, at most N times."),
+    ),
+    restarts_per_hour: int = typer.Option(
+        10, "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most so many within an hour.")
+    ),
+    auto_batch: bool = typer.Option(
+        False,
+        "--auto-batch",
+        help=t("On out of memory: halve the micro-batch and double the accumulation; the real batch stays."),
+    ),
+    on_hang: str = typer.Option(
+        "wait",
+        "--on-hang",
+        metavar="wait|stop",
+        help=t("When no progress comes: only say where each rank is, or also end the run, with exit code 124."),
+    ),
+    hang_limit: float = typer.Option(
+        0.0,
+        "--hang-limit",
+        metavar="S",
+        min=0.0,
+        help=t("Seconds of silence that count as a hang (0: learned from the run, at least 300)."),
+    ),
+    apply_fix: bool = typer.Option(
+        False,
+        "--apply-fix",
+        help=t("Change the plan as the newest run's failure asks, show the change, and launch again."),
+    ),
     machine: str = typer.Option("", "--machine", metavar="FILE", help=t("With --dry-run: a machine from a file.")),
     machine_rank: int | None = typer.Option(
         None,
@@ -95,6 +133,8 @@ def launch(
     words = words or []
     if json and not dry_run:
         raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
+    if on_hang not in ("wait", "stop"):
+        raise UsageError(say("--on-hang {word}: wait or stop", word=on_hang))
     if new and resume:
         raise UsageError(say("--new starts anew and --resume goes on: one of them"))
     if len(words) > 1 and not config:
@@ -102,6 +142,8 @@ def launch(
             say("{word}: one project at a time", word=words[1]),
             say("arguments for the training script go after --"),
         )
+    if apply_fix and (config or json):
+        raise UsageError(say("--apply-fix is for projects of trainwiz, and goes with neither --config nor --json"))
     options = Options(
         folder=words[0] if words and not config else ".",
         arguments=tuple(words[1:] if config else ctx.meta.get(_ARGUMENTS, ())),
@@ -112,6 +154,11 @@ def launch(
         python=_interpreter(python),
         ignore=rule_ids.prefixes(ignore or ()),
         grace=grace,
+        max_restarts=max_restarts,
+        restarts_per_hour=restarts_per_hour,
+        auto_batch=auto_batch,
+        on_hang=on_hang,
+        hang_limit=hang_limit,
         machine_file=machine or None,
         machine_rank=machine_rank,
         wait=wait,
@@ -122,6 +169,13 @@ def launch(
         raise typer.Exit(foreign.launch(options, config=config, script=words[0] if words else ""))
     from trainwiz.cli import world
 
+    if apply_fix:
+        from trainwiz.cli import remedy
+
+        mended = remedy.apply(options)
+        if mended is None:
+            raise typer.Exit(0)
+        options = mended
     raise typer.Exit(world.launch(options))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
     from trainwiz.process.ranks import Process
     from trainwiz.process.torchrun import WorkerLogs
+    from trainwiz.process.watch import Watching
+    from trainwiz.store.metrics import Metrics
     from trainwiz.store.runs import Run
+    from trainwiz.ui.diagnosis import Fix
 
 _TAIL_BYTES = 1 << 16
 _RESERVE_SECONDS = 1.0
@@ -33,7 +36,10 @@ _LAUNCHER_LOG = "launcher"
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What is to be run and recorded. `resume` is the line that continues the run, where it can be continued."""
+    """What is to be run and recorded. `resume` is the line that continues the run, where it can be continued.
+
+    `again` is added to the command's arguments for another attempt in the same run folder.
+    """
 
     command: Command
     run: Run
@@ -50,10 +56,18 @@ class Launch:
     config_values: Mapping[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
     arguments: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    max_restarts: int = 0
+    restarts_per_hour: int = 10
+    auto_batch: bool = False
+    hang_limit: float = 0.0
+    stop_on_hang: bool = False
 
 
 def run(launch: Launch) -> int:
     """Run it, tell how it ended, and return the exit code."""
+    from trainwiz.cli.attempts import Attempts
+    from trainwiz.probe import cgroup
     from trainwiz.process import ranks
     from trainwiz.store.metrics import Metrics
     from trainwiz.ui.live import Progress, Screen, terminal_size
@@ -62,20 +76,31 @@ def run(launch: Launch) -> int:
     launch.run.record("command", described)
     provenance.keep_plan(launch)
     code = provenance.CodeState(launch, described)
-    metrics = _Remembered(Metrics(launch.run.metrics))
+    metrics = _Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
-    try:
+    attempts = Attempts(launch)
+
+    def once(attempt: Launch, inbox: ranks.Inbox) -> Outcome:
+        metrics.again()
+        kills = cgroup.oom_kills()
         outcome = ranks.run(
-            _processes(launch, terminal_size()),
+            _processes(attempt, terminal_size()),
             audience=screen,
             grace=launch.grace,
             show=launch.workers.found if launch.workers else None,
+            inbox=inbox,
+            watching=_watching(launch),
         )
+        outcome = _translated(launch, outcome)
+        return dataclasses.replace(outcome, observed=_observed(launch, kills)) if outcome.exit_code else outcome
+
+    try:
+        outcome = attempts.run(once, screen, metrics.update)
     finally:
         screen.close()
         code.close()
     metrics.new()
-    return _end(launch, _translated(launch, outcome), metrics)
+    return _end(launch, outcome, metrics, attempts.entries)
 
 
 def describe(launch: Launch) -> dict[str, Any]:
@@ -109,12 +134,23 @@ def describe(launch: Launch) -> dict[str, Any]:
 class _Remembered:
     """Metrics with the first and the last that came, for the summary."""
 
-    def __init__(self, metrics: Any) -> None:
-        self._metrics = metrics
+    def __init__(self, open_metrics: Callable[[], Metrics]) -> None:
+        self._open = open_metrics
+        self._metrics = open_metrics()
         self.first: Mapping[str, Any] = {}
         self.last: Mapping[str, Any] = {}
         self.began = time.monotonic()
         self.first_update_seconds: float | None = None
+
+    def again(self) -> None:
+        """Read from the beginning: another attempt writes the updates after its checkpoint anew."""
+        self._metrics = self._open()
+
+    def update(self) -> int:
+        """The last update that was trained; 0 before the first."""
+        self.new()
+        update = self.last.get("update")
+        return update if isinstance(update, int) else 0
 
     def new(self) -> Sequence[Mapping[str, Any]]:
         lines: Sequence[Mapping[str, Any]] = self._metrics.new()
@@ -124,6 +160,21 @@ class _Remembered:
                     self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
                 self.last = line
         return lines
+
+
+def _watching(launch: Launch) -> Watching:
+    from trainwiz.process.progress import FLOOR_SECONDS
+    from trainwiz.process.watch import Watching
+
+    here = range(launch.first_rank, launch.first_rank + launch.ranks_here)
+    return Watching(
+        files=lambda: [launch.run.log(rank) for rank in here],
+        metrics=launch.run.metrics,
+        stacks=launch.run.logs,
+        ranks=tuple(here),
+        floor=launch.hang_limit or FLOOR_SECONDS,
+        stop=launch.stop_on_hang,
+    )
 
 
 def _processes(launch: Launch, terminal: Mapping[str, str]) -> list[Process]:
@@ -165,16 +216,17 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
 
 
-def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
+def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
     from trainwiz.ui import outcome as ending
 
     checkpoint = launch.run.checkpoint()
     verified = _verified(launch, outcome, checkpoint)
-    diagnosis = _diagnosis(launch, outcome) if outcome.exit_code else None
+    diagnosis = diagnosed(launch, outcome) if outcome.exit_code else None
     record = {
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "first_update_seconds": metrics.first_update_seconds,
+        "attempts": list(attempts),
         "checkpoint": checkpoint.name if checkpoint else None,
         "diagnosis": provenance.diagnosis(launch, diagnosis) if diagnosis else None,
     }
@@ -194,6 +246,8 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered) -> int:
             checkpoint=near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
+            log=str(near(launch.run.log(diagnosis.rank or 0))) if diagnosis else "",
+            fix=_fix(launch, diagnosis),
         )
     return outcome.exit_code
 
@@ -207,15 +261,33 @@ def _verified(launch: Launch, outcome: Outcome, checkpoint: Path | None) -> Veri
     return checkpoints.verify(checkpoint, seconds=launch.grace - outcome.saving_seconds - _RESERVE_SECONDS)
 
 
-def _diagnosis(launch: Launch, outcome: Outcome) -> Diagnosis | None:
-    from trainwiz.diagnose import diagnose
+def diagnosed(launch: Launch, outcome: Outcome) -> Diagnosis | None:
+    """What was wrong, by the log of the rank that failed first."""
+    from trainwiz.cli import diagnose
 
-    rank = outcome.first_failed
-    if rank is None:
+    return diagnose.diagnosed(launch.run, outcome)[0] if outcome.first_failed is not None else None
+
+
+def _fix(launch: Launch, diagnosis: Diagnosis | None) -> Fix | None:
+    """A change of the plan that mends it, where the plan is what ran."""
+    if diagnosis is None or not diagnosis.mending or launch.plan is None or launch.workers:
         return None
-    logs = [launch.run.logs / name for name in (f"rank-{rank}.log", f"rank-{rank}.err.log")]
-    said = "\n".join(tail(file) for file in logs)
-    return diagnose(outcome, {rank: said}, log=str(near(launch.run.log(rank))))
+    from trainwiz.cli import remedy
+
+    with contextlib.suppress(TrainwizError):
+        found = remedy.fix(launch.plan, near(Path(launch.command.cwd)), launch.machine, diagnosis)
+        overridden = " ".join(launch.arguments)
+        return found if found and not any(key.rpartition(".")[2] in overridden for key in found.changes) else None
+    return None
+
+
+def _observed(launch: Launch, oom_kills_before: int | None) -> dict[str, int]:
+    """What the surroundings show right after the end."""
+    from trainwiz.probe import cgroup, space
+
+    kills = cgroup.oom_kills()
+    counted = {} if kills is None or oom_kills_before is None else {"oom_kills": kills - oom_kills_before}
+    return {**counted, **space.free("shm", "/dev/shm"), **space.free("disk", str(launch.run.folder))}
 
 
 def tail(file: Path) -> str:
