@@ -15,7 +15,7 @@ SIGNATURES = (
         cause=say("the GPU's memory is full"),
         remedy=say(
             "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays; "
-            "or shard more with strategy.zero_stage 3"
+            "where it is 1 already, shard more (strategy.zero_stage 3, or offload) or shorten batch.sequence_length"
         ),
         mending="smaller_micro_batch",
     ),
