@@ -157,7 +157,7 @@ def _sections(run: Recorded) -> list[tuple[str, list[tuple[str, str]]]]:
         (t("folder"), command.get("cwd")),
         (t("plan's hash"), command.get("plan_hash")),
         *((name, value) for name, value in code if value is not None),
-        (t("files"), ", ".join(map(str, git.get("changed") or ()))),
+        (t("which files"), ", ".join(map(str, git.get("changed") or ()))),
     ]
     machine = {"hostname": command.get("hostname"), **flat(command.get("machine") or {})}
     environment = {**(command.get("inherited") or {}), **(command.get("environment") or {})}
