@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import projects
 import pytest
 from test_launch import TRAINWIZ, launch, project, read
 from test_ranks import gone, wait_for
@@ -281,3 +282,25 @@ def test_wrong_words() -> None:
     )
     assert done.returncode == 2
     assert "--on-hang x: wait or stop" in done.stderr
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("place", "trouble", "said"),
+    [
+        ("def collate(", "time.sleep(600)", r"rank 1 sleeps in collate, task.py:\d+"),
+        ("def loss_sum(", "torch.distributed.barrier()", r"rank 1 waits in barrier, called at task.py:\d+"),
+    ],
+)
+def test_a_real_training_that_hangs(tmp_path: Path, place: str, trouble: str, said: str) -> None:
+    folder = projects.make(tmp_path / "p", {**projects.REGRESSION, "schedule.n_steps": 100_000, "data.eval": ""})
+    task = folder / "task.py"
+    source = task.read_text()
+    start = source.index(place)
+    body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
+    hook = f"    calls.append(time.time())\n    if os.environ['RANK'] == '1' and len(calls) > 300: {trouble}\n"
+    task.write_text(source[:start] + "import os, time\ncalls = []\n\n\n" + source[start:body] + hook + source[body:])
+    done = projects.launch(folder, "--on-hang", "stop", "--hang-limit", "4")
+    assert done.code == 124, done.err
+    assert re.search(said, done.err), done.err
+    assert re.search(r"rank 0 waits in \w+, called at (train|task).py:\d+", done.err), done.err
