@@ -2,7 +2,8 @@
 
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `fill` (accelerate fills every `auto` it
-can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's).
+can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's), `parallelism`
+(a rank holds the sizes against its world).
 """
 
 import json
@@ -18,6 +19,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 import torch  # noqa: E402
 from accelerate.commands import launch as launcher  # noqa: E402
+from accelerate.parallelism_config import ParallelismConfig  # noqa: E402
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin  # noqa: E402
 from accelerate.utils import launch as preparing  # noqa: E402
 from deepspeed.runtime import config as config_module  # noqa: E402
@@ -50,10 +52,22 @@ def plugin(case: dict[str, Any]) -> None:
     os.environ.update({k: v for k, v in launch(case).items() if k.startswith(OURS)})
     if "ACCELERATE_USE_DEEPSPEED" in os.environ:
         made = DeepSpeedPlugin()
+        for part in ("offload_optimizer", "offload_param"):
+            block = made.deepspeed_config["zero_optimization"].get(part, {})
+            assert (block.get("device"), block.get("nvme_path")) != ("nvme", "none"), "nvme_path is the word none"
         config = {**made.deepspeed_config, "train_batch_size": 1, "train_micro_batch_size_per_gpu": 1}
         DeepSpeedConfig({k: v for k, v in config.items() if v != "auto"})
     else:
         FullyShardedDataParallelPlugin().set_auto_wrap_policy(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+
+
+def parallelism(case: dict[str, Any]) -> None:
+    environ = launch(case)
+    os.environ.update({k: v for k, v in environ.items() if k.startswith(OURS)})
+    seen = types.SimpleNamespace(
+        num_processes=case["world"], multi_device=True, is_fsdp2=environ.get("FSDP_VERSION") == "2", distributed_type=""
+    )
+    ParallelismConfig()._validate_accelerator(seen)
 
 
 def deepspeed(case: dict[str, Any]) -> None:

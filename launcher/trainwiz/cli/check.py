@@ -40,6 +40,9 @@ def check(
             help=t("Judge files for this version, like deepspeed=0.16.5; repeatable."),
         ),
     ] = None,
+    skip_others: bool = typer.Option(
+        False, "--skip-others", help=t("Pass by files that are none of these, for a pre-commit hook.")
+    ),
     fix: bool = typer.Option(False, "--fix", help=t("Mend files of accelerate and DeepSpeed; the diff comes first.")),
     yes: bool = typer.Option(False, "--yes", "-y", help=t("With --fix: write without asking.")),
     select: Annotated[
@@ -60,7 +63,7 @@ def check(
 
     shape = _shape(format, json)
     only, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
-    sorted_targets = sorting.sort(targets or ([] if default else ["."]), default=default)
+    sorted_targets = sorting.sort(targets or ([] if default else ["."]), default=default, skip_others=skip_others)
     found = [f for plan in sorted_targets.plans for f in _of_plan(plan, machine, python, only, left_out)]
     versions = configurations.engine_versions(engine_version or ())
     files = configurations.load(sorted_targets.files, script=script or None, versions=versions)

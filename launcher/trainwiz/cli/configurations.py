@@ -79,8 +79,10 @@ class Files:
         document = self.documents[path]
         bare = config.Accelerate(document=document, version=version_of(self.version("accelerate")), files={})
         named = bare.deepspeed_file
-        files = {named: configurations.resolve(named, path)} if named else {}
-        return config.Accelerate(document=document, version=bare.version, files=files)
+        found = configurations.resolve(named, path) if named else None
+        # Under the name that it has here, should it be one of the files to judge.
+        known = next((p for p in self.documents if found and _same(p, found)), found)
+        return config.Accelerate(document=document, version=bare.version, files={named: known} if named else {})
 
     def _deepspeed(self, path: str) -> DeepSpeed:
         from trainwiz import config
@@ -96,7 +98,7 @@ class Files:
 def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str]) -> Files:
     """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither."""
     from trainwiz import config
-    from trainwiz.store import configurations, scripts
+    from trainwiz.store import configurations
 
     documents = {}
     for path in paths:
@@ -107,13 +109,11 @@ def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str
                 say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
             )
         documents[path] = document
-    read = scripts.read(script) if script else None
-    files = Files(documents=documents, script=read, versions=versions)
+    files = Files(documents=documents, script=_script(script) if script else None, versions=versions)
     for path, document in list(documents.items()):
         if not document.trouble and config.kind_of(document) == "accelerate":
             for partner in filter(None, files._accelerate(path).files.values()):
-                same = next((p for p in documents if _same(p, partner)), None)
-                if same is None:
+                if partner not in documents:
                     documents[partner] = configurations.read(partner)
     return files
 
@@ -130,6 +130,12 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
             )
         versions[engine] = version
     return versions
+
+
+def _script(path: str) -> Script:
+    from trainwiz.store import scripts
+
+    return scripts.read(path)
 
 
 @functools.cache

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _KINDS = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp", "DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
+_TAKEN_CARE_OF = ("TW657", "TW658", "TW667")
+"""What accelerate would stumble over, and a launch by trainwiz does not: an unquoted no, several CPU processes."""
 _ABOUT = ("machine.", "precision.", "strategy.", "python")
 
 
@@ -33,7 +35,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
     values, _ = plans.read_yaml(config)
     folder = Path()
     machine = facts.machine(machine_file=options.machine_file, python=options.python, folder=str(folder))
-    findings = _findings(values, machine, options)
+    findings = _findings(values, machine, options, config=config)
     port = ports.claim(_port(values))
     command = _command(options, values, config, script, machine, port.number)
     if options.dry_run:
@@ -91,15 +93,24 @@ def _command(
     )  # fmt: skip
 
 
-def _findings(values: Mapping[str, Any], machine: Machine, options: Options) -> tuple[Finding, ...]:
-    """What the rules say of the machine, and of the part of a plan that such a configuration holds."""
+def _findings(values: Mapping[str, Any], machine: Machine, options: Options, *, config: str) -> tuple[Finding, ...]:
+    """What the rules say of the files, of the machine, and of the part of a plan that such a configuration holds."""
     from trainwiz import rules
+    from trainwiz.cli import configurations
     from trainwiz.findings import Facts, check
 
     plan = plan_of(values, on_gpus=bool(machine.gpus))
     applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
     chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
-    return check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore)
+    files = configurations.load([config], script=None, versions=_versions(machine))
+    in_files = files.findings([], [*options.ignore, *_TAKEN_CARE_OF])
+    return (*in_files, *check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore))
+
+
+def _versions(machine: Machine) -> dict[str, str]:
+    """Those of the interpreter that will train."""
+    packages = machine.interpreter.packages if machine.interpreter else {}
+    return {name: version for name in ("accelerate", "deepspeed") if (version := packages.get(name))}
 
 
 def plan_of(values: Mapping[str, Any], *, on_gpus: bool) -> Plan | None:

@@ -9,6 +9,9 @@ from pathlib import Path
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 
+_PLAN_FILE = "trainwiz.yaml"
+"""As `render` has it, which imports pydantic; files of other tools are judged without."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
@@ -18,11 +21,16 @@ class Targets:
     files: tuple[str, ...]
 
 
-def sort(typed: Sequence[str], *, default: bool) -> Targets:
-    """The targets by kind. Raises `UsageError` for what is not there, and for a folder with nothing in it."""
+def sort(typed: Sequence[str], *, default: bool, skip_others: bool = False) -> Targets:
+    """The targets by kind. Raises `UsageError` for what is not there, and for a folder with nothing in it.
+
+    With `skip_others`, files that are no configuration are passed by.
+    """
     plans: dict[str, None] = {}
     files: dict[str, None] = {}
     for path in typed:
+        if skip_others and _is_other(path):
+            continue
         if _is_plan(path):
             plans[path] = None
         elif Path(path).is_file():
@@ -36,14 +44,13 @@ def sort(typed: Sequence[str], *, default: bool) -> Targets:
 
 def _is_plan(path: str) -> bool:
     from trainwiz import config
-    from trainwiz.render import PLAN_FILE
     from trainwiz.store import configurations
 
     file = Path(path)
     if file.is_dir():
-        return (file / PLAN_FILE).is_file()
-    if file.name == PLAN_FILE or not file.is_file():
-        return file.name == PLAN_FILE
+        return (file / _PLAN_FILE).is_file()
+    if file.name == _PLAN_FILE or not file.is_file():
+        return file.name == _PLAN_FILE
     if file.suffix not in configurations.SUFFIXES:
         return True
     document = configurations.read(path)
@@ -52,11 +59,24 @@ def _is_plan(path: str) -> bool:
     return not document.trouble and config.kind_of(document) in taken
 
 
+def _is_other(path: str) -> bool:
+    from trainwiz import config
+    from trainwiz.store import configurations
+
+    if not Path(path).is_file() or Path(path).suffix not in configurations.SUFFIXES:
+        return True
+    document = configurations.read(path)
+    # What cannot be read at all may be anything: a template, several documents in one file.
+    return document.trouble is not None or config.kind_of(document) == "unknown"
+
+
 def _in_folder(path: str) -> list[str]:
-    from trainwiz.store import configurations, plans
+    from trainwiz.store import configurations
 
     if not Path(path).exists():
-        plans.find(path)
+        from trainwiz.store import plans
+
+        plans.find(path)  # which says so
     found = [document.path for document in configurations.find(path)]
     if not found:
         raise UsageError(

@@ -43,8 +43,7 @@ def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue 1171
     """
     for call in script.called(*COLLECTIVES):
-        in_group = call.keyword("group") is not None or call.keyword("process_group") is not None
-        if not in_group and not _answered(script, call):
+        if not _is_in_group(call) and not _answered(script, call):
             yield from _single(script, call, say("call {name} on every rank, outside of the condition",
                                                  name=dotted(call.node.func) or call.name))  # fmt: skip
 
@@ -76,7 +75,7 @@ def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
     Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     for call in _forwards(script):
-        if not _learns_nothing(script, call.node):
+        if not _learns_nothing(script, call.node) and not _answered(script, call):
             yield from _single(script, call, say("run {name} on every rank, or the bare model under DDP",
                                                  name=dotted(call.node.func)))  # fmt: skip
 
@@ -132,6 +131,13 @@ def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:
     else:
         message = say("{name} runs on some ranks only: where {test}", name=name, test=describe(guard))
     yield Violation(message, Fix(message=remedy), place=script.place(call.node))
+
+
+def _is_in_group(call: Call) -> bool:
+    """Whether a collective is of some ranks by intention."""
+    if call.keyword("group") is not None or call.keyword("process_group") is not None:
+        return True
+    return any("group" in dotted(value) or dotted(value).endswith("pg") for value in call.node.args)
 
 
 def _answered(script: Script, call: Call) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -21,9 +22,16 @@ _DEEPEST = 6
 def read(path: str) -> Document:
     """The document in a file, with its trouble where it cannot be understood. Raises `UsageError` for no such file."""
     try:
-        raw = Path(path).read_bytes()
+        found = os.stat(path)
+        return _read(path, found.st_mtime_ns, found.st_size)
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(path: str, _changed: int, _size: int) -> Document:
+    """Read once as long as it does not change: what a file is, is asked before what is wrong with it."""
+    raw = Path(path).read_bytes()
     try:
         return config.read(path, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -43,7 +51,7 @@ def find(folder: str) -> list[Document]:
         depth = len(Path(here).relative_to(folder).parts)
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _PASSED_BY and depth < _DEEPEST)
         for name in sorted(names):
-            path = os.path.join(here, name)
+            path = os.path.normpath(os.path.join(here, name))
             if name.endswith(SUFFIXES) and not name.startswith(".") and _may_be_one(path):
                 document = read(path)
                 if config.kind_of(document) in ("accelerate", "deepspeed"):

@@ -67,20 +67,22 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
 
     Without it: `FSDP is enabled but the parallelism config has no dimension for FSDP to shard across` on every rank,
     after the imports.
-    Why: with tensor parallelism over all ranks, nothing is left to shard over.
+    Why: with tensor parallelism over all ranks, nothing is left to shard over; sizes that are all 1 become plain data
+    parallelism.
     Instead: a smaller parallelism_config_tp_size, and the rest as dp_shard_size.
     Source: read in accelerate 1.15.0 (`ParallelismConfig._validate_accelerator`)
     """
     sizes = _sizes(accelerate)
     version = accelerate.section("fsdp_config").get("fsdp_version")
-    if accelerate.kind != "FSDP" or str(version) != "2" or math.prod(sizes.values()) in (0, 1):
+    invalid = any(f"{_PREFIX}{name}_size" in accelerate.section("parallelism_config") for name in _SIZES) and not sizes
+    if accelerate.kind != "FSDP" or str(version) != "2" or not accelerate.section("parallelism_config") or invalid:
         return
     if sizes.get("dp_shard", 1) == 1 and sizes.get("cp", 1) == 1:
         yield accelerate.wrong(
             "parallelism_config",
             say("FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
                 tp=sizes.get("tp", 1)),
-            Fix(message=say("lower parallelism_config_tp_size, and set parallelism_config_dp_shard_size to the rest")),
+            Fix(message=say("set parallelism_config_dp_shard_size to the ranks that tensor parallelism leaves")),
         )  # fmt: skip
 
 

@@ -144,4 +144,4 @@ def _whole(value: object) -> int | None:
         number = float(value) if isinstance(value, str | float) else None
     except ValueError:
         return None
-    return int(number) if number is not None and number == int(number) else None
+    return int(number) if number is not None and number.is_integer() else None
