@@ -254,6 +254,21 @@ def test_following_ends_with_the_run_and_shows_its_last_line(project: Path) -> N
     assert child.exitstatus == 0
 
 
+def test_following_goes_on_where_a_restart_begins_another_log(project: Path) -> None:
+    run = history.find("latest", project)
+    child = follower(project)
+    child.expect_exact(f"rank 0 of {NAMES[2]}")
+    with run.log(0).open("a") as log:
+        os.replace(run.log(0), run.logs / "rank-0.attempt-1.log")
+        log.write("last words of the first attempt\n")
+    child.expect_exact("last words of the first attempt")
+    run.log(0).write_text("second attempt\n")
+    child.expect_exact("second attempt")
+    run.record("outcome", {"exit_code": 0})
+    child.expect(pexpect.EOF)
+    assert "first attempt" not in child.before
+
+
 def test_ctrl_c_ends_following_quietly(project: Path) -> None:
     child = follower(project)
     child.expect_exact(f"rank 0 of {NAMES[2]}")

@@ -204,6 +204,8 @@ def test_a_long_curve_stays_small_and_shows_its_trend() -> None:
     made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
     assert len(made) < 30_000
     assert made.count('<path class="curve noise"') == made.count('<path class="curve"') == 1
+    smooth = chart.svg([("x", Series(name="x", points=tuple((x, x * x) for x, _ in points)))], label="x", across="x")
+    assert "noise" not in smooth
 
 
 def test_a_chart_of_nothing_is_nothing() -> None:

@@ -16,6 +16,8 @@ _MOST_POINTS = 800
 _DENSE = 200
 """More points than this are a band: shown faintly, with their mean on top."""
 
+_NOISY = 0.1
+
 
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
     """One chart of curves with their names; `across` names the x axis. `marks` are updates where a run was resumed.
@@ -62,7 +64,7 @@ def _mark(place: float) -> str:
 
 def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> list[str]:
     points = thinned(curve.points, _MOST_POINTS)
-    style, dense = f'style="--c:var(--curve-{i})"', len(points) > _DENSE
+    style, dense = f'style="--c:var(--curve-{i})"', len(points) > _DENSE and _is_noisy(points)
     kind = "curve noise" if dense else "curve"
     title = f"<title>{escape(name)}</title>"
     parts = [f'<path class="{kind}" {style} d="{_path(points, x_scale, y_scale)}">{title}</path>']
@@ -77,6 +79,13 @@ def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> 
             if y is not None
         ]
     return parts
+
+
+def _is_noisy(points: Sequence[Point]) -> bool:
+    """Whether it goes up and down all the time. A smooth curve, such as a learning rate, is its own trend."""
+    values = [y for _, y in points if y is not None]
+    turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(values, values[1:], values[2:], strict=False))
+    return turns > _NOISY * len(values)
 
 
 def _path(points: Sequence[Point], x_scale: Scale, y_scale: Scale) -> str:
