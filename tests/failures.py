@@ -326,6 +326,13 @@ FAILURES = {
         "for batch in torch.utils.data.DataLoader(Data(), num_workers=1, timeout=1): pass"
     ),
     "interrupted": Failure("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(1)", packages=()),
+    "program_missing": Failure("import subprocess\nsubprocess.run(['nvidia-smii', '-L'])", packages=()),
+    "missing_package--module": Failure("", shell="accelerate launch --cpu --num_processes 1 -m nothere",
+                                       packages=("accelerate",)),
+    "unknown--deepspeed": Failure(
+        "import os, time\nif os.environ['RANK'] == '1': raise ValueError('the second rank is wrong')\ntime.sleep(9)",
+        shell="deepspeed --num_gpus 2 fails.py", env={"DS_ACCELERATOR": "cpu"}, packages=("deepspeed",),
+    ),
     "unknown--torchrun": Failure(GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\n"
                         "dist.barrier()", ranks=2),
 }  # fmt: skip

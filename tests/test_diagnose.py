@@ -117,6 +117,12 @@ def test_lines_of_ranks_may_be_shuffled_into_each_other() -> None:
     assert not any("NCCL" in line for line in found.last)
 
 
+def test_a_launchers_report_of_itself_is_not_shown() -> None:
+    found = of("unknown--deepspeed")
+    assert (found.known, found.rank, found.last[-1]) == (False, 1, "ValueError: the second rank is wrong")
+    assert of("missing_package--module").last[-1].endswith("No module named nothere")
+
+
 def test_labels_of_srun_are_ranks() -> None:
     lines = [
         f"{rank}: {line}"
@@ -156,6 +162,7 @@ def test_a_warning_long_before_the_end_counts_less_than_the_last_words() -> None
         ("subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 42.", (None, 42)),
         ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", (None, -9)),
         ("[launch.py:325:sigkill_handler] ['python', 'x.py'] exits with return code = -11", (None, -11)),
+        ("[launch.py:259] ['python', 'x.py', '--local_rank=1'] exits with return code = 2", (1, 2)),
         ("srun: error: node0: task 3: Exited with exit code 7", (3, 7)),
         ("srun: error: node0: task 1: Killed", (1, -9)),
         ("train.sh: line 4:  9141 Killed                  python train.py", (None, -9)),

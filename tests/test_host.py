@@ -329,3 +329,23 @@ def test_disk_of_a_folder_that_cannot_be_entered(tmp_path: Path) -> None:
         assert disk(str(closed)).total_bytes > 0
     finally:
         closed.chmod(stat.S_IRWXU)
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events": "low 0\nmax 9\noom 4\noom_kill 3\n",
+          "sys/fs/cgroup/memory.events": "oom_kill 99\n"}, 3),
+        ({"proc/self/cgroup": "4:memory:/job\n",
+          "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cgroup.procs": ""}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_kills_for_memory_are_counted_in_the_innermost_cgroup(
+    tmp_path: Path, files: dict[str, str], kills: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cgroup.oom_kills(tmp_path) == kills

@@ -246,7 +246,7 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Seque
             checkpoint=near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
-            log=str(near(launch.run.log(diagnosis.rank or 0))) if diagnosis else "",
+            log=_log(launch, diagnosis),
             fix=_fix(launch, diagnosis),
         )
     return outcome.exit_code
@@ -266,6 +266,12 @@ def diagnosed(launch: Launch, outcome: Outcome) -> Diagnosis | None:
     from trainwiz.cli import diagnose
 
     return diagnose.diagnosed(launch.run, outcome)[0] if outcome.first_failed is not None else None
+
+
+def _log(launch: Launch, diagnosis: Diagnosis | None) -> str:
+    from trainwiz.cli import diagnose
+
+    return str(near(diagnose.log_of(launch.run, diagnosis.rank))) if diagnosis and diagnosis.rank is not None else ""
 
 
 def _fix(launch: Launch, diagnosis: Diagnosis | None) -> Fix | None:

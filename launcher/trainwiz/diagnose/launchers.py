@@ -11,7 +11,7 @@ _ROOT_CAUSE = re.compile(
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
 _SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
 # deepspeed/launcher/launch.py
-_DEEPSPEED = re.compile(r"exits with return code = (?P<code>-?\d+)")
+_DEEPSPEED = re.compile(r"(?:--local_rank=(?P<rank>\d+).*)?\] exits with return code = (?P<code>-?\d+)")
 # srun: error: node0: task 3: Exited with exit code 1 | Killed | Segmentation fault
 _SRUN = re.compile(
     r"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:Exited with exit code (?P<code>\d+)|(?P<word>\w+))"
@@ -36,7 +36,7 @@ def first_failure(text: str) -> tuple[int | None, int] | None:
         code = int(match["code"]) if match["code"] else _SIGNALS.get(match["word"], 1)
         return int(match["rank"]), code
     if match := _DEEPSPEED.search(text):
-        return None, int(match["code"])
+        return int(match["rank"]) if match["rank"] else None, int(match["code"])
     if match := _SUBPROCESS.search(text):
         return None, int(match["code"]) if match["code"] else -int(match["signal"])
     if match := _WORDS.search(text):

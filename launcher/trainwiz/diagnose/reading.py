@@ -24,6 +24,9 @@ _EXCEPTION = re.compile(
     r"|UsageError|Malformed|Unsupported)(?:: .*|$)"
 )
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
+_LAUNCHERS_LINE = re.compile(
+    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |=+$"
+)
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
 def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
     """The end of the last traceback that is not a launcher's own, with what came after it; else the last lines."""
     blocks = tuple(tracebacks(lines))
-    start, end = blocks[-1] if blocks else (0, len(lines))
-    shown = [line.text for line in lines[start:end]]
-    if blocks and len(shown) < LAST_LINES:
-        shown += [line.text for line in lines[end : end + 3] if not _TRACEBACK.match(line.text)]
+    if blocks:
+        start, end = blocks[-1]
+        shown = [line.text for line in lines[start:end]]
+        shown += [line.text for line in lines[end : end + 3] if not _LAUNCHERS_LINE.match(line.text)]
+    else:
+        shown = [line.text for line in lines[: _launchers_report(lines)]]
     return tuple([words for words in shown if not _POINTERS.fullmatch(words)][-LAST_LINES:])
 
 
@@ -75,6 +80,12 @@ def exception(lines: Sequence[Line]) -> Line | None:
 
 def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
     """First and past-the-last index of each traceback, chained ones as one; those of launchers are left out."""
+    for start, end in _blocks(lines):
+        if not _LAUNCHERS_OWN.search(lines[end - 1].text):
+            yield start, end
+
+
+def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
     starts = [i for i, line in enumerate(lines) if _TRACEBACK.match(line.text)]
     begun: int | None = None
     for n, start in enumerate(starts):
@@ -83,9 +94,13 @@ def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
         begun = start if begun is None else begun
         if any(_CHAINED.match(line.text) for line in lines[end:limit][:3]):
             continue
-        if not _LAUNCHERS_OWN.search(lines[end - 1].text):
-            yield begun, end
+        yield begun, end
         begun = None
+
+
+def _launchers_report(lines: Sequence[Line]) -> int:
+    """Where a launcher begins to speak of its worker's end: what is before is the worker's."""
+    return next((start for start, end in _blocks(lines) if _LAUNCHERS_OWN.search(lines[end - 1].text)), len(lines))
 
 
 def _end(lines: Sequence[Line], start: int, limit: int) -> int:

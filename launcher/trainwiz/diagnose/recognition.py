@@ -48,7 +48,7 @@ def recognise(
     best: tuple[tuple[bool, bool, int, int], Recognised] | None = None
     for place, signature in enumerate(signatures):
         for match in _found(signature, whole):
-            i = bisect_right(ends, match.start())
+            i = bisect_right(ends, max(match.start(), match.end() - 1))
             earlier = i < final.get(lines[i].rank, 0)
             key = (signature.aftermath, earlier, place, i)
             if best is None or key < best[0]:

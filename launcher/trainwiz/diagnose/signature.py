@@ -35,7 +35,7 @@ def known(
     mending: str = "",
     aftermath: bool = False,
 ) -> Signature:
-    """A signature with its patterns compiled; a pattern stays within one line."""
+    """A signature with its patterns compiled; the last line that a pattern matches is the evidence."""
     compiled = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
     return Signature(
         name=name, patterns=compiled, cause=cause, remedy=remedy, passing=passing, mending=mending, aftermath=aftermath

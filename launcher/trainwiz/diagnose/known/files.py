@@ -67,6 +67,13 @@ SIGNATURES = (
         remedy=say("mount it for writing, or choose another folder for runs/ and the caches (HF_HOME)"),
     ),
     known(
+        "program_missing",
+        r"raise child_exception_type\(.*\)\n"
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>[^']+)'",
+        cause=say("the program {program} is not installed, and something wants to run it"),
+        remedy=say("install it, or leave out the option that asks for it; `which PROGRAM` shows whether it is found"),
+    ),
+    known(
         "file_missing",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",

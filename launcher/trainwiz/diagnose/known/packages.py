@@ -62,6 +62,7 @@ SIGNATURES = (
     known(
         "missing_package",
         r"ModuleNotFoundError: No module named '(?P<package>[\w.]+)'",
+        r"python[\d.]*: No module named (?P<package>[\w.]+)",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
         cause=say("the package {package} is not installed where the training runs"),
         remedy=say("pip install -r requirements.txt with the training's python, or choose another with --python"),
