@@ -159,6 +159,9 @@ def test_augmentation_is_a_function_of_its_key(tmp_path: Path) -> None:
             assert label == data[keyed[0]][1]
             seen.setdefault(keyed[0], []).append(keyed[1])
     assert len({key for keys in seen.values() for key in keys}) == 24, "every epoch and index has a key of its own"
+    few = [dict(next(iter(train.RealBatches(config, 8, 0, epoch, epoch + 1)))) for epoch in range(2)]
+    assert few[0].keys() == few[1].keys()
+    assert not set(few[0].values()) & set(few[1].values()), "the next epoch sees other pictures"
     views = {padded[0, key][0][0].numpy().tobytes() for key in range(20)}
     assert len(views) > 5
     assert all(torch.equal(train.Padded(held_out)[3, key][0][0], held_out[3][0]) for key in range(5))
@@ -174,7 +177,8 @@ def test_a_picture_is_seen_alike_in_any_company(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["image_classification", "text_classification"])
 def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_path: Path) -> None:
     made, random = load(tmp_path, task), np.random.default_rng(1)
-    logits = torch.from_numpy(random.normal(size=(5, 8, 7)))
+    logits = torch.from_numpy(random.normal(size=(5, 8, 8)))
+    logits[..., 7] = -9  # never occurs, and is never guessed
     labels = torch.from_numpy(random.integers(0, 6, (5, 8)))  # class 6 never occurs, but is guessed
     labels[4, 3:] = made.IGNORED
     inputs = {"pictures": torch.zeros(8), "inputs": torch.zeros(8), "mask": torch.zeros(8)}
