@@ -71,7 +71,8 @@ def said(template: str, **values: object) -> dict[str, object]:
 def project(tmp_path: Path) -> Path:
     """A failed run, one that went on from there and was stopped, and one that still runs."""
     diagnosis = {
-        "known": False, "evidence": ["Traceback", EVIL], "cause": said("not a failure that trainwiz knows"),
+        "known": False, "last_lines": ["Traceback", EVIL], "observed": [said("{n} seen", n=EVIL)],
+        "cause": said("not a failure that trainwiz knows"),
         "how": said("rank {rank} failed first, with exit code {code}", rank=1, code=3),
         "remedy": said("read {log}", log=EVIL),
     }  # fmt: skip
@@ -345,7 +346,7 @@ def test_a_report_stands_alone_and_shows_everything(project: Path) -> None:
     for words in ("Loss", "Learning rate", "Gradient norm", "Speed, tokens per second", "eval_accuracy", "12", "failed",
                   "updates of 30", "rank 1 failed first, with exit code 3", "launched", "seed", "2.13"):  # fmt: skip
         assert words in page.text, words
-    assert page.text.count(EVIL) == 4
+    assert page.text.count(EVIL) == 5
     assert f"found: because {EVIL}" in page.text
 
 
@@ -390,7 +391,7 @@ def test_a_browser_shows_it_as_it_is_meant(project: Path, tmp_path: Path, lang: 
     assert "script" not in page.tags
     assert "img" not in page.tags
     assert page.tags.count("svg") == 6
-    assert page.text.count(EVIL) == 4
+    assert page.text.count(EVIL) == 5
     shot = tmp_path / "shot.png"
     browse(tmp_path, "--window-size=420,2000", f"--screenshot={shot}", (project / "r.html").as_uri())
     assert shot.stat().st_size > 50_000

@@ -122,7 +122,9 @@ def test_the_outcome_keeps_the_diagnosis(failed: tuple[Path, str]) -> None:
     assert diagnosis["how"]["text"] == "rank 0 failed first, with exit code 1"
     assert diagnosis["how"]["values"] == {"rank": 0, "code": 1}
     assert diagnosis["how"]["text"] in shown
-    assert any("ValueError" in line and "***" in line for line in diagnosis["evidence"])
+    assert diagnosis["exception"].startswith("ValueError")
+    assert "***" in diagnosis["exception"]
+    assert any("ValueError" in line and "***" in line for line in diagnosis["last_lines"])
     assert outcome["ended"] >= record(folder, "command")["started"]
 
 

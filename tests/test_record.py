@@ -228,6 +228,8 @@ SAID = {"template": "rank {rank} failed first, with exit code {code}", "values":
          State.FAILED, "rank 1 failed first, with exit code 3"),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": True, "cause": FULL}}),
          State.FAILED, "the disk is full"),
+        (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "exception": "{E}: x"}}),
+         State.FAILED, "{E}: x"),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": TORN}}), State.FAILED, "kept"),
         (run(outcome={"exit_code": 3, "diagnosis": "nonsense"}), State.FAILED, "exit code 3"),
         (run(outcome={"exit_code": 0, "interrupted": True, "signal": 2}), State.STOPPED,

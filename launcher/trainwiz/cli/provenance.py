@@ -84,6 +84,8 @@ def diagnosis(launch: Launch, diagnosis: Diagnosis) -> dict[str, Any]:
         "name": diagnosis.name,
         "line": diagnosis.line,
         "exception": diagnosis.exception,
+        "last_lines": list(diagnosis.last),
+        "observed": [_message(message) for message in diagnosis.observed],
         "followed_ranks": list(diagnosis.followed),
         "passing": diagnosis.passing,
     }

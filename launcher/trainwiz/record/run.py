@@ -151,6 +151,8 @@ def why(run: Recorded) -> Message | None:
     diagnosis = told if isinstance(told, Mapping) else {}
     if diagnosis.get("known") and (cause := message(diagnosis.get("cause"))):
         return cause
+    if exception := diagnosis.get("exception"):
+        return say("{text}", text=str(exception))
     return message(diagnosis.get("how")) or say("exit code {code}", code=run.outcome.get("exit_code"))
 
 

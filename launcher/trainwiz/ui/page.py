@@ -87,15 +87,17 @@ def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.4f}"
 
 
-def _diagnosis(run: Recorded) -> dict[str, str] | None:
+def _diagnosis(run: Recorded) -> dict[str, Any] | None:
     told = run.outcome.get("diagnosis")
     if not isinstance(told, Mapping):
         return None
-    evidence = told.get("evidence")
+    lines = told.get("last_lines") or told.get("evidence")
+    observed = told.get("observed")
     parts = {name: message(told.get(name)) for name in ("how", "cause", "remedy")}
     return {
         **{name: text(part) if part else "" for name, part in parts.items()},
-        "evidence": "\n".join(map(str, evidence)) if isinstance(evidence, list) else "",
+        "lines": "\n".join(map(str, lines)) if isinstance(lines, list) else "",
+        "observed": [text(seen) for each in observed if (seen := message(each))] if isinstance(observed, list) else [],
     }
 
 
