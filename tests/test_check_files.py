@@ -283,3 +283,24 @@ def test_strange_values_are_no_crash(name: str, text: str, folder: Path, capsys:
     for options in ([], ["--json"], ["--fix"], ["--fix", "--yes"]):
         assert run(["check", name, *options]) in (0, 1, 2)
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_file_named_from_the_root_of_a_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "repo" / "configs").mkdir(parents=True)
+    (folder / "repo" / "configs" / "ds.json").write_text(
+        DS.replace("{\n", '{\n  "zero_optimization": {"stage": 2},\n', 1)
+    )
+    (folder / "repo" / "configs" / "acc.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: configs/ds.json\n"
+    )
+    assert checked(capsys, "repo/configs/acc.yaml") == (0, [])
+
+
+def test_engines_of_other_times_are_judged_mildly(folder: Path) -> None:
+    (folder / "acc.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\nsome_later_thing: 1\n")
+    (folder / "ds.json").write_text(
+        DS.replace("{\n", '{\n  "zero_optimization": {"stage": 2, "some_later_thing": 1},\n', 1)
+    )
+    assert run(["check", ".", *VERSIONS]) == 1
+    later = ("--engine-version", "accelerate=2.0", "--engine-version", "deepspeed=0.21")
+    assert run(["check", ".", *later]) == 0

@@ -156,6 +156,11 @@ FILLED = frozenset({
 SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 
 
+def tried_with_accelerate(version: tuple[int, ...]) -> bool:
+    """Whether the lists of accelerate's keys hold for this version, as far as is known; others are judged mildly."""
+    return (1, 10) <= version < (1, 16)
+
+
 def nearest(word: str, known: Collection[str]) -> str | None:
     """The known word that a misspelt one most likely means; None where none is near."""
     if word.lower() in {k.lower() for k in known}:

@@ -70,9 +70,13 @@ def default_path() -> str:
 
 
 def resolve(named: str, by: str) -> str | None:
-    """The file that a configuration names, as seen from here, else from beside that configuration."""
+    """The file that a configuration names, as seen from here, from beside that configuration, or from above it.
+
+    A repository's files name each other from its root, and nobody needs to check them from there.
+    """
+    above = [str(parent / named) for parent in Path(by).resolve().parents]
     beside = os.path.join(os.path.dirname(by), named)
-    return next((path for path in (named, beside) if os.path.isfile(path)), None)
+    return next((path for path in (named, beside, *above) if os.path.isfile(path)), None)
 
 
 def write(path: str, text: str) -> None:

@@ -66,7 +66,7 @@ def markdown(rules: Iterable[Rule]) -> str:
         "",
         f"Rules: {len(rules)} (errors {counts['error']}, warnings {counts['warning']}, hints {counts['hint']}). Of the",
         f"errors, {counts['error'] - unproven} were shown by the engine itself in a test; {unproven} are marked",
-        "*unproven* and rest on their source, mostly for want of the hardware.",
+        "*unproven* and rest on their source.",
     ]
     subject = ""
     for rule in rules:

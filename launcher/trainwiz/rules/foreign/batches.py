@@ -58,7 +58,7 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
         )  # fmt: skip
 
 
-@rule("TW433", level=Level.ERROR, field=_MICRO)
+@rule("TW433", level=Level.WARNING, field=_MICRO)
 def a_batch_is_given(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """A DeepSpeed file gives the micro-batch or the whole batch, as a number or as auto.
 

@@ -64,6 +64,8 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
             continue
         option = vocabulary.COMMAND_LINE_ONLY.get(key)
         near = vocabulary.nearest(key, known - set(accelerate.document.values))
+        if not near and not vocabulary.tried_with_accelerate(accelerate.version):
+            continue
         if option:
             fix = Fix(message=say("delete it, and launch with {option} {value}", option=option,
                                   value=accelerate.get(key)), changes={key: None})  # fmt: skip
@@ -84,6 +86,8 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
     Instead: the key as accelerate spells it; DeepSpeed's own options in a deepspeed_config_file.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
+    if not vocabulary.tried_with_accelerate(accelerate.version):
+        return
     for block, (prefix, known) in vocabulary.BLOCKS.items():
         for key, value in accelerate.section(block).items():
             if not isinstance(key, str) or _reaches(block, prefix, key):
