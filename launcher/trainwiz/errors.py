@@ -48,8 +48,8 @@ class PlanError(UsageError):
         remedy: Message | None = None,
     ) -> None:
         if head is None and source:
-            head = say("{source}: the plan has {n} wrong value(s)", source=source, n=len(problems))
-        super().__init__(head or say("the plan has {n} wrong value(s)", n=len(problems)), remedy)
+            head = say("{source}: wrong values in the plan: {n}", source=source, n=len(problems))
+        super().__init__(head or say("wrong values in the plan: {n}", n=len(problems)), remedy)
         self.problems = tuple(problems)
         self.source = source
 

@@ -16,6 +16,7 @@ from trainwiz.language import t
 from trainwiz.message import Message, say
 
 _BRACKETS = re.compile(r"(?:\[(\[.*\])\]|\{(.*)\})(?:\.\.\.)?$")
+_DOTS = re.compile(r"(…\])\.\.\.$")
 _TYPE = re.compile(r" <(?:str|list\[str\])>$")
 _DEFAULT = re.compile(r"\[default: (?P<value>.*?)(?:; [^\]]*)?\]$")
 _NAMED = re.compile(r"'(?P<name>[^']+)'")
@@ -87,7 +88,7 @@ def _context(base: Any) -> Any:
 
 def _write_usage(formatter: Any, program: str, arguments: str = "", prefix: str | None = None) -> None:
     # typer puts brackets around what has them already, and dots behind what says itself that it may be repeated.
-    words = _BRACKETS.sub(lambda found: found[1] or found[2], arguments)
+    words = _DOTS.sub(r"\1", _BRACKETS.sub(lambda found: found[1] or found[2], arguments))
     first = f"{prefix or t('Usage:')} {program} "
     for line in columns.wrap(words, formatter.width, first=first, rest=" " * columns.width(first)):
         formatter.write(f"{line}\n")

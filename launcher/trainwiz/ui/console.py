@@ -53,9 +53,17 @@ def data_json(value: Any) -> None:
 
 def failure(error: TrainwizError) -> None:
     """A known error: what is wrong with the numbers, then what to do."""
-    talk(f"{styled(t('error:'), 'error')} {text(error.message)}")
+    _marked(text(error.message), t("error:"), "error")
     if isinstance(error, PlanError):
         for problem in error.problems:
-            talk(f"  {text(problem)}")
+            for line in fitted(text(problem), first="  ", rest="    ", stream=sys.stderr):
+                talk(line)
     if error.remedy:
-        talk(f"{styled('→', 'good')} {text(error.remedy)}")
+        _marked(text(error.remedy), "→", "good")
+
+
+def _marked(words: str, mark: str, style: str) -> None:
+    first, *rest = fitted(words, first=f"{mark} ", rest="  ", stream=sys.stderr)
+    talk(styled(mark, style) + first.removeprefix(mark))
+    for line in rest:
+        talk(line)
