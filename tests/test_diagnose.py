@@ -151,6 +151,19 @@ def test_a_warning_long_before_the_end_counts_less_than_the_last_words() -> None
     assert found.name == "shape"
 
 
+def test_source_code_in_a_traceback_is_not_what_was_raised() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+        '    raise RuntimeError("CUDA out of memory. Tried to allocate")\n  File "b.py", line 4, in g\n    h()\n'
+        "KeyError: 1\n"
+    )
+    found = of_log(text, log="x")
+    assert found is not None
+    assert found.name == "unknown"
+    for name in FAILED:
+        assert not any(line.startswith("    raise ") for line in of(name).evidence), name
+
+
 # --- what launchers say
 
 

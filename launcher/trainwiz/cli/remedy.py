@@ -16,6 +16,7 @@ from trainwiz.ui import console
 
 if TYPE_CHECKING:
     from trainwiz.cli.launch import Options
+    from trainwiz.cli.supervised import Launch
     from trainwiz.diagnose import Diagnosis
     from trainwiz.diagnose.mending import Mending
     from trainwiz.machine import Machine
@@ -44,12 +45,21 @@ def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> 
     return None
 
 
-def fix(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> Fix | None:
-    """The same as it is shown on the crash card."""
+def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
+    """The same for a launch that failed, as the crash card shows it; None where the plan is not what ran."""
+    from trainwiz.cli.supervised import near
     from trainwiz.ui.diagnosis import Fix
 
-    found = solved(plan, folder, machine, diagnosis)
-    if found is None:
+    plan = launch.plan
+    if plan is None or launch.workers or not diagnosis.mending:
+        return None
+    folder = near(Path(launch.command.cwd))
+    try:
+        found = solved(plan, folder, launch.machine, diagnosis)
+    except TrainwizError:
+        return None
+    overridden = " ".join(launch.arguments)
+    if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
         return None
     mending, _ = found
     words = ["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"]

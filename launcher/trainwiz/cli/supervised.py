@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainwiz.process.watch import Watching
     from trainwiz.store.metrics import Metrics
     from trainwiz.store.runs import Run
-    from trainwiz.ui.diagnosis import Fix
 
 _TAIL_BYTES = 1 << 16
 _RESERVE_SECONDS = 1.0
@@ -67,7 +66,7 @@ class Launch:
 def run(launch: Launch) -> int:
     """Run it, tell how it ended, and return the exit code."""
     from trainwiz.cli.attempts import Attempts
-    from trainwiz.probe import cgroup
+    from trainwiz.probe import cgroup, space
     from trainwiz.process import ranks
     from trainwiz.store.metrics import Metrics
     from trainwiz.ui.live import Progress, Screen, terminal_size
@@ -79,6 +78,7 @@ def run(launch: Launch) -> int:
     metrics = _Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
     attempts = Attempts(launch)
+    folder = str(launch.run.folder)
 
     def once(attempt: Launch, inbox: ranks.Inbox) -> Outcome:
         metrics.again()
@@ -92,7 +92,7 @@ def run(launch: Launch) -> int:
             watching=_watching(launch),
         )
         outcome = _translated(launch, outcome)
-        return dataclasses.replace(outcome, observed=_observed(launch, kills)) if outcome.exit_code else outcome
+        return dataclasses.replace(outcome, observed=space.around(folder, kills)) if outcome.exit_code else outcome
 
     try:
         outcome = attempts.run(once, screen, metrics.update)
@@ -141,6 +141,7 @@ class _Remembered:
         self.last: Mapping[str, Any] = {}
         self.began = time.monotonic()
         self.first_update_seconds: float | None = None
+        self.peak = provenance.Peak()
 
     def again(self) -> None:
         """Read from the beginning: another attempt writes the updates after its checkpoint anew."""
@@ -217,6 +218,7 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
 
 
 def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
+    from trainwiz.cli import remedy
     from trainwiz.ui import outcome as ending
 
     checkpoint = launch.run.checkpoint()
@@ -226,6 +228,7 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Seque
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "first_update_seconds": metrics.first_update_seconds,
+        "peak_rank_bytes": metrics.peak.bytes(),
         "attempts": list(attempts),
         "checkpoint": checkpoint.name if checkpoint else None,
         "diagnosis": provenance.diagnosis(launch, diagnosis) if diagnosis else None,
@@ -247,7 +250,7 @@ def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Seque
             verified=verified,
             resume=launch.resume if outcome.exit_code or outcome.interrupted else None,
             log=_log(launch, diagnosis),
-            fix=_fix(launch, diagnosis),
+            fix=remedy.of_launch(launch, diagnosis) if diagnosis else None,
         )
     return outcome.exit_code
 
@@ -272,28 +275,6 @@ def _log(launch: Launch, diagnosis: Diagnosis | None) -> str:
     from trainwiz.cli import diagnose
 
     return str(near(diagnose.log_of(launch.run, diagnosis.rank))) if diagnosis and diagnosis.rank is not None else ""
-
-
-def _fix(launch: Launch, diagnosis: Diagnosis | None) -> Fix | None:
-    """A change of the plan that mends it, where the plan is what ran."""
-    if diagnosis is None or not diagnosis.mending or launch.plan is None or launch.workers:
-        return None
-    from trainwiz.cli import remedy
-
-    with contextlib.suppress(TrainwizError):
-        found = remedy.fix(launch.plan, near(Path(launch.command.cwd)), launch.machine, diagnosis)
-        overridden = " ".join(launch.arguments)
-        return found if found and not any(key.rpartition(".")[2] in overridden for key in found.changes) else None
-    return None
-
-
-def _observed(launch: Launch, oom_kills_before: int | None) -> dict[str, int]:
-    """What the surroundings show right after the end."""
-    from trainwiz.probe import cgroup, space
-
-    kills = cgroup.oom_kills()
-    counted = {} if kills is None or oom_kills_before is None else {"oom_kills": kills - oom_kills_before}
-    return {**counted, **space.free("shm", "/dev/shm"), **space.free("disk", str(launch.run.folder))}
 
 
 def tail(file: Path) -> str:

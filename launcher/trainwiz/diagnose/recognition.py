@@ -49,6 +49,8 @@ def recognise(
     for place, signature in enumerate(signatures):
         for match in _found(signature, whole):
             i = bisect_right(ends, max(match.start(), match.end() - 1))
+            if _is_source(lines, i):
+                continue
             earlier = i < final.get(lines[i].rank, 0)
             key = (signature.aftermath, earlier, place, i)
             if best is None or key < best[0]:
@@ -59,6 +61,15 @@ def recognise(
 
 def _found(signature: Signature, text: str) -> list[re.Match[str]]:
     return [match for pattern in signature.patterns for match in islice(pattern.finditer(text), _MATCHES)]
+
+
+def _is_source(lines: Sequence[Line], i: int) -> bool:
+    """Whether the line is source code that a traceback shows: it says what could be raised, not what was."""
+    line = lines[i]
+    if not line.text.startswith("    "):
+        return False
+    above = next((lines[k] for k in range(i - 1, max(-1, i - 64), -1) if lines[k].rank == line.rank), None)
+    return above is not None and above.text.lstrip().startswith('File "')
 
 
 def _final(lines: Sequence[Line]) -> dict[int | None, int]:

@@ -1,12 +1,20 @@
-"""Space on a file system, in one cheap call."""
+"""What lay around a run at its end: memory kills, and space where data loaders and checkpoints write."""
 
 from __future__ import annotations
 
 import os
 
+from trainwiz.probe import cgroup
 
-def free(name: str, path: str) -> dict[str, int]:
-    """`NAME_free_bytes` and `NAME_total_bytes` of the file system that holds the path; empty where it is not there."""
+
+def around(folder: str, oom_kills_before: int | None) -> dict[str, int]:
+    """`oom_kills` since the count before, and free and total bytes of /dev/shm and of the folder's disk."""
+    kills = cgroup.oom_kills()
+    counted = {} if kills is None or oom_kills_before is None else {"oom_kills": kills - oom_kills_before}
+    return {**counted, **_free("shm", "/dev/shm"), **_free("disk", folder)}
+
+
+def _free(name: str, path: str) -> dict[str, int]:
     try:
         found = os.statvfs(path)
     except OSError:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
 
 _INDENT = "  "
+_EMPTY = " :：,，"
+"""What is left at a sentence's end where the log did not name the thing."""
 _EVIDENCE = 200
 """Characters of a line that is evidence; some messages are a page, and the log has them whole."""
 
@@ -47,7 +49,7 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
         yield console.styled(_cut(f"{_INDENT}| {line}", stream), "dim", stream)
     if diagnosis.exception and diagnosis.exception not in diagnosis.last:
         yield from _wrapped(diagnosis.exception[:_EVIDENCE], t("exception: "), stream)
-    yield from _wrapped(text(diagnosis.cause).strip(), t("cause: "), stream, style="bold")
+    yield from _wrapped(text(diagnosis.cause).rstrip(_EMPTY), t("cause: "), stream, style="bold")
     yield from _evidence(diagnosis, log, stream)
     yield from _wrapped(text(diagnosis.remedy), "→ ", stream, style="good")
     if fix:
