@@ -304,3 +304,19 @@ def test_engines_of_other_times_are_judged_mildly(folder: Path) -> None:
     assert run(["check", ".", *VERSIONS]) == 1
     later = ("--engine-version", "accelerate=2.0", "--engine-version", "deepspeed=0.21")
     assert run(["check", ".", *later]) == 0
+
+
+def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cpu = ("--machine", str(HERE / "machines" / "cpu.json"))
+    text = (
+        "# ours\nstrategy: {kind: deepspeed, zero_stage: 2, offload_param_device: cpu}  # it must fit\n"
+        "machine:\n  device: cpu  # no GPU\n  num_processes: 2\n"
+        "batch:\n  real_batch_size: 100  # a round number\n  per_device_batch_size: 8\n"
+    )
+    (folder / "mine.yaml").write_text(text)
+    assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4"]) == 1
+    assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4", "--fix", "-y"]) == 0
+    shown = capsys.readouterr()
+    assert "-  real_batch_size: 100  # a round number" in shown.err
+    mended = text.replace("real_batch_size: 100", "real_batch_size: 96").replace("zero_stage: 2", "zero_stage: 3")
+    assert (folder / "mine.yaml").read_text() == mended + "  gradient_accumulation_steps: 6\n"

@@ -9,8 +9,9 @@ import typer
 from trainwiz.language import t
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from trainwiz.cli.configurations import Files
     from trainwiz.findings import Finding
 
 FORMATS = ("text", "json", "sarif", "github")
@@ -43,7 +44,9 @@ def check(
     skip_others: bool = typer.Option(
         False, "--skip-others", help=t("Pass by files that are none of these, for a pre-commit hook.")
     ),
-    fix: bool = typer.Option(False, "--fix", help=t("Mend files of accelerate and DeepSpeed; the diff comes first.")),
+    fix: bool = typer.Option(
+        False, "--fix", help=t("Mend plans, and files of accelerate and DeepSpeed; the diff comes first.")
+    ),
     yes: bool = typer.Option(False, "--yes", "-y", help=t("With --fix: write without asking.")),
     select: Annotated[
         list[str] | None,
@@ -58,19 +61,23 @@ def check(
 ) -> int:
     """Exit 1 on a finding of level error."""
     from trainwiz import findings
-    from trainwiz.cli import configurations, mending, rule_ids
+    from trainwiz.cli import configurations, rule_ids
     from trainwiz.cli import targets as sorting
 
     shape = _shape(format, json)
     only, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
     sorted_targets = sorting.sort(targets or ([] if default else ["."]), default=default, skip_others=skip_others)
-    found = [f for plan in sorted_targets.plans for f in _of_plan(plan, machine, python, only, left_out)]
+
+    def judge() -> dict[str, tuple[Finding, ...]]:
+        return {target: _of_plan(target, machine, python, only, left_out) for target in sorted_targets.plans}
+
+    plans = judge()
     versions = configurations.engine_versions(engine_version or ())
     files = configurations.load(sorted_targets.files, script=script or None, versions=versions)
     if fix:
-        after = mending.mended(files, only, left_out)
-        if mending.apply(files, after, confirmed=yes):
-            files = after
+        files, written = _mend(plans, files, only, left_out, confirmed=yes)
+        plans = judge() if written and plans else plans
+    found = [finding for each in plans.values() for finding in each]
     in_files = files.findings(only, left_out)
     lines = {path: document.text.splitlines() for path, document in files.documents.items()}
     _show(found, in_files, shape, lines)
@@ -85,6 +92,28 @@ def _shape(format: str, as_json: bool) -> str:
     if shape not in FORMATS or (as_json and shape != "json"):
         raise UsageError(say("--format is {format}; it may be {choices}", format=shape, choices=", ".join(FORMATS)))
     return shape
+
+
+def _mend(
+    plans: Mapping[str, Sequence[Finding]],
+    files: Files,
+    only: Sequence[str],
+    left_out: Sequence[str],
+    *,
+    confirmed: bool,
+) -> tuple[Files, bool]:
+    """The files as they are afterwards, and whether anything was written."""
+    from trainwiz.cli import mending
+    from trainwiz.store import plans as store
+
+    after = mending.mended(files, only, left_out)
+    before_texts = {path: document.text for path, document in files.documents.items()}
+    after_texts = {path: document.text for path, document in after.documents.items()}
+    for target, found in plans.items():
+        path = str(store.find(target))
+        before_texts[path], after_texts[path] = mending.mended_plan(path, found)
+    written = mending.apply(before_texts, after_texts, confirmed=confirmed)
+    return (after, True) if written else (files, False)
 
 
 def _of_plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainwiz.language import t
@@ -13,6 +13,7 @@ from trainwiz.ui import console
 
 if TYPE_CHECKING:
     from trainwiz.cli.configurations import Files
+    from trainwiz.findings import Finding
 
 _MOST = 200
 """Changes; a file that still has something to mend then goes round in circles."""
@@ -42,13 +43,39 @@ def mended(files: Files, select: Sequence[str], ignore: Sequence[str]) -> Files:
     return files
 
 
-def apply(before: Files, after: Files, *, confirmed: bool) -> bool:
+def mended_plan(path: str, found: Sequence[Finding]) -> tuple[str, str]:
+    """A plan's text, and the same with every change that its findings propose and that makes the plan they mean."""
+    from trainwiz import config
+    from trainwiz import plan as plans
+    from trainwiz.config.editing import edited
+    from trainwiz.errors import PlanError
+    from trainwiz.findings import Level
+    from trainwiz.store import configurations
+
+    before = document = configurations.read(path)
+    for finding in found:
+        if not finding.fix or not finding.fix.changes or finding.level is Level.HINT:
+            continue
+        text = edited(document, finding.fix.changes)
+        if text is None:
+            continue
+        changed = config.read(path, text)
+        try:
+            meant = plans.with_changes(plans.parse(document.values, path), finding.fix.changes)
+            if plans.parse(changed.values, path) == meant:
+                document = changed
+        except PlanError:
+            continue
+    return before.text, document.text
+
+
+def apply(before: Mapping[str, str], after: Mapping[str, str], *, confirmed: bool) -> bool:
     """Show what changes, ask, and write. Whether it was written; without a terminal only `confirmed` writes."""
     from trainwiz.store import configurations
 
-    changed = {p: d.text for p, d in after.documents.items() if d.text != before.documents[p].text}
+    changed = {path: text for path, text in after.items() if text != before[path]}
     for path, text in changed.items():
-        _show(path, before.documents[path].text, text)
+        _show(path, before[path], text)
     if not changed:
         console.talk(t("nothing that could be changed without asking what is meant"))
         return False
