@@ -43,7 +43,7 @@ app.command("doctor", help=t("Look at the environment that will train, and say w
 app.command(
     "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
 )(launch.launch)
-app.command("check", help=t("Check a plan against its own values, the machine and the data."))(check.check)
+app.command("check", help=t("Check projects, and files of accelerate and DeepSpeed, by the rules alone."))(check.check)
 app.command("lint", help=t("Read a training script of your own and point at what goes wrong on several ranks."))(
     lint.lint
 )

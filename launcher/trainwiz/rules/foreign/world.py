@@ -128,7 +128,7 @@ def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]
     rank = accelerate.get("machine_rank", 0)
     if type(rank) is int and 0 <= rank < accelerate.machines:
         yield accelerate.wrong(
-            "machine_rank",
+            "machine_rank" if accelerate.has("machine_rank") else "num_machines",
             say("this file is for machine {rank} of {machines}", rank=rank, machines=accelerate.machines),
             Fix(message=say("on the others, launch with --machine_rank 1 and so on")),
         )
