@@ -11,7 +11,7 @@ import pytest
 from plans import product
 
 from trainwiz import command
-from trainwiz.cli import redaction
+from trainwiz.cli import provenance, redaction
 from trainwiz.probe import code
 from trainwiz.store import liveness, plans
 
@@ -125,6 +125,7 @@ def test_the_outcome_keeps_the_diagnosis(failed: tuple[Path, str]) -> None:
     assert diagnosis["exception"].startswith("ValueError")
     assert "***" in diagnosis["exception"]
     assert any("ValueError" in line and "***" in line for line in diagnosis["last_lines"])
+    assert outcome["peak_rank_bytes"] is None or outcome["peak_rank_bytes"] > 5e6
     assert outcome["ended"] >= record(folder, "command")["started"]
 
 
@@ -204,3 +205,12 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
         while liveness.birth(ended.pid) is not None:
             pass  # it becomes a zombie, which nobody has waited for
         assert liveness.runs({**me, "pid": ended.pid}) is False
+
+
+def test_the_peak_is_that_of_the_children_since() -> None:
+    program = "x = b'1' * 400_000_000"
+    peak = provenance.Peak()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    held = peak.bytes()
+    assert held is None or 400e6 < held < 600e6
+    assert provenance.Peak().bytes() is None

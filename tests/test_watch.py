@@ -170,7 +170,7 @@ def test_a_frame_says_it_all() -> None:
 def test_many_ranks_are_told_together() -> None:
     lines = frame(view(64), 80, 24)
     assert "  host: 2.5 GB to 2.5 GB for a rank, 160.0 GB for all 64" in lines
-    assert "  GPU: 40.0 GB to 40.0 GB for a rank, 2560.0 GB for all 64" in lines
+    assert "  GPU: 40.0 GB to 40.0 GB for a rank, 2,560.0 GB for all 64" in lines
 
 
 def test_a_frame_of_a_run_that_has_not_begun() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,22 @@ def _value(value: object) -> Any:
     if isinstance(value, Message):
         return _message(value)
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+
+
+class Peak:
+    """The most memory that any one process of the training held; the kernel counts it anyway."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def bytes(self) -> int | None:
+        """None where a probe before the training held more, which cannot be told apart."""
+        now = self._now()
+        return now if now > self._before else None
+
+    def _now(self) -> int:
+        # In KiB on Linux: https://man7.org/linux/man-pages/man2/getrusage.2.html
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
 class CodeState:

@@ -95,6 +95,7 @@ def _result(run: Recorded) -> dict[str, Any]:
         **{name: metrics.last(run.records, name) for name in metrics.names(run.records, "eval_")},
         "tokens_per_second": _rounded(metrics.speed(run.records)),
         "seconds": _rounded(run.outcome.get("seconds")),
+        "peak_rank_bytes": run.outcome.get("peak_rank_bytes"),
     }
 
 

@@ -12,7 +12,7 @@ from trainwiz.language import t
 from trainwiz.record.differences import SECTIONS, Difference
 from trainwiz.ui import console
 
-_NUMBERS = {"loss", "eval_loss", "seconds", "tokens_per_second"}
+_NUMBERS = {"loss", "eval_loss", "seconds", "tokens_per_second", "peak_rank_bytes"}
 _INDENT = "  "
 
 

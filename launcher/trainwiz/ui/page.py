@@ -18,7 +18,7 @@ from trainwiz.record.differences import flat
 from trainwiz.record.metrics import Record, series
 from trainwiz.record.run import Recorded, Summary, message, state, summary
 from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import state_name
+from trainwiz.ui.runs import size, state_name
 
 TEMPLATE = "templates/report.html.j2"
 
@@ -67,6 +67,7 @@ def _words() -> dict[str, str]:
 def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
     plan = run.command.get("plan") or {}
     machine = plan.get("machine") or {}
+    peak = run.outcome.get("peak_rank_bytes")
     tiles: list[tuple[str, Any]] = [
         _progress(line),
         (t("loss"), _number(line.loss)),
@@ -74,8 +75,13 @@ def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
         (t("tokens per second"), None if line.speed is None else f"{line.speed:,.0f}"),
         (t("time"), None if line.seconds is None else clock_time(line.seconds)),
         (t("ranks"), machine.get("num_processes")),
+        (t("most memory of one process"), size(peak) if isinstance(peak, int) else None),
     ]
     return [(name, str(value)) for name, value in tiles if value is not None]
+
+
+def _memory(size: object) -> str | None:
+    return f"{size / 1e9:.1f} GB" if isinstance(size, int) else None
 
 
 def _progress(line: Summary) -> tuple[str, str | None]:
@@ -172,14 +178,11 @@ def _sections(run: Recorded) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(key, _size(key, value)) for key, value in values.items() if value is not None]
+    return [(key, _sized(key, value)) for key, value in values.items() if value is not None]
 
 
-def _size(key: str, value: Any) -> str:
-    # Bytes as people speak of them: powers of 1000, as on a GPU's box.
-    if key.endswith("_bytes") and isinstance(value, int):
-        return f"{value / 1e9:,.1f} GB"
-    return _shown(value)
+def _sized(key: str, value: Any) -> str:
+    return size(value) if key.endswith("_bytes") and isinstance(value, int) else _shown(value)
 
 
 def _shown(value: Any) -> str:

@@ -63,6 +63,11 @@ def state_name(state: State) -> str:
     }[state]
 
 
+def size(count: int) -> str:
+    """Bytes as people speak of them: powers of 1000, as on a GPU's box."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
 def progress(summary: Summary) -> str:
     """Updates, and of how many where that is known."""
     if summary.updates is None:

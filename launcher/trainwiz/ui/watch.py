@@ -15,7 +15,7 @@ from trainwiz.record.metrics import Record
 from trainwiz.record.run import State, Summary
 from trainwiz.ui import console
 from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import state_name
+from trainwiz.ui.runs import size, state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
 _WINDOW = 10
@@ -101,8 +101,8 @@ def _memory(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[st
         return [t("memory"), *(f"  {line}" for line in _together(memory, width - 2))]
     parts = []
     for rank, (host, gpu) in memory.items():
-        words = t("rank {rank}: {host}", rank=rank, host=_size(host))
-        parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=_size(gpu)))
+        words = t("rank {rank}: {host}", rank=rank, host=size(host))
+        parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=size(gpu)))
     return [t("memory"), *(f"  {line}" for line in _flowing(parts, width - 2, "   "))] if parts else []
 
 
@@ -112,8 +112,8 @@ def _together(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[
     lines = []
     for name, sizes in ((t("host"), hosts), ("GPU", gpus)):
         if sizes:
-            line = t("{name}: {least} to {most} for a rank, {sum} for all {n}", name=name, least=_size(min(sizes)),
-                     most=_size(max(sizes)), sum=_size(sum(sizes)), n=len(sizes))  # fmt: skip
+            line = t("{name}: {least} to {most} for a rank, {sum} for all {n}", name=name, least=size(min(sizes)),
+                     most=size(max(sizes)), sum=size(sum(sizes)), n=len(sizes))  # fmt: skip
             lines.append(columns.cut(line, width))
     return lines
 
@@ -139,7 +139,3 @@ def _flowing(parts: Sequence[str], width: int, gap: str) -> list[str]:
         else:
             lines.append(columns.cut(part, width))
     return lines
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
