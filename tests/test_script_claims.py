@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainwiz import rules
+from trainwiz.findings import Level
+from trainwiz.rules import proofs
 
 pytestmark = pytest.mark.train
 
@@ -40,38 +45,72 @@ EXPECTED: dict[str, Any] = {
 """What each claim gives on both ranks, or on rank 0 and rank 1 where those differ."""
 
 
-@pytest.fixture(scope="module")
-def claims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    folder = tmp_path_factory.mktemp("claims")
+REFUSED = "no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2"
+DEEPSPEED: dict[str, Any] = {
+    "tw711_torch_clips_nothing_under_deepspeed": [8.0, 8.0],
+    "tw729_no_sync_is_refused": REFUSED,
+}
+"""The same, of DeepSpeed's engine on one rank."""
+
+
+def world(size: int) -> dict[str, str]:
+    """The environment of a rank, but for its number."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    ranks = []
-    for rank in ("0", "1"):
-        environ = {**kept, **world, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "true",
-                   "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}  # fmt: skip
-        command = [sys.executable, str(CHILD), str(folder)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        ranks.append(subprocess.Popen(command, env=environ, text=True, **pipes))  # type: ignore[call-overload]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, **meeting, **sizes}
+
+
+def run(child: Path, *arguments: str, size: int = 1, **environ: str) -> dict[str, Any]:
+    """What rank 0 prints of a program on so many ranks."""
+    shared, ranks = world(size), []
+    for rank in map(str, range(size)):
+        own = {**shared, **environ, "RANK": rank, "LOCAL_RANK": rank}
+        command = [sys.executable, str(child), *arguments]
+        ranks.append(subprocess.Popen(command, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     try:
         shown, problem = ranks[0].communicate(timeout=180)
         assert ranks[0].returncode == 0, problem
-        ranks[1].communicate(timeout=30)
+        for other in ranks[1:]:
+            other.communicate(timeout=30)
     finally:
-        for rank_process in ranks:
-            rank_process.kill()
-            rank_process.wait()
+        for process in ranks:
+            process.kill()
+            process.wait()
     answers = json.loads(shown.splitlines()[-1])
     assert isinstance(answers, dict)
     return answers
 
 
-def test_each_claim_is_asked(claims: dict[str, list[Any]]) -> None:
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(CHILD, str(tmp_path_factory.mktemp("claims")), size=2, ACCELERATE_USE_CPU="true")
+
+
+def test_each_claim_is_asked(claims: dict[str, Any]) -> None:
     assert claims.keys() == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_claim(claims: dict[str, list[Any]], name: str) -> None:
+def test_claim(claims: dict[str, Any], name: str) -> None:
     assert claims[name] in (EXPECTED[name], [EXPECTED[name], EXPECTED[name]])
+
+
+def test_claims_about_deepspeed() -> None:
+    assert run(CHILD.with_name("script_claims_deepspeed.py")) == DEEPSPEED
+
+
+def test_tw756_names_are_no_numbers() -> None:
+    assert max(f"checkpoint-{n}" for n in (100, 900, 1000)) == "checkpoint-900"
+
+
+def test_what_is_called_proven_is_proven_here() -> None:
+    """A claim's name begins with the ids of its rules: `tw720_721_722_…`."""
+    names = [*EXPECTED, *DEEPSPEED, "tw756_"]
+    shown = {f"TW{id}" for name in names for id in re.findall(r"(?<![a-z0-9])(\d{3})(?=_)", name.replace("tw", "", 1))}
+    errors = {rule.id for rule in rules.of_scripts() if rule.level is Level.ERROR}
+    assert {id for id in proofs.PROVEN if id.startswith(rules.SCRIPTS)} == shown & errors
+    assert errors - shown == {"TW760"}  # needs two GPUs
