@@ -240,14 +240,21 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
         "assert not any(p.endswith('inside') for p in sys.path), sys.path\n"
         "import sitecustomize; assert 'theirs' in sitecustomize.__file__\n"
         "def load_batch():\n    time.sleep(600 if os.environ['RANK'] == '1' else 0.01)\n"
-        "for n in range(30): print(n, flush=True); time.sleep(0.1)\nload_batch()\ntime.sleep(1000)\n"
+        "for n in range(30): print(n, flush=True); time.sleep(0.25)\nload_batch()\ntime.sleep(1000)\n"
     )
     done = launch(
-        tmp_path, "--on-hang", "stop", "--hang-limit", "3", "--config", "theirs.yaml", "their.py",
+        tmp_path, "--on-hang", "stop", "--hang-limit", "0.8", "--config", "theirs.yaml", "their.py",
         PYTHONPATH=str(tmp_path / "theirs"),
     )  # fmt: skip
     assert done.returncode == 124, done.stderr
     assert "rank 1 sleeps in load_batch, their.py:6" in done.stderr
+
+
+def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
+    done = launch(project(tmp_path / "p", "time.sleep(5)", ranks=1), "--on-hang", "stop", "--hang-limit", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "no progress" in done.stderr
+    assert "rank 0 sleeps in <module>, train.py:3" in done.stderr
 
 
 def test_a_script_without_the_hook_is_not_signalled(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ class _Remembered:
         return lines
 
 
-def _watching(launch: Launch) -> Watching:
+def _watching(launch: Launch) -> Watching | None:
+    if launch.first_rank:
+        return None  # machine 0 has the metrics; the other machines' ranks may rightly be silent
     from trainwiz.process.progress import FLOOR_SECONDS
     from trainwiz.process.watch import Watching
 

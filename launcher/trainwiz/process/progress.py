@@ -57,6 +57,11 @@ class Progress:
         return max(self._floor, SLOWEST_FACTOR * max((gap for _, gap in self._gaps), default=0.0))
 
     @property
+    def known(self) -> bool:
+        """Whether the run has shown how it lives: a script may be silent by nature."""
+        return self._learned or self._alone
+
+    @property
     def _learned(self) -> bool:
         # Output alone (a foreign script's) may all be from before the first update.
         return self._updates >= LEARNED_UPDATES or self._signs >= LEARNED_SIGNS

@@ -87,7 +87,7 @@ class Watch:
                     self._tell(Resumed(silence=gap, suspects=self._told.verdict.suspects))
                 self._told, self._stopped = None, False
             elif progress.silence(now) > progress.limit(now):
-                self._overdue(progress.silence(now), progress.limit(now))
+                self._overdue(progress.silence(now), progress.limit(now), may_stop=progress.known)
 
     def _grew(self) -> bool:
         sizes = {}
@@ -100,7 +100,7 @@ class Watch:
         self._sizes = sizes
         return bool(self._grown)
 
-    def _overdue(self, silence: float, limit: float) -> None:
+    def _overdue(self, silence: float, limit: float, *, may_stop: bool) -> None:
         if self._told is None:
             first = self._stacks.look(self._codes())
             if self._ended.wait(min(_BETWEEN_LOOKS_SECONDS, limit)):
@@ -108,7 +108,7 @@ class Watch:
             self._before = self._stacks.look(self._codes(), first)
             self._told = Stall(silence=silence, limit=limit, verdict=compare(first.ranks, self._before.ranks))
             self._tell(self._told)
-        elif self._watching.stop and not self._stopped and self._before:
+        elif self._watching.stop and may_stop and not self._stopped and self._before:
             if silence < self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
                 return
             later = self._stacks.look(self._codes(), self._before)
