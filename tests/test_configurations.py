@@ -124,9 +124,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
         if "engine" not in case:
             continue
         folder = tmp_path_factory.mktemp(f"{id}-{i}")
-        _, about = files_of(case, outcome, folder)
+        files, about = files_of(case, outcome, folder)
         kind = "deepspeed" if about.suffix == ".json" else "accelerate"
         extra = {key: case[key] for key in ("world", "asked") if key in case}
+        if case["engine"] == "inert":
+            (found, *_) = files.findings([id], [])
+            without = edited(files.documents[str(about)], {found.where: None})
+            assert without is not None
+            (folder / "without.yaml").write_text(without)
+            extra["without"] = str(folder / "without.yaml")
         asked.append((id, i))
         cases.append({"how": case["engine"], "folder": str(folder), kind: str(about), **extra})
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}

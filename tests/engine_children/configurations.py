@@ -3,7 +3,8 @@
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `fill` (accelerate fills every `auto` it
 can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's), `parallelism`
-(a rank holds the sizes against its world).
+(a rank holds the sizes against its world), `inert`
+(the launch with and without a key: it stops where nothing changes).
 """
 
 import json
@@ -45,7 +46,16 @@ def launch(case: dict[str, Any]) -> dict[str, str]:
         assert int(arguments.nproc_per_node) > 0, "no process on a machine"
     else:
         environ = preparing.prepare_simple_launcher_cmd_env(arguments)[1]
-    return dict(environ)
+    started = {name: str(getattr(arguments, name, "")) for name in ("nproc_per_node", "nnodes", "rdzv_backend")}
+    return {**environ, **started}
+
+
+def inert(case: dict[str, Any]) -> None:
+    with_it, without_it = launch(case), launch({"accelerate": case["without"]})
+    # The list of the block's own keys, which only looks for those beside a deepspeed_config_file.
+    for environ in (with_it, without_it):
+        environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)
+    assert with_it != without_it, "nothing changed"
 
 
 def plugin(case: dict[str, Any]) -> None:
