@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import plans
 import pytest
 import yaml
 
@@ -22,12 +23,16 @@ from trainwiz.cli.configurations import Files
 from trainwiz.config import vocabulary
 from trainwiz.config.editing import edited
 from trainwiz.findings import Finding, Level
+from trainwiz.render import training_files
 from trainwiz.rules.proofs import PROVEN
 from trainwiz.script import read as read_script
+from trainwiz.store import templates
 
 HERE = Path(__file__).parent
 CHILD = HERE / "engine_children" / "configurations.py"
 RULES = {rule.id: rule for rule in rules.of_configurations()}
+TEMPLATES = templates.load()
+TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
 OUTCOMES = ("fails", "passes", "almost")
 KEYS = {*OUTCOMES, "says", "engine", "stops", "files", "beside", "version", "world", "script", "name", "asked"}
 
@@ -203,3 +208,18 @@ print(json.dumps({
     assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | megatron | {"help"} == engines["arguments"] | {
         "fsdp_ignored_modules"
     }
+
+
+def test_what_trainwiz_renders_is_judged_right() -> None:
+    """Only what the plan's own rules say as well, and what a launch by trainwiz takes care of."""
+    seen, judged = set(), 0
+    for plan in [p for p in plans.product() if p.machine.device in ("cuda", "cpu")][::3]:
+        texts = {
+            a.path: a.text for a in training_files(plan, TEMPLATES) if a.path in ("accelerate.yaml", "ds_config.json")
+        }
+        files = Files(documents={path: config.read(path, text) for path, text in texts.items()}, versions=TRIED)
+        judged += len(texts)
+        seen |= {finding.rule for finding in files.findings([], ["TW332"])}  # the file is not on the disk
+    assert judged > 200
+    # Offload below its stage, CPU ranks under accelerate launch, machines whose number is given at the launch.
+    assert seen <= {"TW345", "TW667", "TW674", "TW349"}
