@@ -11,7 +11,7 @@ import pytest
 from plans import product
 
 from trainwiz import command
-from trainwiz.cli import provenance, redaction
+from trainwiz.cli import bug, provenance, redaction
 from trainwiz.probe import code
 from trainwiz.store import liveness, plans
 
@@ -161,6 +161,23 @@ def test_known_secrets_are_hidden_wherever_they_stand() -> None:
     known = redaction.known(["--token=abcdefgh", "--key", "v"], {"WANDB_API_KEY": "abcdefgh-long", "A_TOKEN": "1"})
     assert known == {"abcdefgh", "abcdefgh-long"}
     assert redaction.values({"a": ["x abcdefgh-long y", 3]}, known) == {"a": ["x *** y", 3]}
+
+
+def test_a_bug_report_holds_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["trainwiz", "launch", "--", "--token=CANARY-option"])
+    monkeypatch.setenv("HF_TOKEN", "CANARY-hf-token")
+    try:
+        raise KeyError("CANARY-hf-token", "CANARY-option", "https://anna:CANARY-url@host/x")
+    except KeyError as error:
+        file = Path(bug.report(error))
+    try:
+        text = file.read_text()
+    finally:
+        file.unlink()
+    assert "KeyError" in text
+    assert "--token=***" in text
+    assert "CANARY" not in text
+    assert "CANARY" not in capsys.readouterr().err
 
 
 def test_git_is_asked_in_every_state(tmp_path: Path) -> None:

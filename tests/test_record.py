@@ -60,6 +60,8 @@ def test_runs_that_continue_one_another_are_joined_without_what_was_done_again()
     assert series(whole, "loss").points == ((10, 1), (20, 1), (30, 2), (40, 2))
     assert series(whole, "eval_loss").points == ((20, 5),)
     assert joined([]) == []
+    # What the earlier run did beyond the checkpoint is gone, also before the later one has come so far again.
+    assert [record["update"] for record in joined([first, [{"update": 15, "loss": 2}]])] == [10, 15]
 
 
 def test_speed_is_a_median_without_the_first_update() -> None:

@@ -24,12 +24,13 @@ def report(error: BaseException) -> str:
         except metadata.PackageNotFoundError:
             lines.append(f"{name} -")
     lines += ["arguments " + " ".join(sys.argv[1:]), "", *traceback.format_exception(error)]
-    # The file is made to be passed on.
+    # Both are made to be passed on.
     from trainwiz.cli import redaction
 
     secrets = redaction.known(sys.argv, os.environ)
     with tempfile.NamedTemporaryFile("w", prefix="trainwiz-bug-", suffix=".log", delete=False) as file:
         file.write(redaction.text("\n".join(lines), secrets))
-    console.talk(t("This is a bug in trainwiz: {kind}: {error}", kind=type(error).__name__, error=error), style="error")
+    said = redaction.text(str(error), secrets)
+    console.talk(t("This is a bug in trainwiz: {kind}: {error}", kind=type(error).__name__, error=said), style="error")
     console.talk(t("The details are in {path}; please attach it to a report.", path=file.name))
     return file.name
