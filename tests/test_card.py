@@ -131,6 +131,14 @@ def test_the_newest_run_is_diagnosed_by_its_records(tmp_path: Path) -> None:
     assert "logs/rank-1.log, line " in done.out
 
 
+def test_ranks_behind_a_launcher_share_one_log(tmp_path: Path) -> None:
+    run_folder(tmp_path, Outcome(exit_code=1, codes={1: 1}, first_failed=1), {0: "unknown--torchrun"})
+    done = diagnosed(folder=tmp_path)
+    assert "rank 1 failed first, with exit code 1" in done.out
+    assert "ValueError: the second rank is wrong" in done.out
+    assert "logs/rank-0.log" in done.out
+
+
 def test_a_kill_for_memory_is_told_by_the_record(tmp_path: Path) -> None:
     outcome = Outcome(exit_code=137, codes={0: -signal.SIGKILL}, first_failed=0, observed={"oom_kills": 2})
     run = run_folder(tmp_path, outcome, {0: ""})
@@ -145,6 +153,15 @@ def test_a_run_whose_launcher_died_is_diagnosed_by_its_logs(tmp_path: Path) -> N
     assert found is not None
     assert (found.name, found.rank, found.followed) == ("disk_full", 2, (0,))
     assert log.endswith("rank-2.log")
+
+
+def test_a_run_that_hung_says_where_its_ranks_were(tmp_path: Path) -> None:
+    stall = {"seconds": 31.0, "suspects": [1], "where": ["rank 1 in load_batch, 0 in all_reduce"]}
+    run_folder(tmp_path, Outcome(exit_code=124, codes={0: -15, 1: -15}, hung=True, stalls=(stall,)), {0: "", 1: ""})
+    done = diagnosed(folder=tmp_path)
+    assert "nothing moved for 31.0 s" in done.out
+    assert "rank 1 in load_batch, 0 in all_reduce" in done.out
+    assert json.loads(diagnosed("--json", folder=tmp_path).out)["suspects"] == [1]
 
 
 def test_a_run_that_ended_well_needs_none(tmp_path: Path) -> None:

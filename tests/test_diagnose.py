@@ -86,7 +86,8 @@ def test_colours_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
     found = of_log(f"{bar}{coloured}\r\n", log="x")
     assert found is not None
     assert found.name == name
-    assert "\x1b" not in " ".join((*found.last, *found.evidence))
+    assert found.evidence == of(name).evidence
+    assert "\x1b" not in " ".join(found.last)
 
 
 # --- many ranks
@@ -145,8 +146,14 @@ def test_an_unknown_exception_comes_before_what_it_did_to_the_others() -> None:
 
 
 def test_a_warning_long_before_the_end_counts_less_than_the_last_words() -> None:
-    text = "OSError: [Errno 28] No space left on device: skipping a sample\n" + "step\n" * 100 + LOGS["shape"]
-    found = of_log(text, log="x")
+    for warning in ("OSError: [Errno 28] skipping a sample", "CUDA out of memory. Tried to allocate 1 GiB: skipped"):
+        found = of_log(f"{warning}\n" + "step\n" * 100 + LOGS["shape"], log="x")
+        assert found is not None
+        assert found.name == "shape"
+
+
+def test_a_lost_connection_at_the_end_counts_less_than_a_cause_before_it() -> None:
+    found = of_log(LOGS["shape"] + "cleaning up\n" * 100 + LOGS["connection_lost--nccl"], log="x")
     assert found is not None
     assert found.name == "shape"
 

@@ -46,7 +46,7 @@ def diagnosed(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]
 
     if outcome is not None and outcome.first_failed is not None:
         file = near(log_of(run, outcome.first_failed))
-        said = logs.lines(run.log(outcome.first_failed), run.logs / f"rank-{outcome.first_failed}.err.log")
+        said = logs.lines(*_logs_of(run, outcome.first_failed))
         return of_outcome(outcome, {outcome.first_failed: said}, log=str(file)), str(file)
     found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
     failed = [(d, file, rank) for d, file, rank in found if d is not None]
@@ -63,8 +63,14 @@ def diagnosed(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]
 
 def log_of(run: Run, rank: int) -> Path:
     """The log to read first: behind torchrun, errors have a file of their own."""
-    errors = run.logs / f"rank-{rank}.err.log"
-    return errors if errors.is_file() and errors.stat().st_size else run.log(rank)
+    present = [file for file in _logs_of(run, rank) if file.is_file() and file.stat().st_size]
+    return present[-1] if present else run.log(rank)
+
+
+def _logs_of(run: Run, rank: int) -> list[Path]:
+    files = [run.log(rank), run.logs / f"rank-{rank}.err.log"]
+    # Behind accelerate's launcher all ranks write into one log.
+    return files if any(file.exists() for file in files) else [run.log(0)]
 
 
 def recorded(record: Mapping[str, Any]) -> Outcome | None:
@@ -110,7 +116,25 @@ def _of_run(run: Run, json: bool) -> int:
         else:
             console.data(t("run {name} ended well", name=run.name))
         return 0
-    return _show(*diagnosed(run, outcome), json)
+    hung = outcome is not None and outcome.first_failed is None and _stalled(run, json)
+    return 0 if hung else _show(*diagnosed(run, outcome), json)
+
+
+def _stalled(run: Run, json: bool) -> bool:
+    """Say where the ranks were in the last silence of a run that nothing else ended; whether there was one."""
+    from trainwiz.ui import console
+
+    stalls = run.read("outcome").get("stalls")
+    last = stalls[-1] if isinstance(stalls, list) and stalls else None
+    if not isinstance(last, dict) or not isinstance(last.get("where"), list):
+        return False
+    if json:
+        console.data_json({"name": "hang", **last})
+        return True
+    console.data(t("run {name}: nothing moved for {seconds} s", name=run.name, seconds=last.get("seconds")))
+    for sentence in last["where"]:
+        console.data(f"  {sentence}")
+    return True
 
 
 def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
