@@ -256,7 +256,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Loss, accuracy, and macro F1 (the mean over the classes that occur) of the whole evaluation set."""
+    """Loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) of the whole evaluation set."""
     loss, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
