@@ -77,7 +77,10 @@ def one_progress_bar(script: Script) -> Iterator[Violation]:
     Instead: tqdm(…, disable=not accelerator.is_local_main_process), or accelerate.utils.tqdm.
     Source: https://huggingface.co/docs/accelerate/package_reference/utilities (tqdm)
     """
+    trains = {script.tree.scope(b.call) for b in script.training.backwards}
     for call in script.called(*_BARS) if _several(script) else ():
+        if script.tree.scope(call.node) not in trains:
+            continue  # a bar around downloading or sampling may be meant for one process
         if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
             yield Violation(
                 say("every process shows this progress bar"),

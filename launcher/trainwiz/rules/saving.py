@@ -55,7 +55,7 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
            for n in script.tree.nodes) or _PADDED.search("\n".join(script.lines)):  # fmt: skip
         return
     for call, key in _sorts(script):
-        if key is None and _lists_checkpoints(script, call):
+        if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
             yield Violation(
                 say("checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000"),
                 Fix(message=say("sort by the number in the name, or pad it with zeros")),
@@ -159,6 +159,23 @@ def _lists_checkpoints(script: Script, call: Call) -> bool:
     converts = any(isinstance(n, ast.Call) and dotted(n.func) == "int" for n in nodes)
     texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return bool(lists) and not converts and any(_CHECKPOINT.search(text) for text in texts)
+
+
+def _is_picked_from(script: Script, call: Call) -> bool:
+    """Whether the order matters: some of what was sorted is taken by its place, not each in turn."""
+    if call.name == "max":
+        return True
+    parent = script.tree.parents.get(call.node)
+    if isinstance(parent, ast.Subscript):
+        return True
+    names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
+    if isinstance(call.node.func, ast.Attribute):
+        names = [dotted(call.node.func.value)]
+    picked = [n.value for n in script.tree.nodes if isinstance(n, ast.Subscript)]
+    picked += [
+        c.node.func.value for c in script.calls if c.name.endswith(".pop") and isinstance(c.node.func, ast.Attribute)
+    ]
+    return any(dotted(value) in names for value in picked if dotted(value))
 
 
 def _is_written_next(script: Script, call: Call) -> bool:

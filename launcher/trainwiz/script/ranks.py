@@ -10,6 +10,7 @@ from trainwiz.script.tree import Guard, Tree, dotted
 MAIN = {
     "is_main_process", "is_local_main_process", "is_last_process", "is_world_process_zero", "is_local_process_zero",
     "is_master", "is_main", "is_main_rank", "is_rank_0", "is_rank0", "is_rank_zero", "is_global_zero",
+    "is_primary", "is_global_primary", "is_chief",
     "master_process", "main_process",
 }  # fmt: skip
 RANKS = {
