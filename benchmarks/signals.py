@@ -76,6 +76,11 @@ class Seen:
     left: int
 
 
+def grace(script: str) -> int:
+    """Seconds that ranks get for saving; a real checkpoint on a busy machine takes its time."""
+    return 30 if script == "generated" else GRACE
+
+
 def marked(mark: str) -> list[int]:
     """Living processes whose environment carries the mark."""
     found = []
@@ -91,7 +96,7 @@ def ready(folder: Path, script: str, mark: str) -> list[int]:
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         if script == "generated":
-            if any((folder / "runs").glob("*/metrics.jsonl")):
+            if any(metrics.stat().st_size for metrics in (folder / "runs").glob("*-*/metrics.jsonl")):
                 return ranks_of(mark)
         elif all((folder / f"ready-{rank}").exists() for rank in (0, 1)):
             return [int((folder / f"ready-{rank}").read_text()) for rank in (0, 1)]
@@ -126,7 +131,7 @@ def make(folder: Path, engine: str) -> None:
 def command(launcher: str, engine: str, script: str, folder: Path) -> list[str]:
     """The line that starts it, to be run in `folder`."""
     if script == "generated":
-        return [str(BIN / "trainwiz"), "launch", "--new", "--grace", str(GRACE)]
+        return [str(BIN / "trainwiz"), "launch", "--new", "--grace", str(grace(script))]
     (folder / "their.py").write_text(LIGHT if engine == "light" else FOREIGN)
     (folder / "theirs.yaml").write_text(CONFIGS[engine])
     arguments = ["their.py", engine]
@@ -175,7 +180,7 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
         ranks = [pid for pid in ready(folder, script, mark) if pid]
         began = time.monotonic()
         EVENTS[event](process, ranks, ours)
-        seconds = _emptied(process, mark, began)
+        seconds = _emptied(process, mark, began, grace(script) + LIMIT_SECONDS)
         left = len(marked(mark))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)
@@ -201,8 +206,8 @@ def _own_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _emptied(process: subprocess.Popen[bytes], mark: str, began: float) -> float | None:
-    while time.monotonic() - began < GRACE + LIMIT_SECONDS:
+def _emptied(process: subprocess.Popen[bytes], mark: str, began: float, limit: float) -> float | None:
+    while time.monotonic() - began < limit:
         process.poll()
         if not marked(mark):
             return time.monotonic() - began
@@ -247,7 +252,7 @@ def main() -> None:
                     continue
                 seen.setdefault((event, column), []).append(result)
                 print(event, column, result, file=sys.stderr, flush=True)
-    trials = f"trials: {options.trials}; --grace {GRACE}; command: `{' '.join(['python', *sys.argv[:1]])}`"
+    trials = f"trials: {options.trials}; --grace {grace('generated')} for generated, else {GRACE}; command: `{' '.join(['python', *sys.argv[:1]])}`"
     head = ["event", *(column.replace(":", ", ") for column in options.columns)]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for event in options.events:

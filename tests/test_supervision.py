@@ -77,6 +77,14 @@ def test_a_failing_save_after_ctrl_c_keeps_its_own_code() -> None:
     assert world.outcome(2.0).exit_code == 7
 
 
+def test_ranks_that_fail_over_one_that_could_not_save_yet() -> None:
+    world = Supervisor([0, 1])
+    world.asked(TERM, 1.0)
+    world.stopped(1, -15, 1.1)
+    world.stopped(0, 1, 1.3)
+    assert world.outcome(2.0).exit_code == 143
+
+
 def test_second_ctrl_c_kills_now() -> None:
     world = Supervisor([0, 1])
     world.asked(INT, 1.0)

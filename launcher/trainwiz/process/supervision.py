@@ -201,6 +201,8 @@ class Supervisor:
             return HANG_CODE
         if self.asked_by is None:
             return 0 if not self.alive else SIGNAL_BASE + signal.SIGKILL
+        if self.first_failed is not None and self.codes[self.first_failed] == -signal.SIGTERM:
+            return SIGNAL_BASE + self.asked_by  # it could not save yet; how the others then fail is its doing
         own = [c for c in self.codes.values() if c not in (0, None, -signal.SIGTERM, -signal.SIGKILL)]
         if own:
             return shell_code(own[0] or 0)
