@@ -140,6 +140,12 @@ def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[st
     assert "0xe9" in findings[0]["message"]
 
 
+def test_a_script_is_sent_to_lint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("")
+    assert run(["check", "train.py"]) == 2
+    assert "trainwiz lint train.py" in capsys.readouterr().err
+
+
 def test_the_default_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(folder / "hf"))
     assert run(["check", "--default"]) == 2

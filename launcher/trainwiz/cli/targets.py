@@ -31,6 +31,11 @@ def sort(typed: Sequence[str], *, default: bool, skip_others: bool = False) -> T
     for path in typed:
         if skip_others and _is_other(path):
             continue
+        if path.endswith(".py"):
+            raise UsageError(
+                say("{path} is a script, and no configuration", path=path),
+                say("trainwiz lint {path}; or trainwiz check FILE --script {path}", path=path),
+            )
         if _is_plan(path):
             plans[path] = None
         elif Path(path).is_file():
