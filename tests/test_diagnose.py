@@ -1,5 +1,6 @@
 """What went wrong, from the words that programs really say: `logs/` holds them, `failures.py` makes them."""
 
+import inspect
 import re
 import string
 from itertools import permutations
@@ -65,6 +66,24 @@ def test_what_the_sentences_name_is_caught_by_every_pattern(signature: object) -
     wanted = groups(signature.cause.template) | groups(signature.remedy.template)  # type: ignore[attr-defined]
     for pattern in signature.patterns:  # type: ignore[attr-defined]
         assert set(pattern.groupindex) == wanted, pattern.pattern
+
+
+def test_what_the_remedies_name_is_really_there() -> None:
+    from trainwiz import plan
+    from trainwiz.cli.app import app
+
+    remedies = [str(signature.remedy.template) for signature in (*SIGNATURES, *BY_CODE.values())]
+    commands = {command.name: inspect.signature(command.callback).parameters for command in app.registered_commands}
+    sections = "|".join(sorted({key.partition(".")[0] for key in plan.fields() if "." in key}))
+    keys = {key for words in remedies for key in re.findall(rf"\b(?:{sections})\.[a-z_0-9]+", words)}
+    python = {"model.resize_token_embeddings", "model.enable_input_require_grads", "model.save_pretrained"}
+    assert len(keys) > 10
+    assert keys - python <= set(plan.fields())
+    named = [match for words in remedies for match in re.findall(r"trainwiz (?!in tmux)(\w+)(?: (--[a-z-]+))?", words)]
+    assert len(named) > 20
+    for command, option in named:
+        assert command in commands, command
+        assert not option or option[2:].replace("-", "_") in commands[command], option
 
 
 @pytest.mark.parametrize("name", [name for name in LOGS if LOGS[name].startswith("# not run")])

@@ -43,7 +43,10 @@ SIGNATURES = (
         "debugger",
         r"[Tt]imed out waiting for debuggee to spawn",
         cause=say("the debugger never attached to the process that it started"),
-        remedy=say("attach by port instead: trainwiz launch --debug, then the entry of .vscode/launch.json"),
+        remedy=say(
+            "attach by port instead: python -m debugpy --listen 5678 --wait-for-client train.py, then attach to 5678; "
+            "the entries of a project's .vscode/launch.json start the debugger themselves"
+        ),
     ),
     known(
         "not_launched",
