@@ -33,9 +33,9 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
                 continue
             late = -window.early
             message = (
-                say("the first update comes after {late} micro-batches, not after {size}", late=late, size=size)
+                say("micro-batches before the first update: {late}; a window has {size}", late=late, size=size)
                 if late > 0
-                else say("the first update comes {early} micro-batches before a whole window of {size}", early=-late,
+                else say("micro-batches missing at the first update: {early}; a window has {size}", early=-late,
                          size=size)
             )  # fmt: skip
             yield Violation(
