@@ -76,6 +76,23 @@ class Accelerate(_Configuration):
         named = isinstance(path, str) and path not in ("", "none")
         return path if named and self.kind == "DEEPSPEED" else None
 
+    @property
+    def fsdp(self) -> dict[str, tuple[str, Any]]:
+        """FSDP's keys under their full names, each with its path in the file and its value; empty under other types."""
+        if self.kind != "FSDP":
+            return {}
+        return {
+            key if key.startswith("fsdp") else f"fsdp_{key}": (f"fsdp_config.{key}", value)
+            for key, value in self.section("fsdp_config").items()
+            if isinstance(key, str)
+        }
+
+    @property
+    def fsdp_version(self) -> int:
+        """1 unless the file says otherwise."""
+        value = self.fsdp.get("fsdp_version", ("", 1))[1]
+        return int(value) if str(value).isdigit() else 1
+
     def _count(self, path: str, default: int | None) -> int | None:
         value = self.get(path, default)
         return value if type(value) is int and value > 0 else None

@@ -67,6 +67,7 @@ def of_configurations() -> tuple[Rule, ...]:
         reading,
         values,
         world,
+        wrapping,
     )
 
     facts = {"document", "accelerate", "deepspeed"}

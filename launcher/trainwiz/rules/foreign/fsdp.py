@@ -34,10 +34,10 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
     Instead: one of the words that the finding lists.
     Source: seen with accelerate 1.15.0; `FullyShardedDataParallelPlugin`
     """
-    for name, (path, value) in _fsdp(accelerate).items():
+    for name, (path, value) in accelerate.fsdp.items():
         allowed = _CHOICES.get(name, ())
         # Version 2 never looks at the strategy.
-        unread = name == "fsdp_sharding_strategy" and _version(accelerate) == 2
+        unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
         if not allowed or unread or not isinstance(value, str) or value.isdigit() or value.upper() in allowed:
             continue
         near = vocabulary.nearest(value.upper(), allowed)
@@ -57,7 +57,7 @@ def fsdp_has_two_versions(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: 2, with torch 2.6 or newer.
     Source: seen with accelerate 1.15.0
     """
-    path, value = _fsdp(accelerate).get("fsdp_version", ("", None))
+    path, value = accelerate.fsdp.get("fsdp_version", ("", None))
     if value is not None and str(value) not in ("1", "2"):
         yield accelerate.wrong(
             path,
@@ -76,10 +76,10 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: fsdp_sharding_strategy: SHARD_GRAD_OP, or fsdp_version: 2 with true or false.
     Source: seen with accelerate 1.15.0
     """
-    path, value = _fsdp(accelerate).get("fsdp_reshard_after_forward", ("", None))
-    if value is None or _version(accelerate) != 1:
+    path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
+    if value is None or accelerate.fsdp_version != 1:
         return
-    strategy = _fsdp(accelerate).get("fsdp_sharding_strategy", ("", "FULL_SHARD"))[1]
+    strategy = accelerate.fsdp.get("fsdp_sharding_strategy", ("", "FULL_SHARD"))[1]
     if isinstance(value, str) and value.upper() == str(strategy).upper():
         return
     named = isinstance(value, str) and value.upper() in _CHOICES["fsdp_sharding_strategy"]
@@ -102,8 +102,8 @@ def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: true for FULL_SHARD, false for SHARD_GRAD_OP.
     Source: seen with accelerate 1.15.0
     """
-    path, value = _fsdp(accelerate).get("fsdp_reshard_after_forward", ("", None))
-    if isinstance(value, str) and _version(accelerate) == 2 and value.lower() not in _TRUTH:
+    path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
+    if isinstance(value, str) and accelerate.fsdp_version == 2 and value.lower() not in _TRUTH:
         meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
         yield accelerate.wrong(
             path,
@@ -121,9 +121,9 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: fsdp_reshard_after_forward: false for SHARD_GRAD_OP; the others go.
     Source: seen with accelerate 1.15.0; https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2
     """
-    if _version(accelerate) != 2:
+    if accelerate.fsdp_version != 2:
         return
-    for name, (path, value) in _fsdp(accelerate).items():
+    for name, (path, value) in accelerate.fsdp.items():
         # What version 2 does anyway is no disappointment.
         if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
             yield accelerate.wrong(
@@ -131,51 +131,6 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
                 say("{key} {value} does nothing under fsdp_version 2", key=name, value=str(value)),
                 Fix(message=say("delete it"), changes={path: None}),
             )
-
-
-@rule("TW366", level=Level.ERROR, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
-def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
-    """The classes to wrap are one text, with commas and without spaces.
-
-    Without it: `Could not find the transformer layer class Linear in the model.`, after the model is built.
-    Why: accelerate splits at the commas and looks for ` Linear` with its space; a YAML list becomes the text
-    `['Block', 'Linear']`.
-    Instead: Block,Linear
-    Source: seen with accelerate 1.15.0
-    """
-    path, value = _fsdp(accelerate).get("fsdp_transformer_layer_cls_to_wrap", ("", None))
-    policy = _fsdp(accelerate).get("fsdp_auto_wrap_policy", ("", None))[1]
-    if str(policy).upper() != "TRANSFORMER_BASED_WRAP":
-        return
-    if isinstance(value, list):
-        right = ",".join(str(item).strip() for item in value)
-        message = say("fsdp_transformer_layer_cls_to_wrap is a list; it must be one text")
-    elif isinstance(value, str) and value != "".join(value.split()):
-        right = "".join(value.split())
-        message = say("a space in {value} becomes part of a class's name", value=repr(value))
-    else:
-        return
-    yield accelerate.wrong(path, message, Fix(message=say("write {value}", value=right), changes={path: right}))
-
-
-@rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
-def fsdp_wraps_something(accelerate: Accelerate) -> Iterator[Violation]:
-    """FSDP saves memory by its units: layers that are gathered one at a time.
-
-    Without it: the whole model is one unit, and every rank holds all weights at once in forward and backward, unless
-    the script passes a plugin of its own.
-    Why: without a policy accelerate wraps only the outermost module.
-    Instead: fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, with the layers' class where the model is not
-    transformers'.
-    Source: seen with accelerate 1.15.0; https://pytorch.org/docs/stable/fsdp.html
-    """
-    policy = _fsdp(accelerate).get("fsdp_auto_wrap_policy", ("", None))[1]
-    if accelerate.kind == "FSDP" and (policy is None or str(policy).upper() == "NO_WRAP"):
-        yield accelerate.wrong(
-            "fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
-            say("FSDP without fsdp_auto_wrap_policy gathers the whole model at once"),
-            Fix(message=say("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config")),
-        )
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
@@ -187,7 +142,7 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
     Instead: fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false as well.
     Source: seen with accelerate 1.15.0
     """
-    values = _fsdp(accelerate)
+    values = accelerate.fsdp
     path, sync = values.get("fsdp_sync_module_states", ("", True))
     if sync is False and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
         yield accelerate.wrong(
@@ -208,19 +163,19 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[V
     Instead: both keys true, with fsdp_version: 2.
     Source: seen with accelerate 1.15.0
     """
-    values = _fsdp(accelerate)
+    values = accelerate.fsdp
     path, offload = values.get("fsdp_activation_checkpointing_offload", ("", False))
     checkpointing = values.get("fsdp_activation_checkpointing", ("", False))[1]
-    if offload is not True or (checkpointing and _version(accelerate) == 2):
+    if offload is not True or (checkpointing and accelerate.fsdp_version == 2):
         return
-    changes: dict[str, Any] = {} if _version(accelerate) == 2 else {path: None}
+    changes: dict[str, Any] = {} if accelerate.fsdp_version == 2 else {path: None}
     if not changes:
         changes = {values.get("fsdp_activation_checkpointing", ("fsdp_config.fsdp_activation_checkpointing",))[0]: True}
     yield accelerate.wrong(
         path,
         say("fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
             "fsdp_version 2 (here {version})",
-            checkpointing=str(bool(checkpointing)).lower(), version=_version(accelerate)),
+            checkpointing=str(bool(checkpointing)).lower(), version=accelerate.fsdp_version),
         Fix(message=say("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out"),
             changes=changes),
     )  # fmt: skip
@@ -235,80 +190,10 @@ def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violat
     Instead: SHARDED_STATE_DICT.
     Source: seen with accelerate 1.15.0
     """
-    path, value = _fsdp(accelerate).get("fsdp_state_dict_type", ("", None))
-    if _version(accelerate) == 2 and str(value).upper() == "LOCAL_STATE_DICT":
+    path, value = accelerate.fsdp.get("fsdp_state_dict_type", ("", None))
+    if accelerate.fsdp_version == 2 and str(value).upper() == "LOCAL_STATE_DICT":
         yield accelerate.wrong(
             path,
             say("fsdp_version 2 has no LOCAL_STATE_DICT"),
             Fix(message=say("write SHARDED_STATE_DICT"), changes={path: "SHARDED_STATE_DICT"}),
         )
-
-
-@rule("TW371", level=Level.ERROR, field="fsdp_config.fsdp_min_num_params")
-def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_min_num_params is written out, like 100000000.
-
-    Without it: `invalid literal for int() with base 10: '1e8'` on every rank, after the imports.
-    Why: YAML takes 1e8 for a word and 1.0e+8 for a broken number, and accelerate wants a whole one.
-    Instead: 100000000
-    Source: seen with accelerate 1.15.0 and PyYAML 6.0
-    """
-    path, value = _fsdp(accelerate).get("fsdp_min_num_params", ("", None))
-    policy = _fsdp(accelerate).get("fsdp_auto_wrap_policy", ("", None))[1]
-    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdigit():
-        return
-    number = _number(value)
-    yield accelerate.wrong(
-        path,
-        say("fsdp_min_num_params is {value}, which is not a whole number", value=accelerate.document.raw(path)),
-        Fix(message=say("write {number}", number=number), changes={path: number}) if number else None,
-    )
-
-
-@rule("TW372", level=Level.WARNING, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
-def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation]:
-    """Classes to wrap act with TRANSFORMER_BASED_WRAP, a smallest unit with SIZE_BASED_WRAP.
-
-    Without it: the key is ignored, and other modules become units than were meant.
-    Why: each policy reads its own key.
-    Instead: the policy that the key belongs to.
-    Source: seen with accelerate 1.15.0
-    """
-    values = _fsdp(accelerate)
-    policy = str(values.get("fsdp_auto_wrap_policy", ("", "NO_WRAP"))[1]).upper()
-    for name, home in (("fsdp_transformer_layer_cls_to_wrap", "TRANSFORMER_BASED_WRAP"),
-                       ("fsdp_min_num_params", "SIZE_BASED_WRAP")):  # fmt: skip
-        path, value = values.get(name, ("", None))
-        if value and policy != home and policy in _CHOICES["fsdp_auto_wrap_policy"]:
-            # accelerate's questions write the default beside any policy.
-            if name == "fsdp_min_num_params" and value in (100000000, 0):
-                continue
-            yield accelerate.wrong(
-                path,
-                say("{key} acts with {home}; fsdp_auto_wrap_policy is {policy}", key=name, home=home, policy=policy),
-                Fix(message=say("set fsdp_auto_wrap_policy: {home}, or delete the key", home=home),
-                    changes={path: None}),
-            )  # fmt: skip
-
-
-def _fsdp(accelerate: Accelerate) -> dict[str, tuple[str, Any]]:
-    """FSDP's keys under their full names, each with its path in the file and its value; empty under other types."""
-    if accelerate.kind != "FSDP":
-        return {}
-    return {
-        key if key.startswith("fsdp") else f"fsdp_{key}": (f"fsdp_config.{key}", value)
-        for key, value in accelerate.section("fsdp_config").items()
-        if isinstance(key, str)
-    }
-
-
-def _version(accelerate: Accelerate) -> int:
-    value = _fsdp(accelerate).get("fsdp_version", ("", 1))[1]
-    return int(value) if str(value).isdigit() else 1
-
-
-def _number(value: object) -> int | None:
-    try:
-        return int(float(str(value)))
-    except (ValueError, OverflowError):
-        return None
