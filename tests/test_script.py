@@ -104,6 +104,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "image_size",
         "text_column",
         "label_column",
+        "loss_chunk",
     }
     fields = {
         node.target.id

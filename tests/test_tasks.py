@@ -326,7 +326,7 @@ def small_decoder(folder: Path) -> Path:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<|endoftext|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=words[0], unk_token=words[0]).save_pretrained(folder)
-    config = GPT2Config(vocab_size=6, n_positions=32, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0)
+    config = GPT2Config(vocab_size=6, n_positions=256, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0)
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
 

@@ -7,6 +7,7 @@ gradient is that of one big batch, however it is split.
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 transformers.utils.logging.disable_progress_bar()  # the loop has one
@@ -35,6 +37,7 @@ class TaskConfig:
     eval_data: str = "embedded"
     # end: eval
     sequence_length: int = 256
+    loss_chunk: int = 1024  # tokens of a micro-batch whose logits are held at once
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -178,7 +181,8 @@ def collate(samples: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
     """The pretrained model in fp32; the engine moves, casts and shards it."""
-    return transformers.AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, use_cache=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, use_cache=False)
+    return chunk_the_loss(model, config.loss_chunk)
 
 
 # end: pretrained_model
@@ -186,7 +190,8 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
-    return transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    return chunk_the_loss(model, config.loss_chunk)
 
 
 # end: config_model
@@ -206,16 +211,49 @@ def build_model(config: TaskConfig) -> nn.Module:
         eos_token_id=None,  # windows cross documents: generation has no natural end
         use_cache=False,
     )
-    return transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    return chunk_the_loss(model, config.loss_chunk)
 
 
 # end: preset_model
+def chunk_the_loss(model: Any, size: int) -> nn.Module:
+    """Let `model(inputs, labels)` return the summed loss, holding the logits of at most `size` tokens at once.
+
+    The logits of a whole micro-batch are often its largest tensor: tokens × vocabulary. They are computed in parts,
+    dropped, and computed again for the gradient. It happens inside of the model's forward, where engines look.
+    """
+    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS):
+        size = 0  # this model does more to its logits than its head does: left to itself
+
+    def part(hidden: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
+
+    def forward(self: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+        if size == 0:
+            return cross_entropy_sum(whole(input_ids=inputs).logits.flatten(0, 1), labels.flatten())
+        hidden, labels = self.base_model(input_ids=inputs)[0].flatten(0, 1), labels.flatten()
+        if len(labels) <= size:
+            return part(hidden, labels)
+        parts = zip(hidden.split(size), labels.split(size), strict=True)
+        return sum(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
+
+    whole, model.forward = model.forward, types.MethodType(forward, model)
+    return model
+
+
+LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings by which some models (Gemma 2, Cohere, Granite) change their logits after the head."""
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over the labels that count, in fp32 or better."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy **summed** over the tokens that count; the loop divides. A scalar in fp32."""
-    logits = model(input_ids=batch["inputs"]).logits
-    return nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    return model(batch["inputs"], batch["labels"])
 
 
 # feature: eval

@@ -1,0 +1,84 @@
+"""The language model's loss in chunks: the same number and gradient as from whole logits, without holding them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from projects import SMALL, launch, losses, make
+from test_tasks import load, small_decoder
+from test_training import ON_STANDIN, STRATEGIES
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def decoder(kind: str) -> Any:
+    """A small model of random weights in fp64."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    if kind == "gemma2":  # it bends its logits after the head
+        shape |= {"final_logit_softcapping": 2.0, "head_dim": 8, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(kind, **shape, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Three windows of 11 tokens, some of which count nothing."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = (torch.randint(37, (3, 11), generator=generator) for _ in range(2))
+    labels[1, 4:], labels[2] = -100, -100
+    return inputs, labels
+
+
+def loss_and_gradients(model: Any, loss: Tensor) -> tuple[float, list[Tensor]]:
+    model.zero_grad()
+    loss.backward()
+    return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("size", [1, 7, 11, 33, 1000])
+def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int, tmp_path: Path) -> None:
+    task, model = load(tmp_path, "causal_lm"), decoder(kind)
+    inputs, labels = batch()
+    logits = model(input_ids=inputs).logits.flatten(0, 1)
+    plain = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+    expected, gradients = loss_and_gradients(model, plain)
+    chunked = task.chunk_the_loss(model, size)
+    loss, ours = loss_and_gradients(chunked, task.loss_sum(chunked, {"inputs": inputs, "labels": labels}))
+    assert loss == pytest.approx(expected, rel=1e-13)
+    assert len(ours) == len(gradients)
+    for mine, theirs in zip(ours, gradients, strict=True):
+        assert float((mine - theirs).norm()) <= 1e-12 * float(theirs.norm()) + 1e-15
+
+
+def test_no_more_logits_are_held_than_a_chunk_has(tmp_path: Path) -> None:
+    """Neither at once nor for the gradient: no tensor that autograd keeps has a row of logits for each token."""
+    task = load(tmp_path, "causal_lm")
+    model = task.chunk_the_loss(decoder("llama"), 5)
+    rows, kept = [], []
+    model.get_output_embeddings().register_forward_hook(lambda *given: rows.append(given[2].shape[0]))
+    inputs, labels = batch()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
+        loss = task.loss_sum(model, {"inputs": inputs, "labels": labels})
+    assert rows == [5] * 6 + [3]
+    assert not [shape for shape in kept if shape[-1:] == (37,)]
+    loss.backward()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["zero3", "fsdp"])
+def test_chunks_go_with_every_way_to_shard_also_with_tied_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the very good film the bad film very very good " * 200)
+    values = {**SMALL, "model.name": str(small_decoder(tmp_path / "decoder")), "batch.sequence_length": 32}
+    values |= {"data.train": str(tmp_path / "text.txt"), "schedule.n_steps": 4, **STRATEGIES[name]}
+    folder = make(tmp_path / "project", values)
+    curves = []
+    for size in ("10", "1000"):
+        done = launch(folder, "--", "--loss_chunk", size, env=ON_STANDIN if name == "fsdp" else None)
+        assert done.code == 0, done.err
+        curves.append(losses(folder))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
+    assert curves[0][-1] < curves[0][0]
