@@ -19,7 +19,7 @@ help:
 install: $(READY)
 
 # torch first and pinned: a later package that wants any torch must find it there. Where no GPU is, torch's CPU build
-# saves gigabytes: make test PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# saves gigabytes; pip takes it from the index that pytorch.org names, given by PIP_EXTRA_INDEX_URL.
 $(READY): pyproject.toml constraints.txt docs/requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "trainwiz needs Python 3.10 or newer; name one: make PYTHON=…")'
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)

@@ -143,7 +143,7 @@ def _agreement(machine: Machine, interpreter: Interpreter) -> Line:
 
 
 def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message | None, Message | None]:
-    install = say("{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{build}",
+    install = say("install torch's {build} build for {python}: https://pytorch.org/get-started/locally/ shows the line",
         python=interpreter.python, build=_build(machine.cuda_driver_version))  # fmt: skip
     version, build, driver = interpreter.version("torch"), interpreter.cuda_build, machine.cuda_driver_version
     if build is None:

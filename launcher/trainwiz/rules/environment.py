@@ -21,7 +21,7 @@ def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
     accelerate (`requires a different Python`).
     Why: the generated script and accelerate ≥ 1.10 use the syntax of Python 3.10.
     Instead: make an environment with a newer Python and name it: `trainwiz check --python PATH`.
-    Source: https://pypi.org/project/accelerate/ (Requires: Python >=3.10).
+    Source: accelerate 1.10 and later, setup.py (`python_requires=">=3.10.0"`).
     """
     interpreter = machine.interpreter
     if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
