@@ -252,7 +252,8 @@ def main() -> None:
                     continue
                 seen.setdefault((event, column), []).append(result)
                 print(event, column, result, file=sys.stderr, flush=True)
-    trials = f"trials: {options.trials}; --grace {grace('generated')} for generated, else {GRACE}; command: `{' '.join(['python', *sys.argv[:1]])}`"
+    graces = f"{grace('generated')} for generated, else {GRACE}"
+    trials = f"trials: {options.trials}; --grace {graces}; command: `python benchmarks/signals.py`"
     head = ["event", *(column.replace(":", ", ") for column in options.columns)]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for event in options.events:
