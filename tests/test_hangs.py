@@ -122,6 +122,12 @@ def test_output_without_metrics_needs_more_of_it() -> None:
     assert history(*[(float(n), False) for n in range(20)]).limit(20) == 300
 
 
+def test_one_update_tells_that_silence_means_something() -> None:
+    assert not history((1.0, False), (2.0, False)).known
+    assert history((1.0, True)).known
+    assert history(*[(float(n), False) for n in range(20)]).known
+
+
 def test_a_rank_that_ended_well_shortens_the_limit() -> None:
     progress = history(*[(float(n), True) for n in range(9)])
     progress.ended_well(9.0)

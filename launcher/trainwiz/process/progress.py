@@ -59,7 +59,7 @@ class Progress:
     @property
     def known(self) -> bool:
         """Whether the run has shown how it lives: a script may be silent by nature."""
-        return self._learned or self._alone
+        return self._updates > 0 or self._learned or self._alone
 
     @property
     def _learned(self) -> bool:
