@@ -127,7 +127,7 @@ def _of_plan(
     plan = plans.read(path)
     folder = str(path.parent)
     here = facts.machine(machine_file=machine or None, python=python or None, folder=folder)
-    chosen = [rule for rule in rules.load() if rule.id.startswith(tuple(only) or ("TW",))]
+    chosen = [rule for rule in rules.of_plans() if rule.id.startswith(tuple(only) or ("TW",))]
     return findings.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
 
 

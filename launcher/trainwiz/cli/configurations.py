@@ -29,6 +29,8 @@ class Files:
 
     def findings(self, select: Sequence[str], ignore: Sequence[str]) -> list[Finding]:
         """What the rules say, file by file, from the first line to the last."""
+        if not self.documents:
+            return []
         from trainwiz import findings, rules
 
         chosen = [rule for rule in rules.of_configurations() if rule.id.startswith(tuple(select) or ("TW",))]
@@ -97,6 +99,8 @@ class Files:
 
 def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str]) -> Files:
     """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither."""
+    if not (paths or script):
+        return Files(versions=versions)
     from trainwiz import config
     from trainwiz.store import configurations
 

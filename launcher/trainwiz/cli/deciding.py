@@ -71,7 +71,7 @@ class Deciding:
         if complete and machine.interpreter is None:
             machine = facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest())
         # What is wrong with generated files is mended by generating them, which comes next.
-        return check(facts.gather(plan, str(self.folder), machine), rules=rules.load(), ignore=(rules.FILES,))
+        return check(facts.gather(plan, str(self.folder), machine), rules=rules.of_plans(), ignore=(rules.FILES,))
 
     def _here(self) -> Machine:
         from trainwiz.cli import facts

@@ -138,7 +138,7 @@ def _report(machine: Machine, around: Surroundings | None, *, as_json: bool) -> 
     from trainwiz.store import machines
     from trainwiz.ui import doctor as table
 
-    own = [rule for rule in rules.load() if set(rule.needs) <= {"machine"}]
+    own = [rule for rule in rules.of_plans() if set(rule.needs) <= {"machine"}]
     lines = checkup(machine, around, check(Facts(machine=machine), rules=own))
     errors, warnings = table.count(lines)
     if as_json:

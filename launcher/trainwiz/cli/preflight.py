@@ -20,7 +20,7 @@ def of_plan(plan: Plan, folder: str, machine: Machine, *, ignore: Sequence[str])
     from trainwiz.cli import facts
     from trainwiz.findings import check
 
-    return check(facts.gather(plan, folder, machine), rules=rules.load(), ignore=ignore)
+    return check(facts.gather(plan, folder, machine), rules=rules.of_plans(), ignore=ignore)
 
 
 def of_machine(machine: Machine, *, ignore: Sequence[str]) -> tuple[Finding, ...]:
@@ -28,7 +28,7 @@ def of_machine(machine: Machine, *, ignore: Sequence[str]) -> tuple[Finding, ...
     from trainwiz import rules
     from trainwiz.findings import Facts, check
 
-    return check(Facts(machine=machine), rules=rules.load(), ignore=ignore)
+    return check(Facts(machine=machine), rules=rules.of_plans(), ignore=ignore)
 
 
 def show(findings: Sequence[Finding]) -> None:

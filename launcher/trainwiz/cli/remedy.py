@@ -123,7 +123,7 @@ def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
     from trainwiz.cli import facts
     from trainwiz.findings import check, errors
 
-    found = check(facts.gather(plan, str(folder), machine), rules=rules.load(), ignore=_OF_FILES)
+    found = check(facts.gather(plan, str(folder), machine), rules=rules.of_plans(), ignore=_OF_FILES)
     return {(finding.rule, finding.where) for finding in errors(found)}
 
 

@@ -13,6 +13,14 @@ FILES = "TW52"
 
 def load() -> tuple[Rule, ...]:
     """Every rule, by id."""
+    of_plans()
+    of_scripts()
+    of_configurations()
+    return tuple(sorted(REGISTRY.values(), key=lambda r: r.id))
+
+
+def of_plans() -> tuple[Rule, ...]:
+    """The rules on plans and machines, by id: all that a launch asks, without what only other files need."""
     # Importing a module registers its rules.
     from trainwiz.rules import (  # noqa: F401
         checkpoint,
@@ -31,9 +39,8 @@ def load() -> tuple[Rule, ...]:
         toolchain,
     )
 
-    of_scripts()
-    of_configurations()
-    return tuple(sorted(REGISTRY.values(), key=lambda r: r.id))
+    facts = {"plan", "machine", "project", "estimate"}
+    return tuple(sorted((r for r in REGISTRY.values() if set(r.needs) <= facts), key=lambda r: r.id))
 
 
 def of_scripts() -> tuple[Rule, ...]:
