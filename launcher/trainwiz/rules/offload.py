@@ -115,8 +115,8 @@ def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
     """With an offloaded optimizer, use AdamW.
 
     Without it: the generated ds_config.json forces torch's own SGD to run on the host, slowly. With any other
-    configuration accelerate replaces SGD (or RMSprop, Adafactor …) by DeepSpeedCPUAdam and says nothing: the loss falls,
-    with another optimizer than the one in the script.
+    configuration accelerate replaces SGD (or RMSprop, Adafactor …) by DeepSpeedCPUAdam and says nothing: the loss
+    falls, with another optimizer than the one in the script.
     Why: DeepSpeed has vectorized host versions of Adam, Adagrad and Lion; accelerate takes Adagrad's and, for
     bitsandbytes' 32-bit Lion, Lion's. Everything else becomes Adam.
     Instead: adamw, or no offload: SGD keeps one number per parameter, not two.

@@ -37,8 +37,8 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
 def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     """fp8 does not go with the CPU.
 
-    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed." With
-    torchao, which it takes as well, the CPU emulates the products and trains several times slower than in fp32.
+    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
+    With torchao, which it takes as well, the CPU emulates the products and trains several times slower than in fp32.
     Why: fp8 saves time in the tensor cores of Ada, Hopper and newer GPUs only.
     Instead: bf16, or no.
     Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
