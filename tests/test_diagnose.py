@@ -70,10 +70,12 @@ def test_what_the_sentences_name_is_caught_by_every_pattern(signature: object) -
 
 def test_what_the_remedies_name_is_really_there() -> None:
     from trainwiz import plan
-    from trainwiz.cli.app import app
+    from trainwiz.cli.app import application
 
     remedies = [str(signature.remedy.template) for signature in (*SIGNATURES, *BY_CODE.values())]
-    commands = {command.name: inspect.signature(command.callback).parameters for command in app.registered_commands}
+    commands = {
+        command.name: inspect.signature(command.callback).parameters for command in application().registered_commands
+    }
     sections = "|".join(sorted({key.partition(".")[0] for key in plan.fields() if "." in key}))
     keys = {key for words in remedies for key in re.findall(rf"\b(?:{sections})\.[a-z_0-9]+", words)}
     python = {"model.resize_token_embeddings", "model.enable_input_require_grads", "model.save_pretrained"}

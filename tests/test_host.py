@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +145,19 @@ def test_no_library_is_absence_and_a_failing_one_is_a_problem() -> None:
     assert [p.probe for p in absent.problems] == ["nvml"]
     failing = gpus.gpus(FakeNvml(init=NVMLError("Driver/library version mismatch")), environ={})
     assert [(p.probe, p.detail) for p in failing.problems] == [("gpus", "Driver/library version mismatch")]
+
+
+def test_without_the_drivers_library_pynvml_is_not_even_imported() -> None:
+    program = """
+import ctypes, sys
+def missing(name, *rest): raise OSError(f"{name}: cannot open shared object file")
+ctypes.CDLL = missing
+from trainwiz.probe import gpus
+(problem,) = gpus.gpus().problems
+print(problem.probe, problem.detail, "pynvml" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "nvml libnvidia-ml.so.1: cannot open shared object file False\n"
 
 
 def test_one_lost_gpu_does_not_hide_the_others() -> None:
@@ -316,6 +331,7 @@ def test_this_host_is_seen() -> None:
     assert machine.memory.available_bytes <= machine.memory.total_bytes
     assert 1 <= machine.cpu.usable_cores <= (os.cpu_count() or 1)
     assert any(interface.loopback for interface in machine.interfaces)
+    assert host(".", interfaces=False).interfaces == ()
     assert machine.disk
     assert machine.disk.free_bytes > 0
     assert dataclasses.is_dataclass(machine)

@@ -8,9 +8,9 @@ import wcwidth
 
 from trainwiz import language
 from trainwiz.cli import run
-from trainwiz.cli.app import app
+from trainwiz.cli.app import application
 
-COMMANDS = [command.name for command in app.registered_commands]
+COMMANDS = [command.name for command in application().registered_commands]
 
 
 @pytest.fixture(autouse=True)

@@ -1,23 +1,50 @@
-"""The typer application and its commands' names. Each command lives in a module of its own."""
+"""The typer application and its commands. Each command is the function of its own name in a module of that name."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
 
 import typer
 
 from trainwiz import __version__
-from trainwiz.cli import check, diagnose, diff, doctor, explain, init, launch, lint, logs, report, runs, watch
-from trainwiz.language import t
+from trainwiz.language import t, text
+from trainwiz.message import say
 from trainwiz.ui import console
 
-app = typer.Typer(
-    name="trainwiz",
-    help=t("From a model and some GPUs to a training that is right: ask, check, write, launch."),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "init": say("Ask about task, model, machine and batch; check the answers; write a project."),
+    "doctor": say("Look at the environment that will train, and say what to type to mend it."),
+    "launch": say("Check the plan here and now, then run and supervise exactly its world."),
+    "check": say("Check projects, and files of accelerate and DeepSpeed, by the rules alone."),
+    "lint": say("Read a training script of your own and point at what goes wrong on several ranks."),
+    "explain": say("Show the manual entry of a rule, or of the plan's keys."),
+    "runs": say("List the runs of a project: state, updates, loss, speed, why it ended."),
+    "logs": say("Show a rank's log; -f goes on until the run ends."),
+    "report": say("Write a run as one HTML file: curves, timeline, plan, outcome."),
+    "diff": say("Show what changed between two runs: plan, versions, machine, result."),
+    "diagnose": say("Say why a run failed, or any training whose log you have, and what to type."),
+    "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
+}
+"""By name, with the line that the list of commands shows."""
+
+
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command line with all commands, or with the one that the arguments begin with: each takes a millisecond."""
+    app = typer.Typer(
+        name="trainwiz",
+        help=t("From a model and some GPUs to a training that is right: ask, check, write, launch."),
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_everywhere)
+    for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
+        module = importlib.import_module(f"trainwiz.cli.{name}")
+        app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, name))
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -26,7 +53,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _everywhere(
     lang: str = typer.Option(
         "", "--lang", help=t("Language: en or zh (else TRAINWIZ_LANG, else the locale)."), metavar="LANG"
@@ -34,25 +60,3 @@ def _everywhere(
     version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
 ) -> None:
     """Options that stand before every command; `lang` was already read in `main`."""
-
-
-app.command("init", help=t("Ask about task, model, machine and batch; check the answers; write a project."))(init.init)
-app.command("doctor", help=t("Look at the environment that will train, and say what to type to mend it."))(
-    doctor.doctor
-)
-app.command(
-    "launch", cls=launch.LaunchCommand, help=t("Check the plan here and now, then run and supervise exactly its world.")
-)(launch.launch)
-app.command("check", help=t("Check projects, and files of accelerate and DeepSpeed, by the rules alone."))(check.check)
-app.command("lint", help=t("Read a training script of your own and point at what goes wrong on several ranks."))(
-    lint.lint
-)
-app.command("explain", help=t("Show the manual entry of a rule, or of the plan's keys."))(explain.explain)
-app.command("runs", help=t("List the runs of a project: state, updates, loss, speed, why it ended."))(runs.runs)
-app.command("logs", help=t("Show a rank's log; -f goes on until the run ends."))(logs.logs)
-app.command("report", help=t("Write a run as one HTML file: curves, timeline, plan, outcome."))(report.report)
-app.command("diff", help=t("Show what changed between two runs: plan, versions, machine, result."))(diff.diff)
-app.command("diagnose", help=t("Say why a run failed, or any training whose log you have, and what to type."))(
-    diagnose.diagnose
-)
-app.command("watch", help=t("Watch a run in the terminal: loss curve, speed, memory, remaining time."))(watch.watch)

@@ -126,7 +126,8 @@ def _of_plan(
     path = plans.find(target)
     plan = plans.read(path)
     folder = str(path.parent)
-    here = facts.machine(machine_file=machine or None, python=python or None, folder=folder)
+    several = plan.machine.num_machines > 1
+    here = facts.machine(machine_file=machine or None, python=python or None, folder=folder, interfaces=several)
     chosen = [rule for rule in rules.of_plans() if rule.id.startswith(tuple(only) or ("TW",))]
     return findings.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
 

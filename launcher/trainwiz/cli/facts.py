@@ -21,12 +21,19 @@ _seen: dict[str, Interpreter] = {}
 
 
 def machine(
-    *, machine_file: str | None, python: str | None, folder: str, wait: bool = True, fresh: bool = False
+    *,
+    machine_file: str | None,
+    python: str | None,
+    folder: str,
+    wait: bool = True,
+    fresh: bool = False,
+    interfaces: bool = True,
 ) -> Machine:
     """The machine in a file, else this one, with the interpreter that will train (default: the one running).
 
     The interpreter is remembered, so that a second launch imports torch nowhere. Where it is not, `wait=False`
-    starts looking and returns at once without it; `fresh` looks again. Raises `UsageError` for a bad file.
+    starts looking and returns at once without it; `fresh` looks again. `interfaces` are for plans of several machines.
+    Raises `UsageError` for a bad file.
     """
     if machine_file is not None:
         from trainwiz.store import machines
@@ -40,7 +47,7 @@ def machine(
         from trainwiz.probe import interpreter as interpreters
 
         _pending[executable] = interpreters.start(executable)
-    here = host.host(folder, toolchain=None if fresh else _toolchain)
+    here = host.host(folder, toolchain=None if fresh else _toolchain, interfaces=interfaces)
     if interpreter is None and wait:
         interpreter = _looked_at(executable)
     return dataclasses.replace(here, interpreter=interpreter)

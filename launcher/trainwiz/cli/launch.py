@@ -41,7 +41,7 @@ class Options:
     wait: float
 
 
-class LaunchCommand(TyperCommand):
+class Command(TyperCommand):
     """Keeps the script's arguments apart: all after `--`, and with --config all after the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -50,7 +50,10 @@ def launch(options: Options) -> int:
 
     plan_file = plans.find(options.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
-    machine = facts.machine(machine_file=options.machine_file, python=options.python, folder=str(folder))
+    machine = facts.machine(
+        machine_file=options.machine_file, python=options.python, folder=str(folder),
+        interfaces=plan.machine.num_machines > 1,
+    )  # fmt: skip
     findings = preflight.of_plan(_addressed(plan), str(folder), machine, ignore=options.ignore)
     if not options.dry_run:
         preflight.show(findings)

@@ -20,9 +20,16 @@ DISK_SECONDS = 3.0
 
 
 def host(
-    folder: str, *, nvml: Any = None, root: Path = Path("/"), toolchain: Callable[[], Toolchain] | None = None
+    folder: str,
+    *,
+    nvml: Any = None,
+    root: Path = Path("/"),
+    toolchain: Callable[[], Toolchain] | None = None,
+    interfaces: bool = True,
 ) -> Machine:
     """Everything but the interpreter. `folder` is where a project would lie: its disk is the one that counts.
+
+    Without `interfaces`, which take 10 ms and matter only to several machines, none are named.
 
     `nvml` stands in for the pynvml module, `root` for `/`, `toolchain` for asking the compilers (a remembered answer).
     """
@@ -47,7 +54,7 @@ def host(
         memory=attempt("memory", lambda: _memory(root), Memory()),
         disk=attempt("disk", lambda: within(DISK_SECONDS, lambda: disk(folder)), None),
         shm=attempt("shm", lambda: disk(str(root / "dev/shm")) if (root / "dev/shm").is_dir() else None, None),
-        interfaces=attempt("interfaces", _interfaces, ()),
+        interfaces=attempt("interfaces", _interfaces, ()) if interfaces else (),
         limits=attempt("limits", _limits, Limits()),
         toolchain=attempt("toolchain", toolchain or _toolchain, Toolchain()),
         problems=(*seen.problems, *problems),
