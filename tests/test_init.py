@@ -380,6 +380,36 @@ def test_an_edited_plan_that_says_the_same_is_no_conflict(project: Path, capsys:
     assert "remark" not in plan.read_text()
 
 
+def test_an_edited_plan_is_meant_as_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(project) == 0
+    plan = project / "trainwiz.yaml"
+    mine = plan.read_text().replace("n_steps: 100", "n_steps: 40")
+    assert plan_of(project)["checkpoint.checkpointing_steps"] == 25
+    plan.write_text(mine)
+    capsys.readouterr()
+    # A quarter of 40 updates would be the default, but the file says 25.
+    assert init(project) == 0
+    assert plan.read_text() == mine
+    assert "checkpointing_steps: int = 25" in (project / "train.py").read_text()
+    echoed = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("  trainwiz init"))
+    assert "--set schedule.n_steps=40" in echoed
+    assert "--set checkpoint.checkpointing_steps=25" in echoed
+    assert run(["check", str(project), "--machine", CPU]) == 0
+
+
+def test_an_edited_value_moves_only_what_cannot_stay(project: Path) -> None:
+    assert init(project) == 0
+    plan, before = project / "trainwiz.yaml", plan_of(project)
+    accumulation = before["batch.gradient_accumulation_steps"]
+    plan.write_text(plan.read_text().replace("real_batch_size: 32", "real_batch_size: 64"))
+    assert init(project, "--force") == 0
+    assert plan_of(project) == {
+        **before,
+        "batch.real_batch_size": 64,
+        "batch.gradient_accumulation_steps": 2 * accumulation,
+    }
+
+
 def test_a_plan_written_by_hand_becomes_a_project(project: Path) -> None:
     project.mkdir()
     (project / "trainwiz.yaml").write_text("seed: 5  # my lucky one\n")

@@ -20,10 +20,14 @@ COMPOSITE = {"strategy": "strategy.kind"}
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """`firm` answers were given now, `earlier` ones before; `origins` says where those come from that nobody typed."""
+    """`firm` answers were given now, `earlier` ones before; `origins` says where those come from that nobody typed.
+
+    `standing` are all values of a plan that was edited by hand, where nothing new was answered: it is meant as it is.
+    """
 
     firm: Mapping[str, Any]
     earlier: Mapping[str, Any] = field(default_factory=dict)
+    standing: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Source] = field(default_factory=dict)
 
 
@@ -78,6 +82,22 @@ def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
     edited = {key for key, value in present.items() if key not in saved.plan or saved.plan[key] != value}
     kept = {key: present[key] for key in fields() if key in present and (key in saved.answers or key in edited)}
     return kept, edited
+
+
+def standing(given: Given, folder: Path) -> Given:
+    """The same answers over a plan that was edited by hand, all of whose values stay where they can."""
+    from dataclasses import replace
+
+    from trainwiz.decide import Source
+    from trainwiz.plan import flat
+    from trainwiz.render import PLAN_FILE
+    from trainwiz.store import plans
+
+    values = flat(plans.read(folder / PLAN_FILE))
+    del values["version"]
+    there = Source(kind="file", reason=say("as it stands in trainwiz.yaml"))
+    origins = {key: there for key in values if key not in given.earlier}
+    return replace(given, standing=values, origins={**origins, **given.origins})
 
 
 def legal(values: Mapping[str, Any]) -> dict[str, Any]:

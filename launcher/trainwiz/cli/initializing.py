@@ -88,7 +88,8 @@ class Init:
         earlier, edited = answers.of_project(self.folder)
         if resumed is not None:
             earlier, edited = answers.legal(resumed), set()
-        return answers.collect(self.flags, self.assignments, self.file, earlier, edited)
+        given = answers.collect(self.flags, self.assignments, self.file, earlier, edited)
+        return answers.standing(given, self.folder) if edited and not given.firm else given
 
     def _name_what_is_missing(self, given: Given) -> None:
         from trainwiz.errors import PlanError
@@ -112,12 +113,14 @@ class Init:
             )  # fmt: skip
 
     def _without_questions(self, given: Given) -> tuple[dict[str, Any], Decided]:
-        from trainwiz.decide.carrying import carry
+        from trainwiz.decide.carrying import carry, standing
         from trainwiz.errors import Refused
         from trainwiz.findings import errors
 
         self.deciding(given.firm)
         carried, fallen = carry(given.firm, given.earlier, self.deciding)
+        if given.standing:
+            carried |= standing(carried, given.standing, self.deciding)
         for lost in fallen:
             console.talk(
                 t("{key}: the earlier {value} no longer fits and is decided anew", key=lost.key, value=lost.value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.errors import PlanError
 from trainwiz.message import Message
+
+if TYPE_CHECKING:
+    from trainwiz.decide import Decided
 
 FAMILIES: tuple[frozenset[str], ...] = (
     frozenset({"schedule.train_strategy", "schedule.n_epochs", "schedule.n_steps"}),
@@ -39,6 +42,26 @@ def carry(
         else:
             kept[key] = value
     return kept, tuple(fallen)
+
+
+def standing(
+    answers: Mapping[str, Any], values: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], Decided]
+) -> dict[str, Any]:
+    """Those values that must be answered as well for a plan to have them, as far as none of them moves another one."""
+    kept: dict[str, Any] = {}
+    apart = _apart(decide(answers), values)
+    for key in sorted(apart):
+        try:
+            left = _apart(decide({**answers, **kept, key: values[key]}), values)
+        except PlanError:
+            continue
+        if left < apart:
+            kept[key], apart = values[key], left
+    return kept
+
+
+def _apart(decided: Decided, values: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in values.items() if decided.plan.get(key) != value}
 
 
 def beneath(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
