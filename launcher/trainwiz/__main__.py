@@ -14,8 +14,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run trainwiz with these arguments (default: the process's own) and exit with its code."""
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
-        # What imports make is kept, and looking through it for garbage again and again costs some 15 ms.
-        gc.set_threshold(50_000)
+        # What imports make is kept, and looking through it for garbage again and again costs some 20 ms.
+        gc.set_threshold(100_000)
     from trainwiz import language
 
     language.choose(arguments)
