@@ -4,11 +4,14 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
+import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import wcwidth
@@ -87,3 +90,20 @@ def test_the_wizards_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     lines = wrapped(manual, "  ✗ ").splitlines()
     assert all(wcwidth.wcswidth(line) <= 40 for line in lines)
     assert sum(wcwidth.wcswidth(line) > 34 for line in lines) > len(lines) // 2
+
+
+def test_errors_fit_the_terminal_though_results_go_to_a_file(tmp_path: Path) -> None:
+    outside, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    environ = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"TRAINWIZ_LANG": "zh", "TERM": "xterm"}
+    done = subprocess.run(
+        [sys.executable, "-m", "trainwiz", "init", "p"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=inside, cwd=tmp_path, env=environ, timeout=60,
+        check=False,
+    )  # fmt: skip
+    lines = re.sub(r"\x1b\[[\d;]*m", "", b"".join(_waiting(outside)).decode()).splitlines()
+    os.close(inside)
+    os.close(outside)
+    assert done.returncode == 2
+    assert len(lines) > 8
+    assert all(wcwidth.wcswidth(line) <= 50 for line in lines), lines

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import sys
 from typing import Any, TextIO
 
@@ -32,7 +32,14 @@ def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:
     """The words in lines that fit the terminal, behind `first` and `rest`; in one line where there is none."""
     if not stream.isatty():
         return [first + words]
-    return columns.wrap(words, min(WIDEST, shutil.get_terminal_size().columns), first=first, rest=rest)
+    return columns.wrap(words, min(WIDEST, width(stream)), first=first, rest=rest)
+
+
+def width(stream: TextIO) -> int:
+    """The columns of the stream's own terminal (COLUMNS counts); stdout may be a file while stderr is seen."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(stream.fileno()).columns or 80
+    return 80
 
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:

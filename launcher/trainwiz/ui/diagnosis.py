@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ def _cut(line: str, stream: TextIO) -> str:
     """A line of a log is cut at the terminal's edge, since it stands whole in the log; a pipe gets all of it."""
     if not stream.isatty():
         return line
-    width = shutil.get_terminal_size().columns
+    width = console.width(stream)
     return line if columns.width(line) <= width else columns.cut(line, width - 1) + "…"
 
 

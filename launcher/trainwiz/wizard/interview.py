@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from trainwiz.errors import PlanError
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.questions import ADVANCED, BASIC, Question, Values
-from trainwiz.wizard.terminal import Action, Asked, Reply
+from trainwiz.wizard.terminal import Action, Asked, Reply, size
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided, Option
@@ -190,7 +189,7 @@ class Interview:
 
 def wrapped(words: Message | str, mark: str = "  ") -> str:
     """Words in lines that fit the terminal."""
-    room = min(shutil.get_terminal_size().columns, 100)
+    room = min(size().columns, 100)
     return "\n".join(columns.wrap(text(words), room, first=mark, rest=" " * len(mark)))
 
 

@@ -5,6 +5,7 @@ Everything goes to stderr: stdout is for results.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -131,7 +132,7 @@ def _add_hint(app: Application[Any]) -> None:
     from questionary.prompts.common import InquirerControl
 
     # Without this the question takes the whole screen: the hint stands far below it, and help scrolls away above it.
-    rows = shutil.get_terminal_size().lines
+    rows = size().lines
     for window in app.layout.find_all_windows():
         window.dont_extend_height = Always()
         if isinstance(window.content, InquirerControl):
@@ -143,6 +144,14 @@ def _add_hint(app: Application[Any]) -> None:
         focused_element=app.layout.current_window,
     )
     app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+
+
+def size() -> os.terminal_size:
+    """Columns and lines of the terminal that questions are asked on, whatever stdout is."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return shutil.get_terminal_size()
 
 
 def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:
