@@ -19,7 +19,7 @@ import wcwidth
 from trainwiz import language, rules
 from trainwiz.cli import run
 from trainwiz.message import Message
-from trainwiz.ui.live import Progress, Screen
+from trainwiz.ui.live import Progress, Screen, terminal_size
 from trainwiz.wizard.interview import wrapped
 
 
@@ -82,6 +82,17 @@ def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
         line = shown()
     assert "次更新" in line
     assert 25 < wcwidth.wcswidth(line) < 30
+
+
+def test_a_progress_bar_is_narrower_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch):
+        environ = terminal_size()
+    program = "from tqdm import tqdm; bar = tqdm(total=9); bar.set_postfix(loss='5.4321'); bar.update(5); bar.close()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60,
+                          env={**os.environ, **environ})  # fmt: skip
+    drawn = [line.rstrip() for line in done.stderr.replace("\r", "\n").split("\n") if line.strip()]
+    assert len(drawn) > 1
+    assert all(0 < wcwidth.wcswidth(line) < 30 for line in drawn), drawn
 
 
 def test_the_wizards_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

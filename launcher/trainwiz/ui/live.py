@@ -148,10 +148,16 @@ def clock_time(seconds: float) -> str:
 
 
 def terminal_size() -> dict[str, str]:
-    """COLUMNS and LINES for rank 0: its output is a file, so it cannot ask the terminal. tqdm reads them."""
+    """The terminal's size for rank 0, whose output is a file, so that it cannot ask.
+
+    COLUMNS and LINES are for everything, TQDM_NCOLS for progress bars: tqdm no longer reads the others (4.70), and a
+    bar that is wider than the terminal leaves a line behind each time that it moves.
+    """
     with contextlib.suppress(OSError, ValueError):
         size = os.get_terminal_size(sys.stdout.fileno())
-        return {"COLUMNS": str(size.columns), "LINES": str(size.lines)} if size.columns else {}
+        if size.columns:
+            bar = max(1, size.columns - 1)
+            return {"COLUMNS": str(size.columns), "LINES": str(size.lines), "TQDM_NCOLS": str(bar)}
     return {}
 
 
