@@ -5,7 +5,8 @@ from plans import make
 
 from trainwiz.estimate import estimate
 from trainwiz.estimate.models import PRESETS, preset, preset_parameters
-from trainwiz.estimate.state import state_bytes_per_rank
+from trainwiz.estimate.state import REDUCE_BUCKET_ELEMENTS, state_bytes_per_rank
+from trainwiz.render import deepspeed
 from trainwiz.vocabulary import MODEL_PRESETS, PRESETS_OF_TASKS
 
 B = 10**9
@@ -30,9 +31,10 @@ def test_bytes_per_parameter(label: str, world: int, half: bool, per_parameter: 
 
 
 def test_zero_3_holds_its_reduce_bucket_for_ever() -> None:
-    """16 P / N and 5e8 elements of two bytes."""
-    assert state_bytes_per_rank("zero3", parameters=8 * B, world=8, half=True) == 16 * B + B
-    assert state_bytes_per_rank("zero3", parameters=B // 10, world=10, half=True) == 16 * B // 100 + 2 * B // 10
+    """16 P / N and the elements that ds_config.json allows, two bytes each."""
+    assert REDUCE_BUCKET_ELEMENTS == deepspeed.BUCKET_ELEMENTS
+    assert state_bytes_per_rank("zero3", parameters=8 * B, world=8, half=True) == 16 * B + B // 10
+    assert state_bytes_per_rank("zero3", parameters=B // 100, world=10, half=True) == 16 * B // 1000 + 2 * B // 100
 
 
 def test_zero_2_is_what_deepspeed_estimates() -> None:
@@ -48,7 +50,7 @@ def test_offload_leaves_weights_and_gradients() -> None:
     away = state_bytes_per_rank(
         "zero3", parameters=8 * B, world=8, half=True, optimizer_away=True, parameters_away=True
     )
-    assert away == 2 * B + B
+    assert away == 2 * B + B // 10
 
 
 def test_estimate_of_a_plan() -> None:

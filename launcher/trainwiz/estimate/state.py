@@ -10,7 +10,7 @@ P parameters, N ranks, b bytes of a number in the forward and backward pass (2 i
 | zero0 | 20 P | as ddp |
 | zero1 | 2 b P + 16 P / N | at the step, with the fp32 copy of the gradients |
 | zero2 | b P + (16 + b) P / N | gradients are partitioned, too |
-| zero3 | (12 + 2 b) P / N + bucket | everything is; the reduce bucket (5e8 elements at most) stays allocated |
+| zero3 | (12 + 2 b) P / N + bucket | everything is; the reduce bucket (5e7 elements at most) stays allocated |
 | fsdp | 16 P / N | fp32 shards; gathered parameters come on top |
 
 Sources: ZeRO (https://arxiv.org/abs/1910.02054, section 3) and DeepSpeed's stage_1_and_2.py, stage3.py; PyTorch's
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-_REDUCE_BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's default: https://www.deepspeed.ai/docs/config-json/ (reduce_bucket_size)."""
+REDUCE_BUCKET_ELEMENTS = 50_000_000
+"""What the generated ds_config.json says (`render.deepspeed.BUCKET_ELEMENTS`); DeepSpeed's own default is 5e8."""
 _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
@@ -86,7 +86,7 @@ def state_bytes_per_rank(
         case "zero2":
             return b * p + (b if optimizer_away else fixed + b) * p // world
         case "zero3":
-            bucket = min(p, _REDUCE_BUCKET_ELEMENTS) * b
+            bucket = min(p, REDUCE_BUCKET_ELEMENTS) * b
             weights = 0 if parameters_away else b
             return (weights + b + (0 if optimizer_away else 4 + moment_bytes)) * p // world + bucket
         case "fsdp":
