@@ -12,6 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from trainwiz.process.stacks import Stacks
+
 TRAINING = {"torch", "accelerate", "deepspeed", "transformers", "datasets", "numpy"}
 """Seconds each; trainwiz's own process never needs them."""
 LATER = {"pydantic", "rich", "jinja2", "yaml", "psutil", "multiprocessing"}
@@ -130,6 +132,17 @@ def test_no_rank_waits_for_the_training_packages_twice(watch: Watch) -> None:
     assert {"typer", "pydantic", "trainwiz.rules.environment", "trainwiz.process.ranks"} <= modules
     assert sorted(modules & (TRAINING | ASKING | LATER - {"pydantic", "yaml"})) == []
     assert not {name for name in modules if name.startswith(("trainwiz.rules.foreign", "trainwiz.script"))}
+
+
+def test_a_rank_starts_with_little_more_than_python_itself(tmp_path: Path) -> None:
+    def modules(environ: dict[str, str]) -> set[str]:
+        command = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINWIZ_", "COVERAGE", "PYTHON"))}
+        return set(subprocess.check_output(command, text=True, env={**kept, **environ}).split())
+
+    added = modules(Stacks(tmp_path).environ({}, 0)) - modules({})
+    assert "faulthandler" in added, "it must have been prepared"
+    assert sorted(added & {"typing", "re", "contextlib", "functools", "collections", "dataclasses"}) == []
 
 
 def test_the_help_takes_a_fraction_of_what_accelerate_takes() -> None:
