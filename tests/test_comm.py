@@ -59,6 +59,10 @@ def test_a_failing_rank_ends_the_others_and_is_named(tmp_path: Path) -> None:
 
 def test_a_rank_that_lives_is_seen_by_this_test(tmp_path: Path) -> None:
     running = Running([sys.executable, "-c", "import time; time.sleep(60)"], env={"PYTHONPATH": str(tmp_path)})
+    end = time.monotonic() + 20
+    while not left(tmp_path):  # a fork shows its parent's environment until it has become the program
+        assert time.monotonic() < end
+        time.sleep(0.01)
     assert len(left(tmp_path)) == 1
     running.cancel()
     assert left(tmp_path) == []

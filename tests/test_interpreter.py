@@ -2,6 +2,7 @@
 
 import ast
 import os
+import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -54,7 +55,13 @@ def test_this_environment_is_described() -> None:
     assert found.version("accelerate")
     assert found.version("no-such-package") is None
     assert "gloo" in found.backends
-    assert "torch" not in sys.modules, "torch belongs in the child"
+
+
+def test_torch_stays_in_the_child() -> None:
+    # In a process of its own: other tests of this one may have imported torch.
+    ask = "interpreter.start(sys.executable).result().version('torch')"
+    program = f"import sys; from trainwiz.probe import interpreter; assert {ask}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_gpus_by_torch(fake_torch) -> None:  # type: ignore[no-untyped-def]
