@@ -260,3 +260,16 @@ def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
     terminal.expect("tracking.logging_steps")
     terminal.child.send(DOWN + "\r")
     assert terminal.end() == 0, terminal.seen
+
+
+def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> None:
+    child = pexpect.spawn(
+        sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=30,
+        dimensions=(30, 120), env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
+    )  # fmt: skip
+    child.expect("Ctrl-C ends")
+    child.sendcontrol("c")
+    child.expect("nothing to keep")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130

@@ -160,7 +160,7 @@ class Init:
             return self._settled(interview)
         except KeyboardInterrupt:
             if not kept:
-                raise
+                raise Cancelled(say("interrupted; only defaults were accepted, so there was nothing to keep")) from None
             raise Cancelled(
                 say("interrupted; the answers are kept in {path}", path=session),
                 say("trainwiz init {folder} --resume", folder=shlex.quote(str(self.folder))),
