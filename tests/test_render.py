@@ -75,7 +75,7 @@ TYPICAL: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 # The scripts have tests of their own, and the schema changes with every key of the plan.
-NOT_GOLDEN = {"train.py", "task.py", plan_file.SCHEMA_FILE}
+NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", plan_file.SCHEMA_FILE}
 
 
 def files(made: Plan, **options: Any) -> dict[str, str]:
@@ -102,6 +102,7 @@ def test_typical_projects_are_as_reviewed(name: str, request: pytest.FixtureRequ
 
 def test_the_files_of_a_project() -> None:
     everywhere = {"trainwiz.yaml", plan_file.SCHEMA_FILE, "accelerate.yaml", "train.py", "task.py", "README.md",
+                  "batches.py", "checkpoints.py",
                   "requirements.txt", ".gitignore", ".vscode/launch.json"}  # fmt: skip
     assert set(files(make())) == everywhere
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
@@ -266,7 +267,7 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = {"task": None}
+    distribution = dict.fromkeys(("task", "batches", "checkpoints"))
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         imported = set(re.findall(r"^(?:import|from) (\w+)", made["train.py"] + made["task.py"], re.MULTILINE))

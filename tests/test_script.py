@@ -131,7 +131,7 @@ def config_of(text: str, name: str) -> object:
 )
 def test_a_text_stays_a_text(text: str) -> None:
     plan = plans.with_changes(Plan(), {"data.train": text})
-    (_, task) = script.scripts(plan, TEMPLATES)
+    _, task, *_ = script.scripts(plan, TEMPLATES)
     assert config_of(task.text, "train_data") == text
     compile(task.text, "task.py", "exec")
 
@@ -141,7 +141,7 @@ def test_numbers_and_names_reach_the_config() -> None:
         Plan(),
         {"optimizer.learning_rate": 1e-5, "schedule.n_epochs": 3, "schedule.train_strategy": "epochs", "seed": 7},
     )
-    train, _ = script.scripts(plan, TEMPLATES)
+    train, *_ = script.scripts(plan, TEMPLATES)
     assert config_of(train.text, "learning_rate") == 1e-5
     assert (config_of(train.text, "n_epochs"), config_of(train.text, "n_steps")) == (3, 0)
     assert config_of(train.text, "seed") == 7

@@ -1,4 +1,6 @@
-"""Train with accelerate: one rank, DDP, DeepSpeed ZeRO or FSDP2. Data, model and loss are in task.py.
+"""Train with accelerate: one rank, DDP, DeepSpeed ZeRO or FSDP2.
+
+Data, model and loss are in task.py, the order of the samples in batches.py, saving and resuming in checkpoints.py.
 
 Run it with `python train.py`, `torchrun --nproc_per_node N train.py` or `accelerate launch train.py`; `--name value`
 overrides a field of `Config`. What holds, whatever the number of ranks and however the batch is split:
@@ -12,17 +14,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import json
 import math
 import os
-import re
-import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +27,31 @@ from typing import Any
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when it is imported
 # end: deepspeed_cpu
 
-import accelerate
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
+
+# feature: ddp
+from accelerate.utils import DistributedDataParallelKwargs
+
+# end: ddp
+# feature: deepspeed
+from accelerate.utils import DeepSpeedPlugin
+
+# end: deepspeed
+# feature: deepspeed_cpu
+from accelerate.utils import InitProcessGroupKwargs
+
+# end: deepspeed_cpu
+# feature: fsdp
+from accelerate.utils import FullyShardedDataParallelPlugin
+
+# end: fsdp
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 import task
+from batches import Agreement, RealBatches, keyed_seed, load_batches
+from checkpoints import Checkpoints
 
 
 @dataclass
@@ -99,98 +112,6 @@ def read_config(arguments: list[str]) -> Config:
     return config
 
 
-class RealBatches(Sampler[list[Any]]):
-    """Indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
-
-    One global order: permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
-    The last real batch of an epoch is filled up with -1, which counts zero.
-    """
-
-    def __init__(self, config: Config, length: int, rank: int, start: int, end: int) -> None:
-        self.shape = (config.gradient_accumulation_steps, config.num_processes, config.per_device_batch_size)
-        self.seed, self.length, self.rank, self.start, self.end = config.seed, length, rank, start, end
-        self.updates_per_epoch = -(-length // config.real_batch_size)
-
-    def __len__(self) -> int:
-        return (self.end - self.start) * self.shape[0]
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        size, shuffled_epoch = math.prod(self.shape), -1
-        for update in range(self.start, self.end):
-            epoch, position = divmod(update, self.updates_per_epoch)
-            if epoch != shuffled_epoch:
-                generator = torch.Generator().manual_seed(keyed_seed(self.seed, epoch))
-                order, shuffled_epoch = torch.randperm(self.length, generator=generator), epoch
-            real_batch = order[position * size : (position + 1) * size]
-            # feature: grouped
-            # Like sizes meet in a micro-batch; what an update learns from is as random as before.
-            real_batch = real_batch[self.sizes[real_batch].argsort(descending=True, stable=True)]
-            # end: grouped
-            real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
-            for micro_batch in real_batch.view(self.shape)[:, self.rank]:
-                # feature: plain_samples
-                yield micro_batch.tolist()
-                # end: plain_samples
-                # feature: augmented_samples
-                yield [(index, keyed_seed(self.seed, epoch, index)) for index in micro_batch.tolist()]
-                # end: augmented_samples
-
-
-# feature: plain_samples
-class Padded(Dataset[tuple[Any, bool]]):
-    """The task's data; an index of -1 gives a sample that counts zero."""
-
-    def __init__(self, data: Dataset[Any]) -> None:
-        self.data = data
-
-    def __getitem__(self, index: int) -> tuple[Any, bool]:
-        return self.data[max(index, 0)], index >= 0
-
-
-# end: plain_samples
-# feature: augmented_samples
-class Padded(Dataset[tuple[Any, bool]]):
-    """The task's data; an index of -1 gives a sample that counts zero.
-
-    A sample's augmentation draws from a generator of its own, by (seed, epoch, index): the same on every rank, in every
-    data worker and after every resume.
-    """
-
-    def __init__(self, data: Dataset[Any]) -> None:
-        self.data = data
-
-    def __getitem__(self, keyed: tuple[int, int]) -> tuple[Any, bool]:
-        index, seed = keyed
-        return self.data.augment(self.data[max(index, 0)], torch.Generator().manual_seed(seed)), index >= 0
-
-
-# end: augmented_samples
-def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
-    """Samples to a micro-batch and its count."""
-    samples, counted = zip(*pairs, strict=True)
-    return task.collate(list(samples), list(counted))
-
-
-def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
-    """A loader of this rank's micro-batches with their counts."""
-    # feature: grouped
-    batches.sizes = data.sizes
-    # end: grouped
-    return DataLoader(
-        Padded(data),
-        batch_sampler=batches,
-        collate_fn=assemble,
-        num_workers=config.num_workers,
-        pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator().manual_seed(config.seed),  # its own, so that loading draws from no other
-    )
-
-
-def keyed_seed(*keys: int) -> int:
-    """A 63-bit seed that is a function of the keys alone."""
-    return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1
-
-
 def learning_rate(config: Config, update: int, total: int) -> float:
     """The rate of update 0 … `total` - 1: linear warm-up, then its schedule, which reaches 0 after the last update."""
     if update < config.n_warmup_steps:
@@ -236,10 +157,10 @@ def build_accelerator(config: Config) -> Accelerator:
     handlers: list[Any] = []
     # feature: deepspeed_cpu
     # Without it each rank would believe that it is alone.
-    handlers.append(accelerate.utils.InitProcessGroupKwargs(backend="gloo"))
+    handlers.append(InitProcessGroupKwargs(backend="gloo"))
     # end: deepspeed_cpu
     accelerator = Accelerator(
-        deepspeed_plugin=accelerate.utils.DeepSpeedPlugin(hf_ds_config=settings, zero3_init_flag=config.zero3_init),
+        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings, zero3_init_flag=config.zero3_init),
         mixed_precision=config.mixed_precision,
         kwargs_handlers=handlers,
         # feature: tracker
@@ -259,7 +180,7 @@ def build_accelerator(config: Config) -> Accelerator:
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
     """FSDP2: parameters, gradients and optimizer state sharded over all ranks, layer by layer."""
-    plugin = accelerate.utils.FullyShardedDataParallelPlugin(
+    plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         reshard_after_forward=True,
         auto_wrap_policy="transformer_based_wrap",
@@ -285,7 +206,7 @@ def build_accelerator(config: Config) -> Accelerator:
     handlers: list[Any] = []
     # feature: ddp
     # Gradients are views of the buckets they are reduced in, which saves a copy of them.
-    handlers.append(accelerate.utils.DistributedDataParallelKwargs(gradient_as_bucket_view=True))
+    handlers.append(DistributedDataParallelKwargs(gradient_as_bucket_view=True))
     # end: ddp
     return Accelerator(
         # feature: cpu
@@ -302,35 +223,6 @@ def build_accelerator(config: Config) -> Accelerator:
 
 
 # end: plain
-class Agreement:
-    """What all ranks know before each update: the count of the real batch, and whether anyone was asked to stop.
-
-    Host numbers over gloo, so that the device is never read. SIGTERM, SIGUSR1, or Ctrl-C once, asks to stop.
-    """
-
-    def __init__(self) -> None:
-        self.stopping, self.asked_at = False, 0.0
-        self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
-        signal.signal(signal.SIGTERM, self.ask_to_stop)
-        signal.signal(signal.SIGINT, self.ask_to_stop)
-        signal.signal(signal.SIGUSR1, self.ask_to_stop)  # a scheduler's early warning
-
-    def ask_to_stop(self, number: int, _frame: object) -> None:
-        """Stop after this update, with a checkpoint; asked again, end at once."""
-        # Under torchrun one Ctrl-C arrives twice: from the terminal, and from torchrun.
-        if self.stopping and time.monotonic() - self.asked_at > 1:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.stopping, self.asked_at = True, time.monotonic()
-
-    def reach(self, count: int) -> tuple[int, bool]:
-        """The sum of `count` over all ranks, and whether any of them is to stop."""
-        numbers = torch.tensor([count, self.stopping])
-        if self.group is not None:
-            dist.all_reduce(numbers, group=self.group)
-        return int(numbers[0]), bool(numbers[1])
-
-
 # feature: engine_backward
 def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
     """Add a micro-batch's gradient. After the last one the engine clips and steps; return the norm before."""
@@ -396,7 +288,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: whole_weights
 # feature: eval
 @torch.no_grad()
-def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Dataset[Any]) -> dict[str, float]:
+def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Any) -> dict[str, float]:
     """The task's metrics over the whole evaluation set, each sample counted once, on all ranks together."""
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
@@ -410,85 +302,6 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: D
 
 
 # end: eval
-class Checkpoints:
-    """Complete checkpoints in one folder, named by update: written aside, hashed, renamed, then the oldest removed."""
-
-    def __init__(self, config: Config, accelerator: Accelerator) -> None:
-        self.config, self.accelerator = config, accelerator
-        self.folder = Path(config.output_dir) / "checkpoints"
-
-    def complete(self) -> list[Path]:
-        """All that were renamed to their final name, oldest first, by update."""
-        found = self.folder.iterdir() if self.folder.is_dir() else ()
-        return sorted(p for p in found if re.fullmatch(r"checkpoint-\d{8}", p.name))
-
-    def save(self, update: int) -> None:
-        """Save after `update` updates. A crash at any point leaves every earlier checkpoint as it was."""
-        final = self.folder / f"checkpoint-{update:08d}"
-        aside = final.with_suffix(".tmp")
-        if self.accelerator.is_main_process:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-        self.accelerator.wait_for_everyone()
-        self.accelerator.save_state(str(aside))
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            files = {str(p.relative_to(aside)): sha256(p) for p in sorted(aside.rglob("*")) if p.is_file()}
-            manifest = {"update": update, "config": asdict(self.config), "sha256": files}
-            (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
-            sha256(aside / "manifest.json")
-            aside.rename(final)
-            limit = self.config.checkpoints_total_limit
-            for old in self.complete()[: -limit or None] if limit else ():
-                shutil.rmtree(old)
-        self.accelerator.wait_for_everyone()
-
-    def resume(self) -> int:
-        """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none."""
-        choice = [self.newest_valid() if self.accelerator.is_main_process else None]
-        path, update, problem = accelerate.utils.broadcast_object_list(choice)[0]
-        if problem:
-            raise SystemExit(problem)
-        if path:
-            self.accelerator.load_state(path)
-            self.accelerator.step = 0  # checkpoints lie between updates
-        return update
-
-    def newest_valid(self) -> tuple[str, int, str]:
-        """Path and update of the checkpoint to continue from, or the reason why there must be none."""
-        if self.config.resume == "none":
-            problem = f"{self.folder} holds an earlier run: --resume auto continues it, --output_dir DIR starts another"
-            return "", 0, problem if self.complete() else ""
-        for path in reversed(self.complete()):
-            try:
-                manifest = json.loads((path / "manifest.json").read_text())
-                damaged = [name for name, digest in manifest["sha256"].items() if sha256(path / name) != digest]
-            except (OSError, ValueError, KeyError) as error:
-                damaged = [str(error)]
-            if damaged:
-                print(f"skipping {path}: damaged: {', '.join(damaged)}", flush=True)
-                path.rename(path.with_suffix(f".damaged-{time.time_ns()}"))
-                continue
-            for name in ("seed", "real_batch_size"):
-                before, now = manifest["config"][name], getattr(self.config, name)
-                if before != now:
-                    return "", 0, f"{path} was trained with {name} {before}, not {now}: its data order would not go on"
-            print(f"resuming from {path}", flush=True)
-            return str(path), manifest["update"], ""
-        print(f"no checkpoint in {self.folder}: starting at the beginning", flush=True)
-        return "", 0, ""
-
-
-def sha256(path: Path) -> str:
-    """The file's hash; what was hashed is on the disk."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
 class Metrics:
     """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
 
@@ -502,7 +315,7 @@ class Metrics:
             kept = [line for line in whole if json.loads(line)["update"] <= start]  # those after it are done again
             self.path.write_text("".join(f"{line}\n" for line in kept))
         # feature: tracker
-        accelerator.init_trackers("train", config=asdict(config))
+        accelerator.init_trackers("train", config=vars(config))
         # end: tracker
 
     def write(self, record: dict[str, Any]) -> None:
@@ -535,10 +348,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
-    checkpoints = Checkpoints(config, accelerator)
-    start = checkpoints.resume()
-    metrics = Metrics(config, accelerator, start, total)
     agreement = Agreement()
+    checkpoints = Checkpoints(config, agreement, accelerator.save_state, accelerator.load_state)
+    start = checkpoints.resume()
+    accelerator.step = 0  # checkpoints lie between updates: the next micro-batch begins one
+    metrics = Metrics(config, accelerator, start, total)
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
     batches = iter(load_batches(config, train_data, order))
 

@@ -1,4 +1,4 @@
-"""The training program: `train.py` and `task.py`, cut from the templates.
+"""The training program: `train.py`, `task.py` and the parts that every engine shares, cut from the templates.
 
 A template is a real program. Rendering does two things to it and nothing else: it drops the optional regions
 (`# feature: eval` … `# end: eval`) that the plan does not want, and sets the literals of the config dataclass by
@@ -21,15 +21,19 @@ from trainwiz.render.artifact import Artifact
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 _DEEPSPEED_SHARDED = 3
 
+PARTS = ("batches.py", "checkpoints.py")
+"""What every engine's loop shares."""
+
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
-    """`train.py` (the loop of the plan's engine) and `task.py` (data, model and loss of the plan's task)."""
+    """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
         Artifact("task.py", set_literals(task, "TaskConfig", values)),
+        *(Artifact(name, _cut(templates[f"train_templates/parts/{name}"], wanted)) for name in PARTS),
     )
 
 

@@ -1,0 +1,158 @@
+"""What an update learns from: one global order of samples, cut over ranks and micro-batches, and counted.
+
+Nothing here depends on the engine. Which samples an update sees is a function of seed and update alone: not of the
+number of ranks, not of how the batch is split, not of when a run was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+import task
+
+if TYPE_CHECKING:
+    from train import Config
+
+
+class RealBatches(Sampler[list[Any]]):
+    """Indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
+
+    One global order: permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
+    The last real batch of an epoch is filled up with -1, which counts zero.
+    """
+
+    def __init__(self, config: Config, length: int, rank: int, start: int, end: int) -> None:
+        self.shape = (config.gradient_accumulation_steps, config.num_processes, config.per_device_batch_size)
+        self.seed, self.length, self.rank, self.start, self.end = config.seed, length, rank, start, end
+        self.updates_per_epoch = -(-length // config.real_batch_size)
+
+    def __len__(self) -> int:
+        return (self.end - self.start) * self.shape[0]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        size, shuffled_epoch = math.prod(self.shape), -1
+        for update in range(self.start, self.end):
+            epoch, position = divmod(update, self.updates_per_epoch)
+            if epoch != shuffled_epoch:
+                generator = torch.Generator().manual_seed(keyed_seed(self.seed, epoch))
+                order, shuffled_epoch = torch.randperm(self.length, generator=generator), epoch
+            real_batch = order[position * size : (position + 1) * size]
+            # feature: grouped
+            # Like sizes meet in a micro-batch; what an update learns from is as random as before.
+            real_batch = real_batch[self.sizes[real_batch].argsort(descending=True, stable=True)]
+            # end: grouped
+            real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
+            for micro_batch in real_batch.view(self.shape)[:, self.rank]:
+                # feature: plain_samples
+                yield micro_batch.tolist()
+                # end: plain_samples
+                # feature: augmented_samples
+                yield [(index, keyed_seed(self.seed, epoch, index)) for index in micro_batch.tolist()]
+                # end: augmented_samples
+
+
+# feature: plain_samples
+class Padded(Dataset[tuple[Any, bool]]):
+    """The task's data; an index of -1 gives a sample that counts zero."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, index: int) -> tuple[Any, bool]:
+        return self.data[max(index, 0)], index >= 0
+
+
+# end: plain_samples
+# feature: augmented_samples
+class Padded(Dataset[tuple[Any, bool]]):
+    """The task's data; an index of -1 gives a sample that counts zero.
+
+    A sample's augmentation draws from a generator of its own, by (seed, epoch, index): the same on every rank, in every
+    data worker and after every resume.
+    """
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, keyed: tuple[int, int]) -> tuple[Any, bool]:
+        index, seed = keyed
+        return self.data.augment(self.data[max(index, 0)], torch.Generator().manual_seed(seed)), index >= 0
+
+
+# end: augmented_samples
+def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
+    """Samples to a micro-batch and its count."""
+    samples, counted = zip(*pairs, strict=True)
+    return task.collate(list(samples), list(counted))
+
+
+def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
+    """A loader of this rank's micro-batches with their counts."""
+    # feature: grouped
+    batches.sizes = data.sizes
+    # end: grouped
+    return DataLoader(
+        Padded(data),
+        batch_sampler=batches,
+        collate_fn=assemble,
+        num_workers=config.num_workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(config.seed),  # its own, so that loading draws from no other
+    )
+
+
+def keyed_seed(*keys: int) -> int:
+    """A 63-bit seed that is a function of the keys alone."""
+    return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1
+
+
+class Agreement:
+    """What all ranks know before each update: the count of the real batch, and whether anyone was asked to stop.
+
+    Host numbers over gloo, so that the device is never read. SIGTERM, SIGUSR1, or Ctrl-C once, asks to stop.
+    """
+
+    def __init__(self) -> None:
+        self.stopping, self.asked_at = False, 0.0
+        self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self.rank = dist.get_rank() if self.group else 0
+        signal.signal(signal.SIGTERM, self.ask_to_stop)
+        signal.signal(signal.SIGINT, self.ask_to_stop)
+        signal.signal(signal.SIGUSR1, self.ask_to_stop)  # a scheduler's early warning
+
+    def ask_to_stop(self, number: int, _frame: object) -> None:
+        """Stop after this update, with a checkpoint; asked again, end at once."""
+        # Under torchrun one Ctrl-C arrives twice: from the terminal, and from torchrun.
+        if self.stopping and time.monotonic() - self.asked_at > 1:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.stopping, self.asked_at = True, time.monotonic()
+
+    def reach(self, count: int) -> tuple[int, bool]:
+        """The sum of `count` over all ranks, and whether any of them is to stop."""
+        numbers = torch.tensor([count, self.stopping])
+        if self.group is not None:
+            dist.all_reduce(numbers, group=self.group)
+        return int(numbers[0]), bool(numbers[1])
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        values = [value]
+        if self.group is not None:
+            dist.broadcast_object_list(values, src=0, group=self.group)
+        return values[0]
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        if self.group is not None:
+            dist.barrier(group=self.group)
