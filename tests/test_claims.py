@@ -28,6 +28,7 @@ EXPECTED: dict[str, Any] = {
     "tw308_transformers_shards_whatever_the_flag_says": [False, True, False],
     "tw316_other_optimizers_become_adam": ["Adam", "Adam", "Adam", "Adagrad"],
     "tw305_fsdp_is_not_enabled_on_the_cpu": ["DistributedType.NO", 1],
+    "tw317_deepspeed_stops_at_an_unknown_setting": "ValidationError: 1 validation error for DeepSpeedZeroConfig",
     "tw401_deepspeed_stops_at_a_wrong_product": "AssertionError: Check batch related parameters. train_batch_size",
     "tw403_a_learned_position_too_many": "IndexError: index out of range in self",
     "tw413_the_rate_arrives_too_late": [0.5, 99],

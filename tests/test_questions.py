@@ -8,7 +8,7 @@ from trainwiz import plan as plans
 from trainwiz.message import Message
 from trainwiz.questions import ADVANCED, BASIC, Question, forms, key_help, question_for
 
-KEYS = [key for key in plans.fields() if key not in ("version", "ignore")]
+KEYS = [key for key in plans.fields() if key not in ("version", "deepspeed", "ignore")]
 TABLE = (*BASIC, *ADVANCED)
 
 

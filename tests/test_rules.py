@@ -220,7 +220,7 @@ def test_ids_belong_to_their_subject() -> None:
     modules = {
         "1": {"environment", "packages", "toolchain"},
         "2": {"precision"},
-        "3": {"sharding", "offload", "memory"},
+        "3": {"sharding", "offload", "memory", "settings"},
         "4": {"equation", "schedule"},
         "5": {"checkpoint", "data", "files"},
         "6": {"cluster", "machines"},

@@ -23,7 +23,8 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic.types import JsonValue
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from trainwiz import vocabulary as v
 from trainwiz.errors import PlanError
@@ -43,6 +44,15 @@ def _printable(text: str) -> str:
 def _yaml_no(value: object) -> object:
     # YAML 1.1 reads an unquoted `no` as false; here it can only mean the word.
     return "no" if value is False else value
+
+
+def _free_setting(path: str) -> str:
+    if path in v.DECIDED_SETTINGS:
+        raise PydanticCustomError("setting_decided", "a key of the plan", {"decides": v.DECIDED_SETTINGS[path]})
+    free = any(path == name or (name.endswith(".") and path.startswith(name)) for name in v.FREE_SETTINGS)
+    if not free or not all(path.split(".")):
+        raise PydanticCustomError("setting_foreign", "no setting that a plan may give")
+    return path
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=4096)]
@@ -316,6 +326,10 @@ def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
+        case "setting_decided":
+            return say("deepspeed: {value} is decided by {key}; set that", value=value, key=context["decides"])
+        case "setting_foreign":
+            return say("deepspeed: {value} is no setting that the training loop can work with", value=value)
 
 def _kind(value: object) -> str:
     return type(value).__name__

@@ -30,4 +30,28 @@ EMBEDDED = "embedded"
 """The data set that every Python carries: no download, no file."""
 
 UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
+DECIDED_SETTINGS = {
+    "train_batch_size": "batch.real_batch_size",
+    "train_micro_batch_size_per_gpu": "batch.per_device_batch_size",
+    "gradient_accumulation_steps": "batch.gradient_accumulation_steps",
+    "gradient_clipping": "optimizer.gradient_clipping",
+    "zero_optimization.stage": "strategy.zero_stage",
+    "zero_optimization.offload_optimizer.device": "strategy.offload_optimizer_device",
+    "zero_optimization.offload_optimizer.nvme_path": "strategy.nvme_path",
+    "zero_optimization.offload_param.device": "strategy.offload_param_device",
+    "zero_optimization.offload_param.nvme_path": "strategy.nvme_path",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": "strategy.zero3_save_16bit_model",
+    "bf16.enabled": "precision.mixed_precision",
+    "fp16.enabled": "precision.mixed_precision",
+}
+"""Settings of DeepSpeed that are keys of the plan, by their path in its file."""
+FREE_SETTINGS = (
+    "zero_optimization.", "activation_checkpointing.", "aio.", "bf16.", "comms_logger.", "data_types.",
+    "flops_profiler.", "fp16.", "timers.", "communication_data_type", "disable_allgather", "dump_state",
+    "fp32_allreduce", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients", "wall_clock_breakdown",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+)  # fmt: skip
+"""Settings of DeepSpeed that a plan may give beside its own keys: a path in its file, or what such a path begins with.
+Left out is what another loop would have to be written for: other optimizers, pipelines, tensor parallelism."""
+
 """Devices that are rendered from accelerate's documentation and were never run here."""

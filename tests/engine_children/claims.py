@@ -82,6 +82,13 @@ def tw104_without_cuda_each_rank_is_alone() -> Any:
 
 
 @claim
+def tw317_deepspeed_stops_at_an_unknown_setting() -> Any:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    DeepSpeedConfig({"train_batch_size": 1, "zero_optimization": {"stage": 2, "reduce_buket_size": 100}})
+
+
+@claim
 def tw305_fsdp_is_not_enabled_on_the_cpu() -> Any:
     fresh(**SECOND_OF_TWO, ACCELERATE_USE_FSDP="true", FSDP_VERSION="2")
     with second_of_two():

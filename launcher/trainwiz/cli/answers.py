@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 IGNORE = "ignore."
 """What --set KEY=VALUE begins with for a rule that the project may break; the value is the reason."""
+SETTING = "deepspeed."
+"""What --set KEY=VALUE begins with for a setting of DeepSpeed that is no key of the plan."""
 COMPOSITE = {"strategy": "strategy.kind"}
 """Flags whose value settles several keys, with their question's key."""
 
@@ -153,7 +155,11 @@ def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[s
 
     answers: dict[str, Any] = {}
     ignored = {}
+    settings = {}
     for key, value in pairs:
+        if key.startswith(SETTING):
+            settings[key.removeprefix(SETTING)] = _json(value)
+            continue
         if key.startswith(IGNORE):
             ignored[key.removeprefix(IGNORE)] = value
             continue
@@ -161,18 +167,27 @@ def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[s
             answers[key] = parse_value(key, value)
         except PlanError as error:
             problems += error.problems
-    return answers | _ignored(ignored, problems)
+    return answers | _mapping("ignore", ignored, problems) | _mapping("deepspeed", settings, problems)
 
 
-def _ignored(reasons: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
+def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> dict[str, Any]:
     from trainwiz.errors import PlanError
     from trainwiz.plan import parse
 
     try:
-        return {"ignore": parse({"ignore": reasons}).ignore} if reasons else {}
+        return {key: parse({key: values}).get(key)} if values else {}
     except PlanError as error:
         problems += error.problems
         return {}
+
+
+def _json(typed: str) -> Any:
+    import json
+
+    try:
+        return json.loads(typed)
+    except ValueError:
+        return typed
 
 
 def _file(file: str, problems: list[Message]) -> dict[str, Any]:
@@ -193,7 +208,7 @@ def _file(file: str, problems: list[Message]) -> dict[str, Any]:
 def _flattened(values: Mapping[Any, Any], prefix: str) -> Iterable[tuple[str, Any]]:
     for key, value in values.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and name != "ignore":
+        if isinstance(value, Mapping) and value and name not in ("ignore", "deepspeed"):
             yield from _flattened(value, f"{name}.")
         else:
             yield name, value

@@ -27,7 +27,7 @@ def explain(
     """Without a topic, all rules are listed."""
     if topic.lower() == KEYS:
         _show_keys()
-    elif "." in topic or topic in ("task", "engine", "seed", "ignore"):
+    elif "." in topic or topic in ("task", "engine", "seed", "deepspeed", "ignore"):
         _show_key(topic)
     else:
         _show_rules(topic, markdown)
@@ -83,6 +83,12 @@ def _help(key: str) -> str:
         return t(
             "Rules that this project may break, each with the reason why. On the command line: --set "
             "ignore.TW416=REASON, repeatable."
+        )
+    if key == "deepspeed":
+        return t(
+            "Settings of DeepSpeed that are no keys of a plan, by their path in ds_config.json; null leaves one to "
+            "DeepSpeed. On the command line: --set deepspeed.zero_optimization.reduce_bucket_size=200000000, "
+            "repeatable."
         )
     try:
         return text(questions.question_for(key).help)

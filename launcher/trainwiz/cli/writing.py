@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +96,8 @@ def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> s
     """The one command line that makes the same project, fit to be pasted into a shell."""
     argv = ["trainwiz", "init", str(folder), "--defaults", "--yes", *extra]
     for key, value in answers.items():
-        settings = {f"{key}.{rule}": reason for rule, reason in value.items()} if key == "ignore" else {key: value}
+        several = key in ("ignore", "deepspeed")
+        settings = {f"{key}.{name}": one for name, one in value.items()} if several else {key: value}
         for name, one in settings.items():
             argv += ["--set", f"{name}={_typed(one)}"]
     return shlex.join(argv)
@@ -170,6 +172,8 @@ def _reasons(decided: Decided) -> dict[str, str]:
 
 
 def _typed(value: Any) -> str:
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -47,6 +47,8 @@ def config(plan: Plan) -> dict[str, Any]:
             "single_submit": False,
             "overlap_events": True,
         }
+    for path, value in plan.deepspeed.items():
+        _put(values, path, value)
     return values
 
 
@@ -57,6 +59,17 @@ def text(plan: Plan) -> str:
     if json.loads(written) != values:
         raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
     return written
+
+
+def _put(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set one of the plan's own settings of DeepSpeed; None takes it out, so that DeepSpeed chooses."""
+    *blocks, name = path.split(".")
+    for block in blocks:
+        values = values.setdefault(block, {})
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value
 
 
 def _stage(plan: Plan) -> int:

@@ -18,7 +18,10 @@ The plan of this project: `trainwiz check` checks it, `trainwiz launch` runs it.
 
 def text(plan: Plan, reasons: Mapping[str, str]) -> str:
     """The plan as YAML; `reasons` by dotted key stand behind the values."""
-    return commented(plan.model_dump(mode="json"), reasons, _HEAD)
+    values = plan.model_dump(mode="json")
+    if not plan.deepspeed:
+        del values["deepspeed"]  # few plans have any
+    return commented(values, reasons, _HEAD)
 
 
 def schema() -> str:

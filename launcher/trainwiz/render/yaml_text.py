@@ -38,5 +38,10 @@ def _line(content: str, comment: str) -> str:
 
 
 def _dumped(value: Mapping[str, Any]) -> str:
+    (key, held), *_ = value.items()
+    if isinstance(held, list | dict) and held:
+        # In brackets, on the key's own line.
+        name = _dumped({key: None}).removesuffix("null")
+        return name + yaml.safe_dump(held, default_flow_style=True, allow_unicode=True, width=10**9).rstrip("\n")
     # PyYAML folds long strings over several lines unless the width is beyond them.
     return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=10**9).rstrip("\n")

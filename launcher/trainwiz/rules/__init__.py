@@ -35,6 +35,7 @@ def of_plans() -> tuple[Rule, ...]:
         packages,
         precision,
         schedule,
+        settings,
         sharding,
         toolchain,
     )

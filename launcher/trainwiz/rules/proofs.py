@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PROVEN = frozenset({
     # tests/test_claims.py
-    "TW104", "TW201", "TW202", "TW301", "TW305", "TW401", "TW403", "TW611", "TW612",
+    "TW104", "TW201", "TW202", "TW301", "TW305", "TW317", "TW401", "TW403", "TW611", "TW612",
     # tests/test_configurations.py
     "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW348", "TW352",
     "TW353", "TW354", "TW355", "TW361", "TW362", "TW364", "TW366", "TW368", "TW369", "TW370", "TW371", "TW382", "TW383",

@@ -1,0 +1,87 @@
+"""A plan's own settings of DeepSpeed: what they may be, what becomes of them, and how they are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from projects import trainwiz
+
+from trainwiz import plan as plans
+from trainwiz.cli import run
+from trainwiz.errors import PlanError
+from trainwiz.plan import Plan
+from trainwiz.render import deepspeed, plan_file
+from trainwiz.store import plans as store
+
+STAGE_2 = {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "precision.mixed_precision": "bf16"}
+
+
+def made(**settings: object) -> Plan:
+    return plans.with_changes(Plan(), {**STAGE_2, "deepspeed": settings})
+
+
+def test_they_stand_in_the_file_among_the_others() -> None:
+    config = deepspeed.config(
+        made(**{
+            "zero_optimization.reduce_bucket_size": 7,
+            "zero_optimization.offload_optimizer.ratio": 0.5,
+            "activation_checkpointing.cpu_checkpointing": True,
+            "data_types.grad_accum_dtype": None,
+            "prescale_gradients": True,
+        })
+    )  # fmt: skip
+    assert config["zero_optimization"]["reduce_bucket_size"] == 7
+    assert config["zero_optimization"]["stage"] == 2
+    assert config["zero_optimization"]["offload_optimizer"] == {"ratio": 0.5}
+    assert config["activation_checkpointing"] == {"cpu_checkpointing": True}
+    assert config["data_types"] == {}
+    assert config["prescale_gradients"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("train_batch_size", "'train_batch_size' is decided by batch.real_batch_size; set that"),
+        ("bf16.enabled", "'bf16.enabled' is decided by precision.mixed_precision; set that"),
+        ("tensor_parallel.autotp_size", "is no setting that the training loop can work with"),
+        ("zero_optimization.", "is no setting"),
+        ("fp16", "is no setting"),
+    ],
+)
+def test_what_the_plan_decides_is_no_setting(path: str, words: str) -> None:
+    with pytest.raises(PlanError) as error:
+        made(**{path: 4})
+    assert words in str(error.value)
+
+
+def test_they_read_back_and_an_empty_section_is_not_shown(tmp_path: Path) -> None:
+    plan = made(**{"zero_optimization.reduce_bucket_size": 7, "fp16.loss_scale": None, "aio.x": [1, "a"]})
+    (tmp_path / "trainwiz.yaml").write_text(plan_file.text(plan, {}))
+    assert store.read(tmp_path / "trainwiz.yaml") == plan
+    assert "deepspeed:" not in plan_file.text(Plan(), {})
+    assert made().deepspeed == {}
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "p"
+    given = ["--set", "strategy.zero_stage=2", "--set", "deepspeed.zero_optimization.reduce_bucket_size=200000000",
+             "--set", "deepspeed.data_types.grad_accum_dtype=null", "--set", "deepspeed.aio.x=word"]  # fmt: skip
+    done = trainwiz("init", str(folder), "--defaults", "--yes", *given)
+    assert done.code == 0, done.err
+    for setting in given[2:]:
+        assert setting in done.err
+    config = json.loads((folder / "ds_config.json").read_text())
+    assert config["zero_optimization"]["reduce_bucket_size"] == 200000000
+    assert config["aio"] == {"x": "word"}
+    before = (folder / "trainwiz.yaml").read_text()
+    assert trainwiz("init", str(folder), "--defaults", "--yes").code == 0
+    assert (folder / "trainwiz.yaml").read_text() == before
+    assert run(["init", str(folder), "--defaults", "--yes", "--set", "deepspeed.pipeline.stages=2"]) == 2
+    assert "'pipeline.stages' is no setting" in capsys.readouterr().err
+
+
+def test_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "deepspeed"]) == 0
+    assert "null leaves one to DeepSpeed" in " ".join(capsys.readouterr().out.split())
