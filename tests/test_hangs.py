@@ -201,6 +201,18 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
     assert all(gone(int((folder / f"pid-{rank}").read_text())) for rank in (0, 1))
 
 
+@pytest.mark.parametrize(("options", "code"), [((), 124), (("--on-hang", "wait", "--hang-limit", "0"), 0)])
+def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
+    tmp_path: Path, options: tuple[str, ...], code: int
+) -> None:
+    folder = hanging(tmp_path, "time.sleep(6)")
+    plan = folder / "trainwiz.yaml"
+    plan.write_text(plan.read_text() + "supervision: {on_hang: stop, hang_limit: 1.5}\n")
+    done = launch(folder, *options)
+    assert done.returncode == code, done.stderr
+    assert ("no progress" in done.stderr) == bool(code)
+
+
 def test_a_skipped_collective(tmp_path: Path) -> None:
     # From then on rank 1 is one ahead; at the end it has left, and rank 0 waits for it in vain.
     folder = hanging(tmp_path, skipped=30, length=32)

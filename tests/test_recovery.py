@@ -216,6 +216,21 @@ def test_where_they_cannot_be(tmp_path: Path) -> None:
         assert "are for one machine" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "attempts"),
+    [((), 2), (("--max-restarts", "0"), 1)],
+)
+def test_the_plan_allows_restarts_and_an_option_says_otherwise(
+    tmp_path: Path, options: tuple[str, ...], attempts: int
+) -> None:
+    folder = project(tmp_path / "p", "os.kill(os.getpid(), signal.SIGKILL)", ranks=1)
+    plan = folder / "trainwiz.yaml"
+    plan.write_text(plan.read_text() + "supervision: {max_restarts: 1}\n")
+    done = launch(folder, *options)
+    assert done.returncode == 137, done.stderr
+    assert len(read(folder, "outcome")["attempts"]) == attempts  # type: ignore[arg-type]
+
+
 SABOTAGE = """
 import os, signal
 from pathlib import Path

@@ -257,7 +257,7 @@ def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", rows=12)
     terminal.expect("The plan: Enter writes it")
     terminal.child.send("\x1b[A")
-    terminal.expect("tracking.logging_steps")
+    terminal.expect("supervision.max_restarts")
     terminal.child.send(DOWN + "\r")
     assert terminal.end() == 0, terminal.seen
 

@@ -161,6 +161,14 @@ class Tracking(_Section):
     logging_steps: Count = 10
 
 
+class Supervision(_Section):
+    """What `launch` does when a run stands still or fails; `hang_limit` in seconds (0: learned from the run)."""
+
+    on_hang: v.OnHang = "wait"
+    hang_limit: PositiveOrZero = 0.0
+    max_restarts: CountOrZero = 0
+
+
 class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
 
@@ -178,6 +186,9 @@ class Plan(_Section):
     optimizer: Optimizer = Optimizer()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
+    supervision: Supervision = Supervision()
+    deepspeed: dict[Annotated[str, AfterValidator(_free_setting)], JsonValue] = {}
+    """Path in ds_config.json → value: settings of DeepSpeed beyond the plan's keys. null leaves one to DeepSpeed."""
     ignore: dict[Annotated[str, Field(pattern=r"^TW\d{1,3}$")], Text] = {}
     """Rule id (or a prefix of one) → why this project may break it."""
 
@@ -191,8 +202,8 @@ class Plan(_Section):
         return value
 
     def digest(self) -> str:
-        """sha256 of the plan's values, whatever the file's comments and order."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """sha256 of what decides the training: the plan's values, but not how it is watched over."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"supervision"}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -14,6 +14,7 @@ TrainStrategy = Literal["epochs", "steps"]
 SchedulerType = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "sgd"]
 Tracker = Literal["none", "tensorboard", "wandb"]
+OnHang = Literal["wait", "stop"]
 
 ModelPreset = Literal["tiny", "gpt2-124m", "llama-1b"]
 

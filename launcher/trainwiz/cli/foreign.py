@@ -55,8 +55,8 @@ def launch(options: Options, *, config: str, script: str) -> int:
         prepared = supervised.Launch(
             command=command, run=run, machine=machine, grace=options.grace, config=config, config_values=values,
             ranks_here=max(1, _count(values)), arguments=options.arguments,
-            max_restarts=options.max_restarts, restarts_per_hour=options.restarts_per_hour,
-            hang_limit=options.hang_limit, stop_on_hang=options.on_hang == "stop",
+            max_restarts=options.max_restarts or 0, restarts_per_hour=options.restarts_per_hour,
+            hang_limit=options.hang_limit or 0.0, stop_on_hang=options.on_hang == "stop",
         )  # fmt: skip
         return supervised.run(prepared)
     finally:

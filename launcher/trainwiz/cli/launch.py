@@ -20,7 +20,7 @@ _ARGUMENTS = "trainwiz.arguments"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command line, understood. `resume` is empty, `latest`, or a run's name."""
+    """The command line, understood. `resume` is empty, `latest`, or a run's name; None leaves it to the plan."""
 
     folder: str
     arguments: tuple[str, ...]
@@ -31,11 +31,12 @@ class Options:
     python: str
     ignore: tuple[str, ...]
     grace: float
-    max_restarts: int
+    max_restarts: int | None
     restarts_per_hour: int
     auto_batch: bool
-    on_hang: str
-    hang_limit: float
+    spares: bool
+    on_hang: str | None
+    hang_limit: float | None
     machine_file: str | None
     machine_rank: int | None
     wait: float
@@ -79,8 +80,8 @@ def launch(
     grace: float = typer.Option(
         30.0, "--grace", metavar="S", min=0.0, help=t("After Ctrl-C: seconds that the ranks get to save and end.")
     ),
-    max_restarts: int = typer.Option(
-        0,
+    max_restarts: int | None = typer.Option(
+        None,
         "--max-restarts",
         metavar="N",
         min=0,
@@ -89,23 +90,28 @@ def launch(
     restarts_per_hour: int = typer.Option(
         10, "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most so many within an hour.")
     ),
+    spares: bool = typer.Option(
+        False,
+        "--spares",
+        help=t("With --max-restarts: a process per rank waits with all imports done, so that a restart is quicker."),
+    ),
     auto_batch: bool = typer.Option(
         False,
         "--auto-batch",
         help=t("On out of memory: halve the micro-batch and double the accumulation; the real batch stays."),
     ),
-    on_hang: str = typer.Option(
-        "wait",
+    on_hang: str | None = typer.Option(
+        None,
         "--on-hang",
         metavar="wait|stop",
         help=t("When no progress comes: only say where each rank is, or also end the run, with exit code 124."),
     ),
-    hang_limit: float = typer.Option(
-        0.0,
+    hang_limit: float | None = typer.Option(
+        None,
         "--hang-limit",
         metavar="S",
         min=0.0,
-        help=t("Seconds of silence that count as a hang (0: learned from the run, at least 300)."),
+        help=t("Seconds of silence that count as a hang (0: learned from the run, at least 300; else by the plan)."),
     ),
     apply_fix: bool = typer.Option(
         False,
@@ -133,7 +139,7 @@ def launch(
     words = words or []
     if json and not dry_run:
         raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
-    if on_hang not in ("wait", "stop"):
+    if on_hang not in (None, "wait", "stop"):
         raise UsageError(say("--on-hang {word}: wait or stop", word=on_hang))
     if new and resume:
         raise UsageError(say("--new starts anew and --resume goes on: one of them"))

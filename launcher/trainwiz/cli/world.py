@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.cli.launch import Options
 from trainwiz.errors import Refused, UsageError
@@ -210,12 +210,23 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         resume=_resume_line(world),
         arguments=world.options.arguments,
         again=() if world.continues else _RESUMING,
-        max_restarts=world.options.max_restarts,
         restarts_per_hour=world.options.restarts_per_hour,
         auto_batch=world.options.auto_batch,
-        hang_limit=world.options.hang_limit,
-        stop_on_hang=world.options.on_hang == "stop",
+        spares=world.options.spares,
+        **watched_over(plan, world.options),
     )
+
+
+def watched_over(plan: Plan, options: Options) -> dict[str, Any]:
+    """What happens on a hang or a failure: as the command line says, else the plan, as fields of a `Launch`."""
+    planned = plan.supervision
+    restarts = planned.max_restarts if options.max_restarts is None else options.max_restarts
+    return {
+        # What restarts ranks has to see all of them.
+        "max_restarts": restarts if plan.machine.num_machines == 1 else 0,
+        "hang_limit": planned.hang_limit if options.hang_limit is None else options.hang_limit,
+        "stop_on_hang": (options.on_hang or planned.on_hang) == "stop",
+    }
 
 
 def _resume_line(world: World) -> str:

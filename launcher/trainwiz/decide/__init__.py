@@ -65,6 +65,8 @@ def decide(
     training.decide_schedule(d)
     training.decide_optimizer(d)
     training.decide_records(d)
+    training.decide_supervision(d)
+    d.settle("deepspeed", {}, say("what trainwiz writes is right for most"))
     d.settle("ignore", {}, say("every rule counts"))
     plan = plans.parse(plans.nested(d.values))
     return Decided(plan=plan, sources=d.sources, options=strategy.options(d))

@@ -131,6 +131,13 @@ def decide_records(d: Decision) -> None:
     d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
 
 
+def decide_supervision(d: Decision) -> None:
+    """What happens when it stands still or fails."""
+    d.settle("supervision.on_hang", "wait", say("a false alarm then costs a sentence, and no work"))
+    d.settle("supervision.hang_limit", 0.0, say("learned from the run"))
+    d.settle("supervision.max_restarts", 0, say("a person looks first"))
+
+
 def updates_of(d: Decision) -> int | None:
     """How many updates the training has; None where that hangs on data that was not counted."""
     if d.values["schedule.train_strategy"] == "steps":

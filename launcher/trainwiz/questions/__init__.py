@@ -34,5 +34,5 @@ def key_help() -> Mapping[str, Message]:
 
 def _plan_order(question: Question) -> int:
     sections = ("task", "engine", "seed", "model", "data", "machine", "strategy", "precision", "batch", "schedule",
-                "optimizer", "checkpoint", "tracking")  # fmt: skip
+                "optimizer", "checkpoint", "tracking", "supervision")  # fmt: skip
     return sections.index(question.section)

@@ -14,6 +14,10 @@ def _several_machines(values: Values) -> bool:
     return int(values.get("machine.num_machines") or 1) > 1
 
 
+def _one_machine(values: Values) -> bool:
+    return not _several_machines(values)
+
+
 def _deepspeed(values: Values) -> bool:
     return values.get("strategy.kind") == "deepspeed"
 
@@ -294,5 +298,36 @@ ADVANCED: tuple[Question, ...] = (
         key="tracking.logging_steps",
         prompt=say("Log every so many updates"),
         help=say("Numbers are read from the device only then; in between, the GPU runs ahead undisturbed."),
+    ),
+    Question(
+        key="supervision.on_hang",
+        prompt=say("When no progress comes any more"),
+        choices=(
+            Choice(value="wait", label=say("say where each rank is, and wait")),
+            Choice(value="stop", label=say("end the run with exit code 124, once nothing has moved")),
+        ),
+        help=say(
+            "A hang costs as much as a training until somebody looks. wait only says where each rank is; stop also "
+            "ends the run, so that a scheduler or max_restarts can begin again. --on-hang says otherwise for one "
+            "launch."
+        ),
+    ),
+    Question(
+        key="supervision.hang_limit",
+        prompt=say("Seconds of silence that count as a hang (0: learned)"),
+        help=say(
+            "0 learns it from the run: five times its slowest silence, at least 300 s. Another number takes the place "
+            "of the 300: raise it where an evaluation or a checkpoint takes longer than anything before."
+        ),
+    ),
+    Question(
+        key="supervision.max_restarts",
+        prompt=say("Restarts after a failure that may pass"),
+        when=_one_machine,
+        help=say(
+            "How often launch begins again from the newest checkpoint by itself after a crash that may pass: a killed "
+            "rank, a lost connection, a hang that was stopped. A failure that would come again is never repeated. "
+            "0 leaves it to you; for one machine only."
+        ),
     ),
 )  # fmt: skip

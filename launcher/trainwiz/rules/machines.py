@@ -143,6 +143,25 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Vio
         )  # fmt: skip
 
 
+@rule("TW618", level=Level.WARNING, field="supervision.max_restarts")
+def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
+    """Restarts by trainwiz are for one machine.
+
+    Without it: a failure ends the run on all machines, as if supervision.max_restarts were 0.
+    Why: each machine's launch sees its own ranks only; what begins again must be sure that all others have ended.
+    Instead: let the scheduler start the job again (`sbatch --requeue`): a preempted run goes on by itself, a failed one
+    with `trainwiz launch --resume`.
+    Source: docs/reliability.md
+    """
+    if plan.supervision.max_restarts and plan.machine.num_machines > 1:
+        yield Violation(
+            say("supervision.max_restarts is {n}, which does nothing over {machines} machines",
+                n=plan.supervision.max_restarts, machines=plan.machine.num_machines),
+            Fix(message=say("set supervision.max_restarts 0, and let the scheduler start the job again"),
+                changes={"supervision.max_restarts": 0}),
+        )  # fmt: skip
+
+
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
