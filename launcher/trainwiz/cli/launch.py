@@ -85,7 +85,7 @@ def launch(
         "--max-restarts",
         metavar="N",
         min=0,
-        help=t("After a failure that may pass: go on from the newest checkpoint, at most N times."),
+        help=t("After a failure that may pass: go on from the newest checkpoint, at most N times (else by the plan)."),
     ),
     restarts_per_hour: int = typer.Option(
         10, "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most so many within an hour.")
@@ -104,7 +104,9 @@ def launch(
         None,
         "--on-hang",
         metavar="wait|stop",
-        help=t("When no progress comes: only say where each rank is, or also end the run, with exit code 124."),
+        help=t(
+            "When no progress comes: only say where each rank is, or also end the run, exit code 124 (else by the plan)."
+        ),
     ),
     hang_limit: float | None = typer.Option(
         None,
