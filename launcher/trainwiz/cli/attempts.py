@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwiz.cli.supervised import Launch
     from trainwiz.outcome import Outcome
     from trainwiz.process.ranks import Audience, Inbox
+    from trainwiz.process.spares import Spares
     from trainwiz.recovery import Again, Batch
 
 _BATCH = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes")
@@ -28,6 +29,7 @@ class Attempts:
 
     launch: Launch
     entries: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    spares: Spares | None = None
 
     def run(self, once: Callable[[Launch, Inbox], Outcome], audience: Audience, update: Callable[[], int]) -> Outcome:
         """Try until it ends, or must. `once` runs one attempt; `update` is the last one that was trained."""
@@ -41,7 +43,7 @@ class Attempts:
         )
         decide = recovery.Recovery(policy, batch_of(self.launch) if policy.auto_batch else None)
         launch = self.launch
-        with ranks.listening() as inbox:
+        with ranks.listening() as inbox, self._spared():
             while True:
                 outcome = once(launch, inbox)
                 attempt = self._attempt(outcome, update())
@@ -56,6 +58,19 @@ class Attempts:
                     return dataclasses.replace(outcome, signal=signum)
                 self._put_logs_aside(len(self.entries))
                 launch = _again(self.launch, decide.batch)
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        if not (self.launch.spares and self.launch.max_restarts) or self.launch.command.launcher:
+            yield
+            return
+        from trainwiz.process.spares import Spares
+
+        self.spares = Spares(self.launch.run.metrics.resolve())
+        try:
+            yield
+        finally:
+            self.spares.close()
 
     def _attempt(self, outcome: Outcome, update: int) -> Any:
         from trainwiz import recovery

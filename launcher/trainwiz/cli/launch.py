@@ -165,6 +165,7 @@ def launch(
         max_restarts=max_restarts,
         restarts_per_hour=restarts_per_hour,
         auto_batch=auto_batch,
+        spares=spares,
         on_hang=on_hang,
         hang_limit=hang_limit,
         machine_file=machine or None,

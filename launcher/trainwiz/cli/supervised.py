@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.cli import provenance, redaction
+from trainwiz.cli.remembered import Remembered
 from trainwiz.errors import TrainwizError
 from trainwiz.ui import console
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from trainwiz.process.ranks import Process
     from trainwiz.process.torchrun import WorkerLogs
     from trainwiz.process.watch import Watching
-    from trainwiz.store.metrics import Metrics
     from trainwiz.store.runs import Run
 
 _TAIL_BYTES = 1 << 16
@@ -59,6 +59,7 @@ class Launch:
     max_restarts: int = 0
     restarts_per_hour: int = 10
     auto_batch: bool = False
+    spares: bool = False
     hang_limit: float = 0.0
     stop_on_hang: bool = False
 
@@ -75,7 +76,7 @@ def run(launch: Launch) -> int:
     launch.run.record("command", described)
     provenance.keep_plan(launch)
     code = provenance.CodeState(launch, described)
-    metrics = _Remembered(lambda: Metrics(launch.run.metrics))
+    metrics = Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
     attempts = Attempts(launch)
     folder = str(launch.run.folder)
@@ -90,6 +91,7 @@ def run(launch: Launch) -> int:
             show=launch.workers.found if launch.workers else None,
             inbox=inbox,
             watching=_watching(launch),
+            spares=attempts.spares,
         )
         outcome = _translated(launch, outcome)
         return dataclasses.replace(outcome, observed=space.around(folder, kills)) if outcome.exit_code else outcome
@@ -129,38 +131,6 @@ def describe(launch: Launch) -> dict[str, Any]:
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
     }
-
-
-class _Remembered:
-    """Metrics with the first and the last that came, for the summary."""
-
-    def __init__(self, open_metrics: Callable[[], Metrics]) -> None:
-        self._open = open_metrics
-        self._metrics = open_metrics()
-        self.first: Mapping[str, Any] = {}
-        self.last: Mapping[str, Any] = {}
-        self.began = time.monotonic()
-        self.first_update_seconds: float | None = None
-        self.peak = provenance.Peak()
-
-    def again(self) -> None:
-        """Read from the beginning: another attempt writes the updates after its checkpoint anew."""
-        self._metrics = self._open()
-
-    def update(self) -> int:
-        """The last update that was trained; 0 before the first."""
-        self.new()
-        update = self.last.get("update")
-        return update if isinstance(update, int) else 0
-
-    def new(self) -> Sequence[Mapping[str, Any]]:
-        lines: Sequence[Mapping[str, Any]] = self._metrics.new()
-        for line in lines:
-            if isinstance(line.get("loss"), (int, float)):
-                if not self.first:
-                    self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
-                self.last = line
-        return lines
 
 
 def _watching(launch: Launch) -> Watching | None:
@@ -219,7 +189,7 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
 
 
-def _end(launch: Launch, outcome: Outcome, metrics: _Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
+def _end(launch: Launch, outcome: Outcome, metrics: Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
     from trainwiz.cli import remedy
     from trainwiz.ui import outcome as ending
 

@@ -25,6 +25,7 @@ from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
+from trainwiz.process.spares import Spares
 from trainwiz.process.stacks import Stacks
 from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
 from trainwiz.process.watch import Resumed, Stall, Watch, Watching
@@ -74,21 +75,24 @@ def run(
     show: Files | None = None,
     inbox: Inbox | None = None,
     watching: Watching | None = None,
+    spares: Spares | None = None,
     spawn: Spawn | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Run the processes to their end. Must be called from the main thread, which it needs for the signals.
 
     `show` names the files to follow for the audience (default: the first process's log). `inbox` is that of
-    `listening`, where one run is made of several calls.
+    `listening`, where one run is made of several calls; `spares` take the ranks' places in the call after this one.
 
     Raises `TrainwizError` if one cannot be started; those that were are ended.
     """
-    mark = new_mark()
+    mark = spares.mark if spares else new_mark()
     supervisor = Supervisor([p.rank for p in processes], grace=grace)
     with contextlib.nullcontext(inbox) if inbox else listening() as events, _guarded(mark):
         started = clock()
-        running = _spawn_all(_answering(processes, watching), mark, spawn or _spawn)
+        running = _spawn_all(_answering(processes, watching), mark, spawn or _with(spares))
+        if spares:
+            spares.prepare(processes)
         for rank, process in running.items():
             threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
         follower = Follower(show or (lambda: [processes[0].log]), audience.output, audience.tick)
@@ -219,6 +223,13 @@ def _spawn(process: Process, environ: Mapping[str, str]) -> Running:
             start_new_session=True,
             preexec_fn=tied_to_parent(),
         )
+
+
+def _with(spares: Spares | None) -> Spawn:
+    def spawn(process: Process, environ: Mapping[str, str]) -> Running:
+        return (spares.take(process, environ) if spares else None) or _spawn(process, environ)
+
+    return spawn
 
 
 def _sweep(mark: str, audience: Audience, patience: float) -> None:
