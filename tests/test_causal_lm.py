@@ -41,13 +41,14 @@ def loss_and_gradients(model: Any, loss: Tensor) -> tuple[float, list[Tensor]]:
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
 @pytest.mark.parametrize("size", [1, 7, 11, 33, 1000])
 def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int, tmp_path: Path) -> None:
-    task, model = load(tmp_path, "causal_lm"), decoder(kind)
+    rows, model = load(tmp_path, "causal_lm", "rows"), decoder(kind)
     inputs, labels = batch()
+    documents = {"inputs": inputs, "labels": labels, "positions": torch.arange(11).expand(3, -1)}
     logits = model(input_ids=inputs).logits.flatten(0, 1)
     plain = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
     expected, gradients = loss_and_gradients(model, plain)
-    chunked = task.chunk_the_loss(model, size)
-    loss, ours = loss_and_gradients(chunked, task.loss_sum(chunked, {"inputs": inputs, "labels": labels}))
+    chunked = rows.with_loss(model, size)
+    loss, ours = loss_and_gradients(chunked, chunked(**documents))
     assert loss == pytest.approx(expected, rel=1e-13)
     assert len(ours) == len(gradients)
     for mine, theirs in zip(ours, gradients, strict=True):
@@ -56,13 +57,12 @@ def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int,
 
 def test_no_more_logits_are_held_than_a_chunk_has(tmp_path: Path) -> None:
     """Neither at once nor for the gradient: no tensor that autograd keeps has a row of logits for each token."""
-    task = load(tmp_path, "causal_lm")
-    model = task.chunk_the_loss(decoder("llama"), 5)
+    model = load(tmp_path, "causal_lm", "rows").with_loss(decoder("llama"), 5)
     rows, kept = [], []
     model.get_output_embeddings().register_forward_hook(lambda *given: rows.append(given[2].shape[0]))
     inputs, labels = batch()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
-        loss = task.loss_sum(model, {"inputs": inputs, "labels": labels})
+        loss = model(inputs, labels, positions=torch.arange(11).expand(3, -1))
     assert rows == [5] * 6 + [3]
     assert not [shape for shape in kept if shape[-1:] == (37,)]
     loss.backward()

@@ -75,7 +75,7 @@ TYPICAL: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 # The scripts have tests of their own, and the schema changes with every key of the plan.
-NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", plan_file.SCHEMA_FILE}
+NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", "rows.py", plan_file.SCHEMA_FILE}
 
 
 def files(made: Plan, **options: Any) -> dict[str, str]:
@@ -102,7 +102,7 @@ def test_typical_projects_are_as_reviewed(name: str, request: pytest.FixtureRequ
 
 def test_the_files_of_a_project() -> None:
     everywhere = {"trainwiz.yaml", plan_file.SCHEMA_FILE, "accelerate.yaml", "train.py", "task.py", "README.md",
-                  "batches.py", "checkpoints.py",
+                  "batches.py", "checkpoints.py", "rows.py",
                   "requirements.txt", ".gitignore", ".vscode/launch.json"}  # fmt: skip
     assert set(files(make())) == everywhere
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
@@ -284,7 +284,7 @@ STANDARD = set(__import__("sys").stdlib_module_names)
 
 def test_debugging_starts_worlds_that_the_script_accepts() -> None:
     made = make(machine__num_processes=2, strategy__kind="ddp", batch__gradient_accumulation_steps=2)
-    alone, everyone = editor.configurations(made)["configurations"]
+    alone, everyone, *_ = editor.configurations(made)["configurations"]
     assert alone["program"] == "${workspaceFolder}/train.py"
     assert alone["args"] == ["--num_processes", "1", "--real_batch_size", "16"]
     assert everyone["module"] == "torch.distributed.run"
@@ -298,4 +298,12 @@ def test_debugging_one_machine_of_several_or_one_rank_of_one() -> None:
     alone, local = editor.configurations(made)["configurations"]
     assert alone["module"] == "torch.distributed.run"
     assert local["args"][-4:] == ["--num_processes", "2", "--real_batch_size", "64"]
-    assert len(editor.configurations(make())["configurations"]) == 1
+    assert len(editor.configurations(make())["configurations"]) == 2
+
+
+def test_ranks_can_be_attached_to_on_the_ports_of_launch_debug() -> None:
+    made = editor.configurations(make(machine__num_processes=4, machine__device="cuda", strategy__kind="ddp"))
+    attach = made["configurations"][2:]
+    assert [a["connect"] for a in attach] == [{"host": "127.0.0.1", "port": 5678 + rank} for rank in range(4)]
+    assert made["compounds"][0]["configurations"] == [f"attach to rank {rank}" for rank in range(4)]
+    assert "compounds" not in editor.configurations(make())

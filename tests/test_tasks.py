@@ -1,7 +1,7 @@
 """The tasks that classify: their data, their metrics against scikit-learn's, and real training on two ranks."""
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -31,6 +31,7 @@ from trainwiz.store import templates
 
 pytestmark = pytest.mark.filterwarnings("default")
 
+GENERATED = ("task", "train", "batches", "checkpoints", "rows")
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 
@@ -41,20 +42,20 @@ def load(folder: Path, task: str, name: str = "task", **changes: Any) -> ModuleT
     folder.mkdir(parents=True, exist_ok=True)
     for artifact in script.scripts(plans.with_changes(Plan(), {"task": task, **values}), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
-    modules = {}
-    for wanted in ("task", name):
-        spec = importlib.util.spec_from_file_location(wanted, folder / f"{wanted}.py")
-        assert spec
-        assert spec.loader
-        modules[wanted] = sys.modules[wanted] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(modules[wanted])
-    return modules[name]
+    for module in GENERATED:
+        sys.modules.pop(module, None)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
 
 
 @pytest.fixture(autouse=True)
 def _forget_modules() -> Any:
     yield
-    for name in ("task", "train"):
+    for name in GENERATED:
         sys.modules.pop(name, None)
 
 

@@ -74,11 +74,12 @@ class Model(_Section):
 
 
 class Data(_Section):
-    """What to train and evaluate on; `eval` empty means no evaluation."""
+    """What to train and evaluate on; `eval` empty means no evaluation, `packing` is for text that is generated."""
 
     train: Text = v.EMBEDDED
     eval: Text | None = v.EMBEDDED
     num_workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    packing: bool = True
 
 
 class MachineChoice(_Section):
@@ -109,7 +110,7 @@ class Strategy(_Section):
 
     @property
     def label(self) -> str:
-        """The strategy in one word: single, ddp, zero0 … zero3, fsdp."""
+        """The strategy in one word: single, ddp, zero0 … zero3, fsdp, or a plugin of Colossal-AI."""
         return f"zero{self.zero_stage}" if self.kind == "deepspeed" else self.kind
 
 
@@ -152,6 +153,8 @@ class Checkpoint(_Section):
 
     checkpointing_steps: CountOrZero = 100
     checkpoints_total_limit: CountOrZero | None = 3
+    background: bool = False
+    on_failed_save: v.OnFailedSave = "continue"
 
 
 class Tracking(_Section):
@@ -326,6 +329,10 @@ def _problem(error: ErrorDetails) -> Message:
             return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
+        case "setting_decided":
+            return say("deepspeed: {value} is decided by {key}; set that", value=value, key=context["decides"])
+        case "setting_foreign":
+            return say("deepspeed: {value} is no setting that the training loop can work with", value=value)
         case "value_error" if "control" in str(context.get("error")):
             return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
         case "value_error":
@@ -337,10 +344,6 @@ def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
-        case "setting_decided":
-            return say("deepspeed: {value} is decided by {key}; set that", value=value, key=context["decides"])
-        case "setting_foreign":
-            return say("deepspeed: {value} is no setting that the training loop can work with", value=value)
 
 def _kind(value: object) -> str:
     return type(value).__name__

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Task = Literal["causal_lm", "text_classification", "image_classification", "custom"]
-Engine = Literal["accelerate"]
+Engine = Literal["accelerate", "colossalai"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
-StrategyKind = Literal["single", "ddp", "deepspeed", "fsdp"]
+StrategyKind = Literal[
+    "single", "ddp", "deepspeed", "fsdp", "colossal_ddp", "colossal_zero1", "colossal_zero2", "gemini", "colossal_fsdp"
+]
 OffloadDevice = Literal["none", "cpu", "nvme"]
 MixedPrecision = Literal["no", "fp16", "bf16", "fp8"]
 TrainStrategy = Literal["epochs", "steps"]
@@ -15,6 +17,7 @@ SchedulerType = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "sgd"]
 Tracker = Literal["none", "tensorboard", "wandb"]
 OnHang = Literal["wait", "stop"]
+OnFailedSave = Literal["continue", "stop"]
 
 ModelPreset = Literal["tiny", "gpt2-124m", "llama-1b"]
 
@@ -27,10 +30,13 @@ PRESETS_OF_TASKS: dict[str, tuple[str, ...]] = {
     "custom": (),
 }
 """The models that each task can make from a name alone."""
+GENERATIVE: tuple[str, ...] = ("causal_lm", "sft")
+"""The tasks whose models write text: rows of tokens, which documents may share."""
+COLOSSAL_KINDS: tuple[str, ...] = ("colossal_ddp", "colossal_zero1", "colossal_zero2", "gemini", "colossal_fsdp")
+"""The strategies of the engine colossalai, each one of its Booster's plugins; all others are accelerate's."""
 EMBEDDED = "embedded"
 """The data set that every Python carries: no download, no file."""
 
-UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
 DECIDED_SETTINGS = {
     "train_batch_size": "batch.real_batch_size",
     "train_micro_batch_size_per_gpu": "batch.per_device_batch_size",
@@ -55,4 +61,5 @@ FREE_SETTINGS = (
 """Settings of DeepSpeed that a plan may give beside its own keys: a path in its file, or what such a path begins with.
 Left out is what another loop would have to be written for: other optimizers, pipelines, tensor parallelism."""
 
+UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
 """Devices that are rendered from accelerate's documentation and were never run here."""

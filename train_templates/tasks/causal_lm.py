@@ -6,23 +6,22 @@ gradient is that of one big batch, however it is split.
 
 from __future__ import annotations
 
+import itertools
 import json
-import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset
+
+import rows
 
 transformers.utils.logging.disable_progress_bar()  # the loop has one
 
-Batch = dict[str, Tensor]
-IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+Batch = rows.Batch
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
@@ -38,6 +37,7 @@ class TaskConfig:
     # end: eval
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens of a micro-batch whose logits are held at once
+    cache_dir: str = ".cache"  # the data as tokens; may be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -65,9 +65,10 @@ class Tokens:
         if self.tokenizer.eos_token_id is None:
             raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
 
-    def encode(self, text: str) -> list[int]:
-        """The document's token ids, ended by the end-of-text token."""
-        return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The documents' token ids, each ended by the end-of-text token."""
+        end = [self.tokenizer.eos_token_id]
+        return [ids + end for ids in self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]]
 
     def decode(self, ids: list[int]) -> str:
         """The text of some token ids."""
@@ -84,9 +85,9 @@ class Tokens:
     def __init__(self, config: TaskConfig) -> None:
         assert config.vocab_size > self.END
 
-    def encode(self, text: str) -> list[int]:
-        """The document's bytes, ended by `END`."""
-        return [*text.encode(), self.END]
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The documents' bytes, each ended by `END`."""
+        return [[*text.encode(), self.END] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 show as �."""
@@ -107,7 +108,7 @@ def documents(source: str, split: str) -> Iterator[str]:
     else:
         from datasets import load_dataset
 
-        yield from load_dataset(source, split=split)["text"]
+        yield from (row["text"] for row in load_dataset(source, split=split))
 
 
 def file_documents(file: Path) -> Iterator[str]:
@@ -132,57 +133,47 @@ def embedded_documents(split: str) -> Iterator[str]:
             yield topics[name]
 
 
-class TextDataset(Dataset[Tensor]):
-    """Documents one after another, cut into windows: each token is predicted exactly once per epoch."""
-
-    def __init__(self, config: TaskConfig, source: str, split: str) -> None:
-        tokens = Tokens(config)
-        ids = [i for text in documents(source, split) for i in tokens.encode(text)]
-        if len(ids) < 2:
-            raise SystemExit(f"{source}: no text to train on")
-        self.ids = torch.tensor(ids, dtype=torch.int32)
-        self.length = config.sequence_length
-
-    def __len__(self) -> int:
-        return -(-(len(self.ids) - 1) // self.length)
-
-    def __getitem__(self, index: int) -> Tensor:
-        # One token more than the window: inputs and labels are the same tokens, one apart.
-        return self.ids[index * self.length : (index + 1) * self.length + 1].long()
+def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
+    """The data as rows of tokens, from a file that the first rank of each machine writes once."""
+    settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
+    folder = rows.rows_folder(config.cache_dir, source, split, settings, Path(__file__).read_bytes())
+    return rows.Rows(source, folder, config.sequence_length, encoded(config, source, split))
 
 
-def load_train_data(config: TaskConfig) -> Dataset[Any]:
+def encoded(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
+    """The documents as token ids, many at a time: a tokenizer uses all cores."""
+    tokens, texts = Tokens(config), documents(source, split)
+    while some := list(itertools.islice(texts, 1000)):
+        yield from tokens.encode(some)
+
+
+def load_train_data(config: TaskConfig) -> rows.Rows:
     """The data to train on."""
-    return TextDataset(config, config.train_data, "train")
+    return load_rows(config, config.train_data, "train")
 
 
 # feature: eval
-def load_eval_data(config: TaskConfig) -> Dataset[Any]:
+def load_eval_data(config: TaskConfig) -> rows.Rows:
     """The data to evaluate on."""
-    return TextDataset(config, config.eval_data, "validation")
+    return load_rows(config, config.eval_data, "validation")
 
 
 # end: eval
-def collate(samples: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
-    """Windows (samples, length) and the number of tokens that count.
-
-    Where `counted` is false, the sample only fills up the last batch of an epoch and counts zero.
-    """
-    longest = max(len(sample) for sample in samples) - 1
-    inputs = torch.zeros(len(samples), longest, dtype=torch.long)
-    labels = torch.full((len(samples), longest), IGNORED)
-    for row, (sample, counts) in enumerate(zip(samples, counted, strict=True)):
-        inputs[row, : len(sample) - 1] = sample[:-1]
-        if counts:
-            labels[row, : len(sample) - 1] = sample[1:]
-    return {"inputs": inputs, "labels": labels}, int((labels != IGNORED).sum())
+collate = rows.collate  # samples to a micro-batch and its count
 
 
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
     """The pretrained model in fp32; the engine moves, casts and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(config.model_name, dtype=torch.float32, use_cache=False)
-    return chunk_the_loss(model, config.loss_chunk)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        config.model_name,
+        dtype=torch.float32,
+        use_cache=False,
+        # feature: flash
+        attn_implementation=rows.ATTENTION,
+        # end: flash
+    )
+    return rows.with_loss(model, config.loss_chunk)
 
 
 # end: pretrained_model
@@ -190,8 +181,14 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
-    model = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
-    return chunk_the_loss(model, config.loss_chunk)
+    model = transformers.AutoModelForCausalLM.from_config(
+        shape,
+        dtype=torch.float32,
+        # feature: flash
+        attn_implementation=rows.ATTENTION,
+        # end: flash
+    )
+    return rows.with_loss(model, config.loss_chunk)
 
 
 # end: config_model
@@ -208,58 +205,29 @@ def build_model(config: TaskConfig) -> nn.Module:
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.max_position_embeddings,
         bos_token_id=None,
-        eos_token_id=None,  # windows cross documents: generation has no natural end
+        eos_token_id=None,
         use_cache=False,
     )
-    model = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
-    return chunk_the_loss(model, config.loss_chunk)
+    model = transformers.AutoModelForCausalLM.from_config(
+        shape,
+        dtype=torch.float32,
+        # feature: flash
+        attn_implementation=rows.ATTENTION,
+        # end: flash
+    )
+    return rows.with_loss(model, config.loss_chunk)
 
 
 # end: preset_model
-def chunk_the_loss(model: Any, size: int) -> nn.Module:
-    """Let `model(inputs, labels)` return the summed loss, holding the logits of at most `size` tokens at once.
-
-    The logits of a whole micro-batch are often its largest tensor: tokens × vocabulary. They are computed in parts,
-    dropped, and computed again for the gradient. It happens inside of the model's forward, where engines look.
-    """
-    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS):
-        size = 0  # this model does more to its logits than its head does: left to itself
-
-    def part(hidden: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
-
-    def forward(self: Any, inputs: Tensor, labels: Tensor) -> Tensor:
-        if size == 0:
-            return cross_entropy_sum(whole(input_ids=inputs).logits.flatten(0, 1), labels.flatten())
-        hidden, labels = self.base_model(input_ids=inputs)[0].flatten(0, 1), labels.flatten()
-        if len(labels) <= size:
-            return part(hidden, labels)
-        parts = zip(hidden.split(size), labels.split(size), strict=True)
-        return sum(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
-
-    whole, model.forward = model.forward, types.MethodType(forward, model)
-    return model
-
-
-LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Settings by which some models (Gemma 2, Cohere, Granite) change their logits after the head."""
-
-
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the labels that count, in fp32 or better."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-
-
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy **summed** over the tokens that count; the loop divides. A scalar in fp32."""
-    return model(batch["inputs"], batch["labels"])
+    return model(**batch)
 
 
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
-    return torch.stack((loss_sum(model, batch), (batch["labels"] != IGNORED).sum()))
+    return torch.stack((loss_sum(model, batch), (batch["labels"] != rows.IGNORED).sum()))
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
@@ -278,12 +246,7 @@ def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
 def sample(config: TaskConfig, folder: Path, prompt: str = "The ", length: int = 200) -> str:
     """A text that the trained model writes, loaded from where `save_model` put it."""
     tokens = Tokens(config)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = torch.tensor([tokens.encode(prompt)[:-1]])
-    written = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=True, temperature=0.8, top_k=40
-    )
-    return tokens.decode(written[0].tolist())
+    return prompt + tokens.decode(rows.write_on(folder, tokens.encode([prompt])[0][:-1], length))
 
 
 # end: final_weights

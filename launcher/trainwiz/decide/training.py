@@ -9,6 +9,7 @@ from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
 from trainwiz.estimate.models import PRESETS
 from trainwiz.message import Message, say
+from trainwiz.vocabulary import GENERATIVE
 
 _GPT3 = ((0.2e9, 6e-4, 2**19), (0.5e9, 3e-4, 2**19), (1.0e9, 2.5e-4, 2**19), (2.0e9, 2e-4, 2**20),
          (4.0e9, 1.6e-4, 2**20), (10e9, 1.2e-4, 2**21), (math.inf, 1e-4, 2**21))  # fmt: skip
@@ -33,6 +34,10 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
+    if d.values["task"] in GENERATIVE:
+        d.settle("data.packing", True, say("documents share a row, but see nothing of each other: no place is wasted"))
+    else:
+        d.settle("data.packing", False, say("only causal_lm and sft pack documents into rows"))
 
 
 def decide_length_of_samples(d: Decision) -> None:
@@ -128,6 +133,8 @@ def decide_records(d: Decision) -> None:
         d.settle("tracking.logging_steps", min(10, max(1, updates // 20)),
                  say("a twentieth of {updates} updates, 10 at most", updates=updates))  # fmt: skip
     d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest, and two to go back to"))
+    d.settle("checkpoint.background", False, say("then what is saved is on the disk before the training goes on"))
+    d.settle("checkpoint.on_failed_save", "continue", say("no earlier checkpoint is lost by going on"))
     d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
 
 

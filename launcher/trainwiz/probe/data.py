@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz.estimate import packing
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.project import DataFacts
@@ -23,24 +24,25 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How task.py reads data: relative to `root`, cut into windows, as bytes or through a tokenizer."""
+    """How task.py reads data: relative to `root`, as bytes or through a tokenizer, packed into rows or not."""
 
     root: Path
     cache: HubCache
     sequence_length: int
     as_bytes: bool
+    packing: bool = True
 
 
 def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
     """The facts of one data set. `split` (train or validation) matters for the embedded one."""
     if name == EMBEDDED:
-        return _counted(DataFacts(name=name, kind="embedded"), reading, sum(_embedded(split)))
+        return _counted(DataFacts(name=name, kind="embedded"), reading, list(_embedded(split)))
     path = reading.root / name
     try:
         if path.is_dir():
             return _folder(name, path, reading)
         if path.is_file():
-            return _counted(DataFacts(name=name, kind="file", detail=_problem(path)), reading, _tokens(path))
+            return _counted(DataFacts(name=name, kind="file", detail=_problem(path)), reading, [_tokens(path)])
         if is_hub_id(name, reading.root):
             return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
         return DataFacts(name=name, kind="missing", detail=_missing(name, path))
@@ -56,18 +58,21 @@ def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
         if file.suffix in SUFFIXES and file.is_file():
             tokens += _tokens(file)
             problem = problem or _problem(file)
-    return _counted(DataFacts(name=name, kind="folder", detail=problem), reading, tokens)
+    return _counted(DataFacts(name=name, kind="folder", detail=problem), reading, [tokens])
 
 
-def _counted(found: DataFacts, reading: Reading, tokens: int) -> DataFacts:
-    """With samples: windows of `sequence_length`, each token predicted once. A tokenizer makes fewer tokens of it."""
-    samples = -(-max(0, tokens - 1) // reading.sequence_length)
-    exact = reading.as_bytes and Path(found.name).suffix != ".jsonl" and found.kind != "folder"
+def _counted(found: DataFacts, reading: Reading, tokens: list[int]) -> DataFacts:
+    """With samples: rows of documents that have so many tokens each. A tokenizer makes fewer tokens of them."""
+    apart = Path(found.name).suffix != ".jsonl" and found.kind != "folder"
+    if apart:
+        samples = packing.rows(tokens, reading.sequence_length, packing=reading.packing)
+    else:
+        samples = packing.rows_at_most(sum(tokens), reading.sequence_length, packing=reading.packing)
     return DataFacts(
         name=found.name,
         kind=found.kind,
         detail=found.detail,
-        samples=samples if exact else None,
+        samples=samples if apart and reading.as_bytes else None,
         samples_at_most=samples,
     )
 

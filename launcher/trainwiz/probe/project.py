@@ -45,7 +45,13 @@ def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> 
     if plan.task == "image_classification":
         return labelled.pictures(name, root, split=split)
     as_bytes = _reads_bytes(plan)
-    reading = data.Reading(root=root, cache=cache, sequence_length=plan.batch.sequence_length, as_bytes=as_bytes)
+    reading = data.Reading(
+        root=root,
+        cache=cache,
+        sequence_length=plan.batch.sequence_length,
+        as_bytes=as_bytes,
+        packing=plan.data.packing,
+    )
     return data.facts(name, reading, split=split)
 
 

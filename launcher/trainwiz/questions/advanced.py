@@ -6,7 +6,7 @@ from typing import get_args
 
 from trainwiz import vocabulary as v
 from trainwiz.message import say
-from trainwiz.questions.basic import names_data, trains_text
+from trainwiz.questions.basic import names_data, trains_text, writes_text
 from trainwiz.questions.table import Choice, Question, Values
 
 
@@ -55,7 +55,10 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Engine"),
         when=_never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Engine)),
-        help=say("What the training loop is built on. accelerate drives DDP, DeepSpeed and FSDP with one script."),
+        help=say(
+            "What the training loop is built on, as strategy.kind says: accelerate drives DDP, DeepSpeed and FSDP with "
+            "one script, colossalai the plugins of Colossal-AI's Booster."
+        ),
     ),
     Question(
         key="seed",
@@ -91,6 +94,18 @@ ADVANCED: tuple[Question, ...] = (
         help=say(
             "Processes per rank that prepare batches ahead. 0 reads in the training process itself: right for data in "
             "memory. Each worker costs host memory and space in /dev/shm."
+        ),
+    ),
+    Question(
+        key="data.packing",
+        prompt=say("Let documents share a row"),
+        when=writes_text,
+        choices=YES_NO,
+        help=say(
+            "true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: hardly "
+            "a place is padding. Positions begin anew in each document, and attention stays inside of it. false "
+            "gives each document a row of its own, padded to the longest in the micro-batch: for models that carry "
+            "state from token to token (Mamba and the like), at several times the cost."
         ),
     ),
     Question(
@@ -283,6 +298,28 @@ ADVANCED: tuple[Question, ...] = (
         key="checkpoint.checkpoints_total_limit",
         prompt=say("Checkpoints to keep (null: all)"),
         help=say("Older complete checkpoints beyond this number are deleted, the newest one never. 2 or more."),
+    ),
+    Question(
+        key="checkpoint.background",
+        prompt=say("Finish checkpoints beside the training"),
+        choices=YES_NO,
+        help=say(
+            "The training then waits only until its state is copied into the page cache; syncing it to the disk, "
+            "hashing and renaming go on beside it, one checkpoint at a time. Until that is done, a crash goes back to "
+            "the checkpoint before."
+        ),
+    ),
+    Question(
+        key="checkpoint.on_failed_save",
+        prompt=say("When a checkpoint cannot be written"),
+        choices=(
+            Choice(value="continue", label=say("say so, and train on; the next one is tried again")),
+            Choice(value="stop", label=say("end the training with an error")),
+        ),
+        help=say(
+            "A full disk, or one that fails. Earlier checkpoints stay as they are either way. Where what was trained "
+            "last could not be saved, the training ends with an error also under continue."
+        ),
     ),
     Question(
         key="tracking.log_with",

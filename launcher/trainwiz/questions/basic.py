@@ -5,11 +5,17 @@ from __future__ import annotations
 from trainwiz.message import Message, say
 from trainwiz.questions import forms
 from trainwiz.questions.table import Choice, Question, Values
+from trainwiz.vocabulary import GENERATIVE
 
 
 def trains_text(values: Values) -> bool:
     """Whether the task reads text with a model of transformers."""
     return values.get("task", "causal_lm") in ("causal_lm", "text_classification")
+
+
+def writes_text(values: Values) -> bool:
+    """Whether the task's model writes text."""
+    return values.get("task", "causal_lm") in GENERATIVE
 
 
 def names_data(values: Values) -> bool:
@@ -147,12 +153,18 @@ BASIC: tuple[Question, ...] = (
             Choice(value="zero3+offload", label=say("DeepSpeed: weights and optimizer state in host memory; slowest")),
             Choice(value="fsdp", label=say("PyTorch's own sharding (FSDP2), like zero3")),
             Choice(value="zero0", label=say("DeepSpeed without sharding; to compare with")),
+            Choice(value="colossal_ddp", label=say("Colossal-AI: every rank holds everything")),
+            Choice(value="colossal_zero1", label=say("Colossal-AI: optimizer state is cut over the ranks")),
+            Choice(value="colossal_zero2", label=say("Colossal-AI: gradients as well")),
+            Choice(value="gemini", label=say("Colossal-AI: weights as well, in chunks of memory")),
+            Choice(value="colossal_fsdp", label=say("Colossal-AI: PyTorch's older sharding (FSDP1)")),
         ),
         help=say(
             "How training state is spread over the ranks. Take the first that fits: ddp is the fastest; zero1, zero2 "
             "and zero3 cut optimizer state, gradients and weights over the ranks for more and more communication; "
             "+offload moves state to host memory, slower still (about 18 to 20 bytes of it per parameter). fsdp does "
-            "what zero3 does without DeepSpeed. The recommendation compares bytes of model state with the GPU's memory."
+            "what zero3 does without DeepSpeed. The last five run on Colossal-AI, which wants an environment of its own. "
+            "The recommendation compares bytes of model state with the GPU's memory."
         ),
     ),
     Question(

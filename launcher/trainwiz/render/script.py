@@ -23,17 +23,20 @@ _DEEPSPEED_SHARDED = 3
 
 PARTS = ("batches.py", "checkpoints.py")
 """What every engine's loop shares."""
+PARTS_OF_TASKS = {"causal_lm": ("rows.py",)}
+"""What several tasks share."""
 
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
+    parts = (*PARTS, *PARTS_OF_TASKS.get(plan.task, ()))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
         Artifact("task.py", set_literals(task, "TaskConfig", values)),
-        *(Artifact(name, _cut(templates[f"train_templates/parts/{name}"], wanted)) for name in PARTS),
+        *(Artifact(name, _cut(templates[f"train_templates/parts/{name}"], wanted)) for name in parts),
     )
 
 
@@ -49,6 +52,7 @@ def features(plan: Plan) -> frozenset[str]:
         "plain": plain,
         "ddp": kind == "ddp",
         "cpu": plain and plan.machine.device == "cpu",
+        **_colossal_features(plan),
         "deepspeed": kind == "deepspeed",
         "deepspeed_cpu": kind == "deepspeed" and plan.machine.device == "cpu",
         "fsdp": kind == "fsdp",
@@ -65,13 +69,53 @@ def features(plan: Plan) -> frozenset[str]:
         "eval": plan.data.eval is not None,
         "tracker": plan.tracking.log_with != "none",
         "final_weights": gathered,
+        "background": plan.checkpoint.background,
+        "foreground": not plan.checkpoint.background,
         "sample": gathered and plan.task != "custom",
         "grouped": plan.task == "text_classification",
         "augmented_samples": plan.task == "image_classification",
         "plain_samples": plan.task != "image_classification",
+        **_row_features(plan),
         **_model_features(plan),
     }
     return frozenset(name for name, is_wanted in chosen.items() if is_wanted)
+
+
+def _row_features(plan: Plan) -> dict[str, bool]:
+    packed = plan.data.packing and plan.task in PARTS_OF_TASKS
+    # The kernels for documents without a mask compute in 16 bits, on GPUs only.
+    flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    return {
+        "packed": packed,
+        "unpacked": plan.task in PARTS_OF_TASKS and not packed,
+        "flash": flash,
+    }
+
+
+def _colossal_features(plan: Plan) -> dict[str, bool]:
+    kind, scaled = plan.strategy.kind, plan.precision.mixed_precision == "fp16"
+    zero = kind in ("colossal_zero1", "colossal_zero2")
+    return {
+        "colossal_ddp": kind == "colossal_ddp",
+        "colossal_zero": zero,
+        "gemini": kind == "gemini",
+        "colossal_fsdp": kind == "colossal_fsdp",
+        "parts": zero or kind in ("gemini", "colossal_fsdp"),
+        "flat_parts": zero or kind == "colossal_fsdp",
+        "torch_adamw": kind != "gemini",
+        "fused_adamw": kind == "gemini" and plan.optimizer.name == "adamw",
+        "no_sync": kind in ("colossal_ddp", "colossal_zero1"),
+        "repeated_backward": kind in ("colossal_zero2", "gemini", "colossal_fsdp"),
+        "ddp_step": kind == "colossal_ddp" and not scaled,
+        "ddp_fp16_step": kind == "colossal_ddp" and scaled,
+        "engine_step": (zero or kind == "gemini") and not scaled,
+        "engine_fp16_step": (zero or kind == "gemini") and scaled,
+        "scaler": scaled and kind != "colossal_fsdp",
+        "zero_scaler": scaled and zero,
+        "gemini_scaler": scaled and kind == "gemini",
+        "tensorboard": plan.tracking.log_with == "tensorboard",
+        "wandb": plan.tracking.log_with == "wandb",
+    }
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:
@@ -100,6 +144,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     return {
         "seed": plan.seed,
         "zero3_init": plan.strategy.zero3_init,
+        "zero_stage": 1 if plan.strategy.kind == "colossal_zero1" else 2,
         "num_workers": plan.data.num_workers,
         "num_processes": plan.machine.num_processes,
         "real_batch_size": plan.batch.real_batch_size,
@@ -116,6 +161,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "logging_steps": plan.tracking.logging_steps,
         "checkpointing_steps": plan.checkpoint.checkpointing_steps,
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
+        "on_failed_save": plan.checkpoint.on_failed_save,
         "log_with": plan.tracking.log_with,
         "train_data": plan.data.train,
         "eval_data": plan.data.eval,

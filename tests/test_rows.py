@@ -1,0 +1,255 @@
+"""Rows of documents: nothing is lost, hardly a place is wasted, and no document sees another."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import projects
+import pytest
+import torch
+from projects import SMALL, launch, losses, make
+from test_tasks import load, small_decoder
+from test_training import SINGLE, spawn
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from trainwiz.estimate import packing
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+CUDA = {"machine__device": "cuda", "precision__mixed_precision": "bf16"}
+
+
+def decoder(kind: str) -> Any:
+    """A small model of random weights."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 2, "intermediate_size": 48, "head_dim": 16, "max_position_embeddings": 64}
+    if kind in ("mistral", "gemma2", "gemma3_text"):
+        shape["sliding_window"] = 4
+    shape |= {"ffn_dim": 48, "word_embed_proj_dim": 32} if kind == "opt" else {}
+    config = AutoConfig.for_model(kind, **shape, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    config.use_cache = False
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def three_documents() -> tuple[Tensor, Tensor]:
+    """Two rows of documents of 7, 9 and 4 tokens, and their positions."""
+    inputs = torch.randint(37, (2, 20), generator=torch.Generator().manual_seed(1))
+    return inputs, torch.cat([torch.arange(n) for n in (7, 9, 4)]).expand(2, -1)
+
+
+# Not only models that are alike: learned positions, rotary ones, windows in all layers or some, and no SDPA (gemma2).
+KINDS = ("llama", "gpt2", "mistral", "gemma2", "gemma3_text", "qwen3", "opt")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: Path) -> None:
+    rows, model = load(tmp_path, "causal_lm", "rows"), decoder(kind)
+    rows.refuse_what_mixes(model)
+    inputs, positions = three_documents()
+    changed = inputs.clone()
+    changed[:, 7:16] = (changed[:, 7:16] + 1) % 37
+    with torch.no_grad():
+        before, after = (model(**rows.given(model.config, ids, positions)).logits for ids in (inputs, changed))
+        alone = model(input_ids=inputs[:, 7:16]).logits
+    for others in (slice(0, 7), slice(16, 20)):
+        assert torch.equal(before[:, others], after[:, others]), "bit for bit"
+    assert not torch.equal(before[:, 7:16], after[:, 7:16])
+    assert torch.allclose(before[:, 7:16], alone, atol=1e-6), "and each is what it is without the others"
+
+
+@pytest.mark.parametrize("kind", ["mamba", "bloom", "qwen3_next"])
+def test_a_model_that_would_mix_documents_is_refused(kind: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(kind, vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(SystemExit, match="cannot keep packed documents apart"):
+        load(tmp_path / "packed", "causal_lm", "rows").with_loss(model, 1024)
+    load(tmp_path / "apart", "causal_lm", "rows", data__packing=False).with_loss(model, 1024)
+
+
+def test_the_kernel_for_documents_is_told_where_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flash-attn needs a GPU: in its place stands attention of each document by itself, by the bounds it is given."""
+    rows, model = load(tmp_path, "causal_lm", "rows", **CUDA), decoder("llama")
+    inputs, positions = three_documents()
+    labels = inputs.roll(-1, 1)
+    batch, count = rows.collate(
+        [torch.stack(row) for row in zip(inputs, labels, positions, strict=True)], [True, False]
+    )
+    assert (batch["bounds"].tolist(), count) == ([0, 7, 16, 20, 27, 36, 40], 20)
+    given = {name: batch[name] for name in ("inputs", "positions", "bounds")}
+    masked = model(**rows.given(model.config, **given)).logits
+
+    calls = []
+
+    def by_document(_: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **told: Any) -> tuple[Tensor, None]:
+        calls.append(told["max_length_q"])
+        assert mask is None
+        ends = told["cu_seq_lens_q"].tolist()
+        parts = [
+            torch.nn.functional.scaled_dot_product_attention(*(x[:, :, a:b] for x in (q, k, v)), is_causal=True)
+            for a, b in itertools.pairwise(ends)
+        ]
+        return torch.cat(parts, dim=2).transpose(1, 2), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", by_document)
+    model.config._attn_implementation = "flash_attention_2"
+    flashed = model(**rows.given(model.config, **given)).logits
+    assert calls == [20, 20]
+    assert torch.allclose(flashed.view_as(masked), masked, atol=1e-6)
+
+
+def tokenized(rows: ModuleType, folder: Path, length: int, documents: list[list[int]]) -> Any:
+    return rows.Rows("test", folder, length, documents)
+
+
+def ragged(count: int, longest: int) -> list[list[int]]:
+    """Documents of lengths as instructions and their answers have them."""
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(5.2, 0.8, count).astype(int), 1, longest)
+    return [random.integers(0, 1000, n).tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("packing_is_on", [True, False])
+def test_every_token_but_a_document_s_first_is_predicted_once(packing_is_on: bool, tmp_path: Path) -> None:
+    rows = load(tmp_path, "causal_lm", "rows", data__packing=packing_is_on)
+    documents = [[7], [1, 2], *ragged(300, 900)]
+    data = tokenized(rows, tmp_path / "rows", 128, documents)
+    expected, found = Counter[tuple[int, int, int]](), Counter[tuple[int, int, int]]()
+    for document in documents:
+        expected.update((i % 128, *pair) for i, pair in enumerate(itertools.pairwise(document)))
+    for row in data:
+        counted = row[1] != -100
+        found.update((int(p), int(g), int(w)) for g, w, p in row.T[counted].tolist())
+        assert row.shape[1] == 128 if packing_is_on else counted.all()
+    assert found == expected
+    assert packing.rows(map(len, documents), 128, packing=packing_is_on) == len(data)
+
+
+def test_packing_wastes_less_than_half_a_percent_and_is_a_function_of_the_lengths(tmp_path: Path) -> None:
+    rows = load(tmp_path, "causal_lm", "rows")
+    documents = ragged(8000, 5000)
+    began = time.perf_counter()
+    data = tokenized(rows, tmp_path / "one", 2048, documents)
+    assert time.perf_counter() - began < 10
+    predicted = sum(len(document) - 1 for document in documents)
+    assert predicted / (2048 * len(data)) >= 0.995
+    again = tokenized(rows, tmp_path / "two", 2048, documents)
+    assert all(torch.equal(data[i], again[i]) for i in range(0, len(data), 50))
+
+
+def test_what_is_only_given_is_no_label(tmp_path: Path) -> None:
+    rows = load(tmp_path, "causal_lm", "rows")
+    data = tokenized(rows, tmp_path / "rows", 8, [[~5, ~6, 7, 8, ~9]])
+    inputs, labels, positions = data[0].tolist()
+    assert inputs == [5, 6, 7, 8, 0, 0, 0, 0]
+    assert labels == [-100, 7, 8, -100, -100, -100, -100, -100]
+    assert positions == [0, 1, 2, 3, 0, 1, 2, 3]
+    batch, count = rows.collate([data[0], data[0]], [True, False])
+    assert count == 2
+    assert (batch["labels"][1] == -100).all()
+
+
+def test_packed_and_apart_have_one_gradient(tmp_path: Path) -> None:
+    """The sum over the same documents, in rows that they share and in rows of their own."""
+    documents, gradients = [[i % 37 for i in document] for document in ragged(12, 60)], []
+    for packing_is_on in (True, False):
+        rows = load(tmp_path / str(packing_is_on), "causal_lm", "rows", data__packing=packing_is_on)
+        model = rows.with_loss(decoder("llama").double(), 50)
+        data = tokenized(rows, tmp_path / f"rows-{packing_is_on}", 60, documents)
+        batch, count = rows.collate(list(data), [True] * len(data))
+        assert count == sum(len(document) - 1 for document in documents)
+        model(**batch).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert float((gradients[0] - gradients[1]).norm()) <= 1e-12 * float(gradients[0].norm())
+
+
+def test_tokens_are_written_once_per_machine_and_anew_when_the_data_changes(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("some words " * 50)
+    load(tmp_path, "causal_lm", data__train=str(text))
+    program = "import task, os; print(len(task.load_train_data(task.TaskConfig())), flush=True)"
+    command = [sys.executable, "-c", program]
+
+    def start(rank: int) -> "subprocess.Popen[str]":
+        environment = projects.environment({"LOCAL_RANK": str(rank)})
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+
+    waiting = start(1)  # it never writes
+    first = start(0)
+    assert [p.communicate(timeout=60)[0] for p in (first, waiting)] == ["3\n", "3\n"]
+    (folder,) = (tmp_path / ".cache").iterdir()
+    written = folder.stat().st_mtime_ns
+    assert start(0).communicate(timeout=60)[0] == "3\n"
+    assert folder.stat().st_mtime_ns == written
+    text.write_text("other words " * 100)
+    os.utime(text, (1, 1))
+    assert start(0).communicate(timeout=60)[0] == "5\n"
+    assert len(list((tmp_path / ".cache").iterdir())) == 2, "and nothing half written"
+
+
+def test_data_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"words": "two"}\n')
+    task = load(tmp_path, "causal_lm", data__train=str(tmp_path / "rows.jsonl"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"rows\.jsonl:2: not a JSON object"):
+        task.load_train_data(task.TaskConfig())
+    (tmp_path / "rows.jsonl").write_text('{"text": ""}\n')
+    with pytest.raises(SystemExit, match="no text to train on"):
+        task.load_train_data(task.TaskConfig())
+    assert not list((tmp_path / ".cache").iterdir())
+
+
+@pytest.mark.parametrize(("length", "most"), [(200, 20), (5, 5)])
+def test_a_sample_fits_the_positions_of_a_small_model(length: int, most: int, tmp_path: Path) -> None:
+    """It has 24 positions: what is asked takes at least one, and the answer the rest."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    rows = load(tmp_path, "causal_lm", "rows")
+    config = GPT2Config(
+        vocab_size=7, n_positions=24, n_embd=8, n_layer=1, n_head=1, bos_token_id=None, eos_token_id=None
+    )
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    assert len(rows.write_on(tmp_path / "model", [1, 2, 3, 4], length)) == most
+    assert len(rows.write_on(tmp_path / "model", [1] * 100, length)) >= 1
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("packing_is_on", ["true", "false"])
+def test_documents_train_alike_however_the_batch_is_split(packing_is_on: str, tmp_path: Path) -> None:
+    """Two epochs of ragged documents, tail included: 1 rank, 2 ranks, accumulation."""
+    texts = [f"document {i} has {'many ' * (i % 13)}words" for i in range(60)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    values = {**SMALL, "data.train": str(tmp_path / "texts.jsonl"), "data.packing": packing_is_on}
+    folder = make(tmp_path / "project", {**values, "schedule.n_epochs": 2, "schedule.train_strategy": "epochs"})
+    curves = []
+    for ranks, micro in ((1, 16), (2, 4), (2, 8)):
+        split = {"num_processes": ranks, "per_device_batch_size": micro}
+        split |= {"gradient_accumulation_steps": 16 // ranks // micro}
+        output = tmp_path / f"{ranks}-{micro}"
+        assert spawn(folder, ranks, output, split) == 0
+        curves.append([json.loads(line)["loss"] for line in (output / "metrics.jsonl").read_text().splitlines()])
+    assert len(curves[0]) > 3
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-5)
+
+
+@pytest.mark.train
+def test_a_learned_model_of_few_positions_shows_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the very good film the bad film very very good " * 50)
+    values = {**SMALL, **SINGLE, "model.name": str(small_decoder(tmp_path / "decoder")), "batch.sequence_length": 32}
+    folder = make(tmp_path / "project", {**values, "data.train": str(tmp_path / "text.txt"), "schedule.n_steps": 3})
+    done = launch(folder)
+    assert done.code == 0, done.err
+    assert len(losses(folder)) == 3
+    assert "The " in done.out

@@ -1,0 +1,263 @@
+"""Documents as rows of tokens, attention inside each document, and the loss over what is to be learned.
+
+A document of n tokens is n - 1 predictions: each token but the first, once per epoch. It is cut into pieces of at most
+`sequence_length`, and pieces make rows. Which piece stands where is a function of their lengths alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import os
+import shutil
+import sys
+import time
+import types
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import Dataset
+
+Batch = dict[str, Tensor]
+IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+
+
+class Rows(Dataset[Tensor]):
+    """Rows of tokens as (inputs, labels, positions). The files behind them are written by one rank per machine."""
+
+    def __init__(self, source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
+        if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():
+            write_rows(source, folder, length, documents)
+        while not folder.is_dir():  # reading may take longer than a collective waits
+            time.sleep(0.05)
+        self.length = length
+        self.tokens = np.memmap(folder / "tokens", dtype=np.int32, mode="r")
+        self.pieces = np.load(folder / "pieces.npy", mmap_mode="r")
+        self.ends = np.load(folder / "ends.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> Tensor:
+        first = self.ends[index - 1] if index else 0
+        parts = []
+        for start, size in self.pieces[first : self.ends[index]].tolist():
+            tokens = torch.from_numpy(self.tokens[start : start + size + 1].astype(np.int64))
+            given, wanted = tokens[:-1], tokens[1:]
+            # A token that is only given and not learned is kept as its complement.
+            labels = wanted.masked_fill(wanted < 0, IGNORED)
+            parts.append(torch.stack((given.where(given >= 0, ~given), labels, torch.arange(size))))
+        # feature: packed
+        rest = self.length - sum(part.shape[1] for part in parts)  # counts nothing: a document of its own
+        parts.append(torch.stack((torch.zeros(rest).long(), torch.full((rest,), IGNORED), torch.arange(rest))))
+        # end: packed
+        return torch.cat(parts, dim=1)
+
+
+def write_rows(source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
+    """The documents' tokens, one after another, and which pieces of them make a row. Whole, or not at all."""
+    aside = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    aside.mkdir(parents=True)
+    try:
+        starts, sizes, written = array("q"), array("q"), 0
+        with (aside / "tokens").open("wb") as file:
+            for tokens in documents:
+                array("i", tokens).tofile(file)
+                for start in range(0, len(tokens) - 1, length):
+                    starts.append(written + start)
+                    sizes.append(min(length, len(tokens) - 1 - start))
+                written += len(tokens)
+        if not sizes:
+            raise SystemExit(f"{source}: no text to train on")
+        pieces = np.stack((np.array(starts), np.array(sizes)), axis=1)
+        # feature: packed
+        row_of = best_fit(pieces[:, 1], length)
+        # end: packed
+        # feature: unpacked
+        row_of = np.arange(len(pieces))
+        # end: unpacked
+        np.save(aside / "pieces.npy", pieces[row_of.argsort(kind="stable")])
+        np.save(aside / "ends.npy", np.bincount(row_of).cumsum())
+        with contextlib.suppress(OSError):  # another machine on the same disk was first
+            aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+# feature: packed
+def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
+    """The row of each piece: the longest first, each where it leaves the least space."""
+    row_of = np.empty(len(sizes), dtype=np.int64)
+    with_space: list[list[int]] = [[] for _ in range(length + 1)]
+    spaces, count = 0, 0  # bit s of `spaces`: some row has exactly s places left
+    for piece in (-sizes).argsort(kind="stable").tolist():
+        size = int(sizes[piece])
+        if enough := spaces >> size:
+            space = size + (enough & -enough).bit_length() - 1
+            row = with_space[space].pop()
+            if not with_space[space]:
+                spaces ^= 1 << space
+        else:
+            row, space, count = count, length, count + 1
+        with_space[space - size].append(row)
+        spaces |= 1 << (space - size)
+        row_of[piece] = row
+    return row_of
+
+
+# end: packed
+def rows_folder(cache: str, source: str, *settings: object) -> Path:
+    """Where the rows of a source lie: a name that changes with the source's files and with what decides the tokens."""
+    path = Path(source)
+    files = sorted(p for p in (path.rglob("*") if path.is_dir() else [path]) if p.is_file())
+    stamps = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    keys = repr((source, *settings, stamps, sys.version, transformers.__version__))
+    return Path(cache) / f"rows-{hashlib.blake2b(keys.encode(), digest_size=12).hexdigest()}"
+
+
+# feature: packed
+def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
+    """Rows (samples, length), and the number of tokens that count.
+
+    Where `counted` is false, the row only fills up the last batch of an epoch and counts zero.
+    """
+    inputs, labels, positions = torch.stack(rows, dim=1)
+    labels[~torch.tensor(counted)] = IGNORED
+    batch = {"inputs": inputs, "labels": labels, "positions": positions}
+    # feature: flash
+    starts = (positions.flatten() == 0).nonzero().flatten()  # of documents, in all rows one after another
+    batch["bounds"] = nn.functional.pad(starts, (0, 1), value=positions.numel()).int()
+    # end: flash
+    return batch, int((labels != IGNORED).sum())
+
+
+# end: packed
+# feature: unpacked
+def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
+    """Documents (samples, longest), padded at the end, and the number of tokens that count.
+
+    Where `counted` is false, the document only fills up the last batch of an epoch and counts zero.
+    """
+    longest = max(row.shape[1] for row in rows)
+    inputs = torch.zeros(len(rows), longest, dtype=torch.long)
+    labels = torch.full((len(rows), longest), IGNORED)
+    for i, (row, counts) in enumerate(zip(rows, counted, strict=True)):
+        inputs[i, : row.shape[1]] = row[0]
+        if counts:
+            labels[i, : row.shape[1]] = row[1]
+    return {"inputs": inputs, "labels": labels}, int((labels != IGNORED).sum())
+
+
+# end: unpacked
+# feature: flash
+ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
+"""With the flash-attn package each document is attended to by itself; else by the model's default, with a mask."""
+
+
+# end: flash
+# feature: unpacked
+def given(config: Any, inputs: Tensor) -> dict[str, Any]:
+    """What a model is given: a document per row, which needs no mask, since padding comes last."""
+    return {"input_ids": inputs}
+
+
+# end: unpacked
+# feature: packed
+def given(
+    config: Any,
+    inputs: Tensor,
+    positions: Tensor,
+    # feature: flash
+    bounds: Tensor,
+    # end: flash
+) -> dict[str, Any]:
+    """What a model is given so that no token sees another document: positions that begin anew in each, and a mask."""
+    # feature: flash
+    if config._attn_implementation == "flash_attention_2":
+        ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+        longest = {"max_length_q": inputs.shape[1], "max_length_k": inputs.shape[1]}
+        return {"input_ids": inputs.view(1, -1), "position_ids": positions.view(1, -1), **ends, **longest}
+    # end: flash
+    place = torch.arange(inputs.shape[1], device=inputs.device)
+    begin = place - positions  # where a token's document begins: the same for all of its tokens, and for no others
+    mask = (begin[:, :, None] == begin[:, None, :]) & (place[:, None] >= place)
+    masks: Any = {"full_attention": mask[:, None]}
+    if window := getattr(config, "sliding_window", None):
+        masks["sliding_attention"] = (mask & (place[:, None] - place < window))[:, None]
+    if config._attn_implementation == "eager":  # it adds its mask to the scores
+        lowest = torch.finfo(torch.float32).min
+        masks = {kind: torch.zeros_like(m, dtype=torch.float32).masked_fill(~m, lowest) for kind, m in masks.items()}
+    kinds = set(getattr(config, "layer_types", None) or [list(masks)[-1]])
+    return {
+        "input_ids": inputs,
+        "position_ids": positions,
+        "attention_mask": masks if len(kinds) > 1 else masks[kinds.pop()],
+    }
+
+
+def refuse_what_mixes(model: Any) -> None:
+    """End the program where the model has other ways from one token to the next than attention with a mask."""
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    others = kinds - {"full_attention", "sliding_attention"}
+    if others or model._is_stateful or "position_ids" not in inspect.signature(model.forward).parameters:
+        raise SystemExit(f"{type(model).__name__} cannot keep packed documents apart: train it without packing")
+
+
+# end: packed
+def with_loss(model: Any, chunk: int) -> nn.Module:
+    """Let `model(**batch)` return the summed loss, holding the logits of at most `chunk` tokens at once.
+
+    The logits of a whole micro-batch are often its largest tensor: tokens × vocabulary. They are computed in parts,
+    dropped, and computed again for the gradient. It happens inside of the model's forward, where engines look.
+    """
+    # feature: packed
+    refuse_what_mixes(model)
+    # end: packed
+    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS):
+        chunk = 0  # this model does more to its logits than its head does: left to itself
+
+    def part(hidden: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
+
+    def forward(self: Any, inputs: Tensor, labels: Tensor, **documents: Tensor) -> Tensor:
+        arguments, labels = given(self.config, inputs, **documents), labels.flatten()
+        if chunk == 0:
+            return cross_entropy_sum(whole(**arguments).logits.flatten(0, 1), labels)
+        hidden = self.base_model(**arguments)[0].flatten(0, 1)
+        if len(labels) <= chunk:
+            return part(hidden, labels)
+        parts = zip(hidden.split(chunk), labels.split(chunk), strict=True)
+        return sum(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
+
+    whole, model.forward = model.forward, types.MethodType(forward, model)
+    return model
+
+
+LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings by which some models (Gemma 2, Cohere, Granite) change their logits after the head."""
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over the labels that count, in fp32 or better."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def write_on(folder: Path, tokens: list[int], length: int) -> list[int]:
+    """What the trained model in the folder writes after some tokens: `length` more, as far as it has positions."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length
+    length = max(1, min(length, room - len(tokens)))
+    ids = torch.tensor([tokens[-(room - length) :]])
+    written = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=True, temperature=0.8, top_k=40
+    )
+    return list(written[0, ids.shape[1] :].tolist())
