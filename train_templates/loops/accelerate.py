@@ -139,7 +139,7 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
         [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters],
         lr=0.0,
         betas=(0.9, 0.95),
-        fused=device.type == "cuda",
+        fused=device.type in ("cuda", "cpu"),  # one kernel for all parameters; other devices may lack it
     )
 
 
@@ -375,8 +375,8 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                 loss = task.loss_sum(model, batch)
                 loss_since += loss.detach() / count
                 norm = backward(config, accelerator, model, loss * scale)
-                optimizer.step()
-                optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
         metrics.bar.update()
 
