@@ -21,6 +21,7 @@ CORE = {
     "estimate": {"machine", "plan", "project", "vocabulary"},
     "findings": {"machine", "plan", "project", "estimate", "message", "script", "config"},
     "config": {"findings", "message"},
+    "adoption": {"config", "findings", "plan", "command", "render", "vocabulary", "message"},
     "script": {"findings", "message", "errors"},
     "rules": {
         "machine",
@@ -44,6 +45,7 @@ CORE = {
     "record": {"message", "outcome"},
     "recovery": {"message", "outcome"},
     "hangs": {"message"},
+    "rehearsal": {"message", "plan"},
 }
 EDGES = {
     "language": {"message"},

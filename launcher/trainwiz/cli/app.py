@@ -1,8 +1,11 @@
-"""The typer application and its commands. Each command is the function of its own name in a module of that name."""
+"""The typer application and its commands. Each command is the function of its own name in a module of that name.
+
+`import`, a word of Python, has an underscore behind it there."""
 
 from __future__ import annotations
 
 import importlib
+import keyword
 from collections.abc import Sequence
 
 import typer
@@ -16,7 +19,9 @@ COMMANDS = {
     "init": say("Ask about task, model, machine and batch; check the answers; write a project."),
     "doctor": say("Look at the environment that will train, and say what to type to mend it."),
     "launch": say("Check the plan here and now, then run and supervise exactly its world."),
+    "rehearse": say("Train a small shape of the project on this machine's CPU: kill, resume, compare."),
     "check": say("Check projects, and files of accelerate and DeepSpeed, by the rules alone."),
+    "import": say("Make a project of files of accelerate and DeepSpeed; say what does not fit."),
     "lint": say("Read a training script of your own and point at what goes wrong on several ranks."),
     "explain": say("Show the manual entry of a rule, or of the plan's keys."),
     "runs": say("List the runs of a project: state, updates, loss, speed, why it ended."),
@@ -42,8 +47,9 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_everywhere)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
-        module = importlib.import_module(f"trainwiz.cli.{name}")
-        app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, name))
+        own = f"{name}_" if keyword.iskeyword(name) else name
+        module = importlib.import_module(f"trainwiz.cli.{own}")
+        app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, own))
     return app
 
 

@@ -1,0 +1,169 @@
+"""One rank of a rehearsal: the project's own train.py with the first part of its data, watched.
+
+Arguments: a JSON file, then those of train.py. The file holds `samples` (how many of the data are used), `record` (the
+folder for what was seen), `gloo` (let accelerate shard on CPU ranks), `steady` (without dropout) and `kill` (the
+micro-batch at which the process ends itself by SIGKILL; 0 for none). The working directory is the project's folder.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+
+import torch  # noqa: E402
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def main() -> None:
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    sys.argv[:] = ["train.py", *sys.argv[2:]]
+    seen: dict[str, Any] = {"micro_batches": 0, "indices": [], "sent": [], "dropout": 0}
+    if asked["gloo"]:
+        let_the_cpu_shard()
+    keep_off_trackers_and_nvme()
+    watch_dropout(seen, off=asked["steady"])
+    watch_communication(seen)
+    watch_task(seen, asked)
+    watch_order(seen)
+    try:
+        runpy.run_path("train.py", run_name="__main__")
+    finally:
+        (Path(asked["record"]) / f"rank-{RANK}.json").write_text(json.dumps(seen))
+
+
+def let_the_cpu_shard() -> None:
+    """Answer for the CPU what accelerate asks of a device before it shards over it: gloo does all that is needed."""
+    state: Any = importlib.import_module("accelerate.state")
+    answer = ("gloo", state.DistributedType.MULTI_GPU)
+    state.PartialState._prepare_backend = lambda *_, **__: answer
+
+
+def keep_off_trackers_and_nvme() -> None:
+    """No tracker hears of a rehearsal, and what would be offloaded to nvme goes to the CPU's memory."""
+    accelerate: Any = importlib.import_module("accelerate")
+    accelerate.Accelerator.init_trackers = lambda *_, **__: None
+    made = accelerate.utils.DeepSpeedPlugin.__post_init__
+
+    def make(self: Any) -> None:
+        settings = self.hf_ds_config if isinstance(self.hf_ds_config, dict) else {}
+        for name in ("offload_optimizer", "offload_param"):
+            target = settings.get("zero_optimization", {}).get(name) or {}
+            if target.get("device") == "nvme":
+                settings["zero_optimization"][name] = {"device": "cpu"}
+        made(self)
+
+    accelerate.utils.DeepSpeedPlugin.__post_init__ = make
+
+
+def watch_dropout(seen: dict[str, Any], *, off: bool) -> None:
+    """Count calls that drop something, and drop nothing where it is to be off."""
+    functions: Any = torch.nn.functional
+    drop, attend = functions.dropout, functions.scaled_dot_product_attention
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        seen["dropout"] += bool(training and p)
+        return drop(input, p, training and not off, inplace)
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+        seen["dropout"] += bool(dropout_p)
+        return attend(query, key, value, attn_mask, 0.0 if off else dropout_p, **more)
+
+    functions.dropout, functions.scaled_dot_product_attention = dropout, attention
+
+
+def watch_communication(seen: dict[str, Any]) -> None:
+    """Note the bytes that DDP sends, with the number of micro-batches that were taken until then."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    ddp: Any = torch.nn.parallel.DistributedDataParallel
+    made = ddp.__init__
+
+    def counted(group, bucket):  # type: ignore[no-untyped-def]  # torch wants its own types here, or none
+        seen["sent"].append([seen["micro_batches"], bucket.buffer().numel() * bucket.buffer().element_size()])
+        return allreduce_hook(group, bucket)
+
+    def make(self: Any, *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        seen["gradient_bytes"] = sum(p.numel() * p.element_size() for p in self.parameters() if p.requires_grad)
+        self.register_comm_hook(None, counted)
+
+    ddp.__init__ = make
+
+
+def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Give the loop the first part of the data, count its micro-batches, and end at the one that was named."""
+    task: Any = importlib.import_module("task")
+    loss_sum = task.loss_sum
+
+    def counted(model: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            seen["micro_batches"] += 1
+            if seen["micro_batches"] == asked["kill"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return loss_sum(model, batch)
+
+    task.loss_sum = counted
+    for name in ("load_train_data", "load_eval_data"):
+        if hasattr(task, name):
+            setattr(task, name, first_part_of(getattr(task, name), asked["samples"]))
+
+
+def first_part_of(load: Any, samples: int) -> Any:
+    """The loading function, with a data set that ends earlier."""
+
+    def load_first_part(*given: Any, **named: Any) -> FirstPart:
+        return FirstPart(load(*given, **named), samples)
+
+    return load_first_part
+
+
+class FirstPart(torch.utils.data.Dataset[Any]):
+    """The first samples of a data set; its other attributes as they are, or as long as the part where they are long."""
+
+    def __init__(self, data: Any, samples: int) -> None:
+        self.data, self.samples = data, min(samples, len(data))
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("data", "samples"):  # not there yet, while being unpickled
+            raise AttributeError(name)
+        value = getattr(self.data, name)
+        sliced = isinstance(value, torch.Tensor | list | tuple) and len(value) == len(self.data)
+        return value[: self.samples] if sliced else value
+
+
+def watch_order(seen: dict[str, Any]) -> None:
+    """Note the indices of each micro-batch that the loop's samplers give out, the training's first."""
+    try:
+        batches: Any = importlib.import_module("batches")
+        give = batches.RealBatches.__iter__
+    except (ImportError, AttributeError):
+        return  # a loop of the user's own
+
+    def give_and_note(self: Any) -> Any:
+        given: list[list[int]] = []
+        seen["indices"].append(given)
+        for micro_batch in give(self):
+            given.append([entry[0] if isinstance(entry, tuple) else entry for entry in micro_batch])
+            yield micro_batch
+
+    batches.RealBatches.__iter__ = give_and_note
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Look at a project's task.py and schedule by running them: tiny, on the CPU, in one process, without training.
+
+Argument: JSON with `values` (fields of Config to set), `planned` (those that decide the real schedule) and `scale` (how
+many times longer the real data is than what is read here). What was found goes to stdout as one line of JSON. The
+working directory is the project's folder.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+
+import torch  # noqa: E402
+from torch.overrides import TorchFunctionMode, resolve_name  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+MOST_RATES = 2000
+LOOKED_AT = 4
+"""Samples; two of them count, two fill up."""
+WAITING = {
+    "_local_scalar_dense": "item",
+    "nonzero": "nonzero",
+    "masked_select": "masked_select",
+    "_unique2": "unique",
+    "equal": "equal",
+}
+"""Operations whose result decides what the host does next, under the names that people write."""
+COPYING = {"torch.Tensor.tolist": "tolist", "torch.Tensor.cpu": "cpu", "torch.Tensor.numpy": "numpy"}
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    found: dict[str, Any] = {}
+    try:
+        look(asked, found)
+    except BaseException as error:  # a task may end the program, too
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if in_project(frame.filename)]
+        where = f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
+        found["error"] = {"what": f"{type(error).__name__}: {error}".strip(), "where": where}
+        traceback.print_exc()
+    stdout.write("\n" + json.dumps(found) + "\n")
+
+
+def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
+    """Fill `found`, as far as nothing fails; `stage` says how far it came."""
+    found["stage"] = "import"
+    train, task = importlib.import_module("train"), importlib.import_module("task")
+    config = train.Config(**asked["values"])
+    found["stage"] = "load_train_data"
+    seed_all(config.seed)
+    data = task.load_train_data(config)
+    found["length"] = len(data)
+    found["schedule"] = schedule(train, asked, len(data))
+    found["stage"] = "samples"
+    found["unfixed_samples"] = unfixed_samples(data)
+    found["stage"] = "collate"
+    samples = [sample_of(data, index) for index in range(min(LOOKED_AT, len(data)))]
+    found["unfixed_collate"] = not twice(lambda: task.collate(samples, [True] * len(samples)))
+    found["stage"] = "build_model"
+    model = built(task, config)
+    found["parameters"] = sum(p.numel() for p in model.parameters())
+    found["unfixed_weights"] = not twice(lambda: list(built(task, config).state_dict().values()), keyed=config.seed)
+    found["stage"] = "loss_sum"
+    found["loss"] = losses(task, model.train(), samples)
+    found["stage"] = "done"
+
+
+def seed_all(seed: int, torch_seed: int | None = None) -> None:
+    """Seed every global source of random numbers; torch's by a seed of its own where given."""
+    random.seed(seed)
+    torch.manual_seed(seed if torch_seed is None else torch_seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def twice(make: Callable[[], Any], keyed: int | None = None) -> bool:
+    """Whether the same comes out whatever the global generators hold; torch's is the same where it is `keyed`."""
+    made = []
+    for seed in (1, 2):
+        seed_all(seed, keyed)
+        made.append(make())
+    return same(*made)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality through tuples, lists, dicts, arrays and tensors."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    equal = one == other
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
+def sample_of(data: Any, index: int) -> Any:
+    """A sample as the loop gets it: augmented by a generator of its own where the task does that."""
+    return data.augment(data[index], torch.Generator().manual_seed(index)) if hasattr(data, "augment") else data[index]
+
+
+def unfixed_samples(data: Any) -> list[int]:
+    """Indices whose sample differs when it is read again."""
+    return [i for i in range(min(LOOKED_AT, len(data))) if not twice(functools.partial(sample_of, data, i))]
+
+
+def built(task: Any, config: Any) -> Any:
+    """The model with its initial weights, as the loop seeds them."""
+    torch.manual_seed(config.seed)
+    return task.build_model(config)
+
+
+def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
+    """Whether `loss_sum` is a sum over what `collate` counts, waits for the device, and reaches every parameter."""
+
+    def loss(chosen: list[Any], counted: list[bool]) -> tuple[float, int]:
+        batch, count = task.collate(chosen, counted)
+        return float(task.loss_sum(model, batch).detach()), int(count)
+
+    many = len(samples)
+    found: dict[str, Any] = {
+        "unkeyed": not twice(lambda: task.loss_sum(model, task.collate(samples, [True] * many)[0]).detach(), keyed=7)
+    }
+    dropped = without_dropout()
+    whole, count = loss(samples, [True] * many)
+    parts = [loss([sample], [True]) for sample in samples]
+    found |= {"whole": whole, "count": count, "parts": [p for p, _ in parts], "counts": [n for _, n in parts]}
+    found["finite"] = all(math.isfinite(number) for number in (whole, *found["parts"]))
+    half = [True] * (many - many // 2) + [False] * (many // 2)
+    found["half"] = loss(samples, half)
+    found["half_meant"] = loss(samples[: many - many // 2], [True] * (many - many // 2))
+    found["nothing"] = [repr(number) for number in loss(samples, [False] * many)]
+    found["batch_norms"] = sorted({type(m).__name__ for m in model.modules() if "BatchNorm" in type(m).__name__})
+    model.zero_grad(set_to_none=True)
+    batch = task.collate(samples, [True] * many)[0]
+    with Waits() as waits:
+        total = task.loss_sum(model, batch)
+    total.backward()
+    found["waits"] = waits.seen
+    found["without_gradient"] = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    found["dropout_calls"] = len(dropped)
+    return found
+
+
+def without_dropout() -> list[float]:
+    """Turn dropout off for good, so that batches of different shape can be compared; the rates that were asked for."""
+    functions: Any = torch.nn.functional
+    asked: list[float] = []
+    drop, attend = functions.dropout, functions.scaled_dot_product_attention
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if training and p:
+            asked.append(p)
+        return drop(input, p, False, inplace)
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+        if dropout_p:
+            asked.append(dropout_p)
+        return attend(query, key, value, attn_mask, 0.0, **more)
+
+    functions.dropout, functions.scaled_dot_product_attention = dropout, attention
+    return asked
+
+
+class Waits(TorchDispatchMode):
+    """Notes each operation for whose result a GPU would have to be waited for, with the user's line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[str]] = []
+        self.copies = Copies(self.note)
+
+    def note(self, name: str) -> None:
+        """Remember one, with the innermost line of the project that asked for it."""
+        stack = [frame for frame in traceback.extract_stack() if in_project(frame.filename)]
+        self.seen.append([name, f"{os.path.basename(stack[-1].filename)}:{stack[-1].lineno}" if stack else ""])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in WAITING:
+            self.note(WAITING[name])
+        elif name == "index" and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+            self.note("index by a mask")
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Any:
+        self.copies.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
+        self.copies.__exit__(*ended)
+
+
+class Copies(TorchFunctionMode):
+    """`tolist`, `cpu` and `numpy`, which do not show among the operations of a tensor on the CPU."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self.note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = resolve_name(func) or ""
+        if name in COPYING:
+            self.note(COPYING[name])
+        return func(*args, **(kwargs or {}))
+
+
+def in_project(file: str) -> bool:
+    """Whether a source file is the user's own."""
+    folder = os.getcwd()
+    return file.startswith(folder + os.sep) and "site-packages" not in file[len(folder) :]
+
+
+def schedule(train: Any, asked: dict[str, Any], length: int) -> dict[str, Any] | None:
+    """The learning rate over the whole planned run, by the generated function itself; `rates` by update, from 1."""
+    if not hasattr(train, "learning_rate"):
+        return None
+    config = train.Config(**{**asked["values"], **asked["planned"]})
+    per_epoch = -(-round(length * asked["scale"]) // config.real_batch_size)
+    total = config.n_steps or config.n_epochs * per_epoch
+    warmup = config.n_warmup_steps
+    chosen = {*range(0, total, 1 + total // MOST_RATES), *range(max(0, warmup - 2), min(total, warmup + 2)), total - 1}
+    return {
+        "total": total,
+        "updates_per_epoch": per_epoch,
+        "warmup": warmup,
+        "kind": config.lr_scheduler_type,
+        "learning_rate": config.learning_rate,
+        "rates": [[update + 1, train.learning_rate(config, update, total)] for update in sorted(chosen)],
+        "after": train.learning_rate(config, total, total),
+    }
+
+
+if __name__ == "__main__":
+    main()

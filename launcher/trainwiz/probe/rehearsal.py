@@ -1,0 +1,44 @@
+"""Programs that a rehearsal runs in the training's Python: a look at the task, a small model, a watched rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwiz.language import t
+from trainwiz.process.capture import capture
+
+SECONDS = 300.0
+_INSIDE = Path(__file__).parent / "inside"
+RANK = _INSIDE / "rehearsed_rank.py"
+"""Runs train.py; its arguments are a file and then those of train.py."""
+CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "WANDB_MODE": "disabled"}
+
+
+def look(
+    python: str, folder: Path, *, values: Mapping[str, Any], planned: Mapping[str, Any], scale: float
+) -> dict[str, Any]:
+    """What is found of the project's task.py and schedule; `error` and `stage` say where it stopped, if it did."""
+    asked = {"values": dict(values), "planned": dict(planned), "scale": scale}
+    return _answer(python, "rehearsed_task.py", folder, json.dumps(asked), stage="import")
+
+
+def small_model(python: str, folder: Path, *, name: str, task: str, into: Path) -> dict[str, Any]:
+    """A model of the same architecture with few layers, saved into a folder: its `parameters`, or an `error`."""
+    return _answer(python, "small_model.py", folder, name, task, str(into), stage="model")
+
+
+def _answer(python: str, program: str, folder: Path, *arguments: str, stage: str) -> dict[str, Any]:
+    environ = {**os.environ, **CPU_ONLY, "PYTHONUNBUFFERED": "1"}
+    ended = capture([python, str(_INSIDE / program), *arguments], timeout=SECONDS, env=environ, cwd=str(folder))
+    try:
+        found = json.loads(ended.stdout.strip().splitlines()[-1])
+        if isinstance(found, dict):
+            return found
+    except (IndexError, ValueError):
+        pass
+    what = t("no answer within {seconds} s", seconds=f"{SECONDS:g}") if ended.timed_out else ended.last_line
+    return {"stage": stage, "error": {"what": what or str(ended.code), "where": ""}}

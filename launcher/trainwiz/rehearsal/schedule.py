@@ -1,0 +1,77 @@
+"""What the planned learning rate does from the first update to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from trainwiz.message import Message, say
+from trainwiz.rehearsal.check import Check
+
+_TITLE = say("learning rate")
+_EXACT = 1e-9
+
+
+def check(found: Mapping[str, Any] | None, *, estimated: bool) -> Check:
+    """The trace of the planned updates. `estimated`: their number was reckoned from the first part of the data."""
+    if found is None:
+        return Check(
+            name="schedule", title=_TITLE, verdict="skipped", found=say("train.py has no function learning_rate")
+        )
+    problem = _problem(found)
+    rates = found["rates"]
+    values = {
+        "warmup": found["warmup"],
+        "total": found["total"],
+        "peak": f"{max(rate for _, rate in rates):g}",
+        "last": f"{rates[-1][1]:.3g}",
+        "after": f"{found['after']:g}",
+    }
+    if problem:
+        words, fix = problem
+    elif found["kind"] == "constant":
+        words, fix = say("{peak} from update {warmup} to {total}, the last", **values), None
+    elif estimated:
+        words, fix = say("{peak} at update {warmup}, {last} at {total} (reckoned), then {after}", **values), None
+    else:
+        words, fix = say("{peak} at update {warmup}, {last} at {total}, the last, then {after}", **values), None
+    return Check(
+        name="schedule",
+        title=_TITLE,
+        verdict="failed" if fix else "passed",
+        found=words,
+        fix=fix,
+        numbers={name: value for name, value in found.items() if name != "rates"} | {"first": rates[0][1], **values},
+    )
+
+
+def _problem(found: Mapping[str, Any]) -> tuple[Message, Message] | None:
+    rates, warmup, total, asked = found["rates"], found["warmup"], found["total"], found["learning_rate"]
+    peak = max(rate for _, rate in rates)
+    if warmup >= total:
+        return (
+            say(
+                "the warm-up of {warmup} updates lasts longer than the training of {total}", warmup=warmup, total=total
+            ),
+            say("set schedule.n_warmup_steps below {total}", total=total),
+        )
+    if abs(peak - asked) > _EXACT * asked:
+        return (
+            say("the highest rate is {peak}, planned is {asked}", peak=f"{peak:g}", asked=f"{asked:g}"),
+            say("look at learning_rate in train.py"),
+        )
+    lowest, at = min((rate, update) for update, rate in rates)
+    if lowest < found["after"] - _EXACT * asked or lowest < 0:
+        return (
+            say("at update {at} the rate is {lowest}, below what it ends at ({after})",
+                at=at, lowest=f"{lowest:g}", after=f"{found['after']:g}"),
+            say("look at learning_rate in train.py"),
+        )  # fmt: skip
+    falls = all(b <= a + _EXACT * asked for (u, a), (_, b) in pairwise(rates) if u >= max(1, warmup))
+    rises = all(b > a for (_, a), (u, b) in pairwise(rates) if u <= warmup)
+    if not rises or not falls:
+        return say("the rate does not rise until update {warmup} and fall from then on", warmup=warmup), say(
+            "look at learning_rate in train.py"
+        )
+    return None

@@ -1,0 +1,232 @@
+"""`trainwiz rehearse`: the report card on real projects, and that it names what is wrong with a planted one."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import plans
+import pytest
+from projects import REGRESSION, STANDIN, make, trainwiz
+
+from trainwiz.rehearsal import scene, schedule
+from trainwiz.rehearsal.check import Check
+from trainwiz.rehearsal.runs import Runs, Seen
+from trainwiz.render import training_files
+from trainwiz.store import templates
+
+BUGS = {
+    "summed_loss": ("(errors.square() * batch[\"weights\"]).sum()", "(errors.square() * batch[\"weights\"]).mean()",
+                    "loss_sum averages"),
+    "padding": ("errors.square() * batch[\"weights\"]", "errors.square()", "only fill up are learned from"),
+    "samples": ("return self.inputs[index], ", "return self.inputs[index] + 0.01 * torch.randn(16), ",
+                "another one each time"),
+    "randomness": ("errors = model(inputs).float()", "errors = __import__('random').random() * model(inputs).float()",
+                   "random or numpy"),
+    "gradients": ("self.head = ", "self.unused = nn.Linear(2, 2)\n        self.head = ", "unused.weight"),
+    "no_waiting": ("    errors = ", "    assert inputs.sum().item() < 1e9\n    errors = ", "item at task.py:"),
+}  # fmt: skip
+"""By the check that names it: what of the custom task is replaced, by what, and words of the finding."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("rehearse") / "project", {**REGRESSION, "schedule.n_steps": 40})
+
+
+def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    done = trainwiz("rehearse", str(folder), "--json", *arguments)
+    assert done.code == code, done.err
+    told = json.loads(done.out)
+    assert told["passed"] is (code == 0)
+    return {check["name"]: check for check in told["checks"]}
+
+
+def planted(project: Path, before: str, after: str, into: Path) -> Path:
+    """The project with one line of its task changed, as a user might."""
+    into.mkdir()
+    for file in project.iterdir():
+        if file.is_file():
+            (into / file.name).write_bytes(file.read_bytes())
+    text = (into / "task.py").read_text()
+    assert text.count(before) == 1
+    (into / "task.py").write_text(text.replace(before, after))
+    return into
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_in_the_task_is_named(name: str, project: Path, tmp_path: Path) -> None:
+    before, after, words = BUGS[name]
+    folder = planted(project, before, after, tmp_path / "planted")
+    checks = card(folder, "--task", code=0 if name == "no_waiting" else 1)
+    wrong = {n: c for n, c in checks.items() if c["verdict"] != "passed"}
+    assert name in wrong
+    assert words in wrong[name]["found"]
+    assert wrong[name]["fix"]
+
+
+def test_a_task_that_stops_is_shown_with_its_line(project: Path, tmp_path: Path) -> None:
+    folder = planted(project, "return Net(config)", "return Net(config.hidden)", tmp_path / "planted")
+    line = (folder / "task.py").read_text().split("return Net(config.hidden)")[0].count("\n") + 1
+    found = card(folder, "--task", code=1)["task"]["found"]
+    assert found.startswith(f"build_model stopped at task.py:{line}: AttributeError")
+
+
+@pytest.mark.train
+def test_a_good_project_passes(project: Path) -> None:
+    checks = card(project)
+    assert {check["verdict"] for check in checks.values()} == {"passed"}
+    assert set(checks) == {
+        "samples", "randomness", "summed_loss", "padding", "gradients", "no_waiting", "schedule",
+        "training", "once_per_epoch", "communication", "checkpoints", "resume", "split", "evaluation",
+    }  # fmt: skip
+    assert checks["resume"]["numbers"]["resumed_from"] == 4
+    assert checks["resume"]["numbers"]["whole"] == checks["resume"]["numbers"]["resumed"] != ""
+    assert max(checks["split"]["numbers"]["relative"].values()) <= 1e-5
+    sizes = checks["communication"]["numbers"]
+    assert set(sizes["sent_bytes"].values()) == {sizes["gradient_bytes"]}
+    assert checks["schedule"]["numbers"]["total"] == 40
+
+
+@pytest.mark.train
+def test_what_only_the_runs_can_show_is_shown(project: Path, tmp_path: Path) -> None:
+    """State that no checkpoint holds: each look at task.py by itself is fine, resuming is not."""
+    before, after = (
+        "        return self.head(self.blocks(",
+        (
+            "        self.calls = getattr(self, 'calls', 0) + self.training * torch.is_grad_enabled()\n"
+            "        inputs = inputs * (1 + 1e-3 * (self.calls > 8))\n"
+            "        return self.head(self.blocks("
+        ),
+    )
+    checks = card(planted(project, before, after, tmp_path / "planted"), code=1)
+    assert {name for name, check in checks.items() if check["verdict"] == "failed"} == {"resume", "split"}
+    assert "after resuming" in checks["resume"]["found"]
+
+
+@pytest.mark.train
+def test_a_plan_for_gpus_is_rehearsed_here(tmp_path: Path) -> None:
+    """FSDP on 8 GPUs in bf16: its own script, over two CPU ranks in fp32."""
+    folder = tmp_path / "project"
+    machine = str(STANDIN.parent / "machines" / "8xh100.json")
+    values = {
+        "task": "custom",
+        "strategy.kind": "fsdp",
+        "machine.num_processes": 8,
+        "precision.mixed_precision": "bf16",
+    }
+    settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
+    made = trainwiz("init", str(folder), "--defaults", "--yes", "--machine", machine, *settings)
+    assert made.code == 0, made.err
+    checks = card(folder, "--updates", "4")
+    assert {check["verdict"] for check in checks.values()} == {"passed"}
+    assert checks["resume"]["numbers"]["whole"]
+
+
+def test_a_setting_that_the_script_does_not_have(project: Path) -> None:
+    done = trainwiz("rehearse", str(project), "--", "--hidden", "8")
+    assert done.code == 2
+    assert "hidden: neither Config nor TaskConfig has such a field" in done.err
+    assert trainwiz("rehearse", str(project), "--", "hidden_size").code == 2
+
+
+# What follows judges without running anything.
+
+
+PLAN = plans.make(strategy__kind="ddp", machine__num_processes=2)
+
+
+def sources() -> dict[str, str]:
+    return {a.path: a.text for a in training_files(PLAN, templates.load()) if a.path.endswith(".py")}
+
+
+def test_fields_are_read_from_the_files_and_made_small() -> None:
+    fields = scene.declared(sources())
+    small = scene.scene(PLAN, fields, by_hand={})
+    assert fields["hidden_size"] == 128
+    assert small.values["hidden_size"] == 64
+    assert small.values["num_attention_heads"] == small.values["num_key_value_heads"] == 4
+    assert set(small.values) <= set(fields)
+    assert small.main.real == small.other.real
+    assert small.main.world != small.other.world
+    assert small.samples % small.real_batch
+    arguments = scene.scene(PLAN, fields, by_hand={"hidden_size": "32"}).arguments(small.acts()[0], "out")
+    assert arguments[-2:] == ["--hidden_size", "32"]
+    assert arguments.count("--hidden_size") == 1
+
+
+def trace(**changes: object) -> dict[str, Any]:
+    """A good cosine over 10 updates, 2 of them warm-up, as the child process tells it."""
+    rates = [0.5, 1.0, *(0.5 * (1 + math.cos(math.pi * u / 8)) for u in range(8))]
+    told = {"total": 10, "warmup": 2, "kind": "cosine", "learning_rate": 1.0, "after": 0.0}
+    return {**told, "rates": [[u, r] for u, r in enumerate(rates, start=1)], **changes}
+
+
+def raised(rates: list[list[float]], update: int, rate: float) -> list[list[float]]:
+    return [[u, rate if u == update else r] for u, r in rates]
+
+
+def test_a_good_schedule_passes() -> None:
+    assert schedule.check(trace(), estimated=False).verdict == "passed"
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"warmup": 10}, "lasts longer"),
+    ({"learning_rate": 2.0}, "the highest rate is 1, planned is 2"),
+    ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10 the rate is -0.2, below"),
+    ({"rates": raised(trace()["rates"], 7, 0.9)}, "does not rise until update 2 and fall"),
+    ({"rates": raised(trace()["rates"], 1, 1.0)}, "does not rise until update 2"),
+    ({"after": 0.2}, "below what it ends at"),
+])  # fmt: skip
+def test_a_wrong_schedule_is_named(changes: dict[str, Any], words: str) -> None:
+    check = schedule.check(trace(**changes), estimated=False)
+    assert (check.verdict, words in str(check.found)) == ("failed", True), str(check.found)
+
+
+def runs(**changes: dict[str, Any]) -> dict[str, Check]:
+    """Checks of good runs, changed by name of the run."""
+    small = scene.scene(PLAN, scene.declared(sources()), by_hand={})
+    acts = {act.name: act for act in small.acts()}
+    records = [{"update": u, "loss": 3.0 / u} for u in range(1, 7)]
+    order = [[i, i + 1] for i in range(0, 20, 2)] + [[20, -1], [-1, -1]]
+    notes = [
+        {"indices": [order[rank::2] * 2], "sent": [[2 * u, 100] for u in range(1, 7)], "gradient_bytes": 100,
+         "micro_batches": 12}
+        for rank in (0, 1)
+    ]  # fmt: skip
+    good: dict[str, Any] = {
+        "code": 0, "seconds": 1.0, "records": records, "weights": "abc", "ranks": notes,
+        "saved": ["checkpoint-00000004", "checkpoint-00000006"],
+    }  # fmt: skip
+    own = {"killed": {"code": 137}, "resumed": {"ranks": [{"micro_batches": 4}]}}
+    seen = {n: Seen(act=act, **{**good, **own.get(n, {}), **changes.get(n, {})}) for n, act in acts.items()}
+    return {check.name: check for check in Runs(scene=small, seen=seen).checks()}
+
+
+def test_good_runs_pass() -> None:
+    checks = runs()
+    assert {check.verdict for check in checks.values()} == {"passed"}
+    assert len(checks) == 6
+
+
+@pytest.mark.parametrize(("run", "changes", "name"), [
+    ("whole", {"records": [{"update": 1, "loss": math.nan}]}, "training"),
+    ("whole", {"code": 3}, "run_whole"),
+    ("killed", {"code": 0}, "run_killed"),
+    ("whole", {"torn": ["checkpoint-00000004"]}, "checkpoints"),
+    ("whole", {"saved": ["checkpoint-00000004"]}, "checkpoints"),
+    ("whole", {"weights": ""}, "checkpoints"),
+    ("resumed", {"weights": "abd"}, "resume"),
+    ("resumed", {"ranks": [{"micro_batches": 12}]}, "resume"),
+    ("resumed", {"records": [{"update": 6, "loss": 0.51}]}, "resume"),
+    ("split", {"records": [{"update": u, "loss": 3.0 / u + (u == 4) * 1e-4} for u in range(1, 7)]}, "split"),
+])  # fmt: skip
+def test_runs_that_differ_are_named(run: str, changes: dict[str, Any], name: str) -> None:
+    failed = [check.name for check in runs(**{run: changes}).values() if check.verdict == "failed"]
+    assert name in failed
+
+
+def test_a_sample_that_is_taken_twice_and_bytes_that_are_sent_twice_are_seen() -> None:
+    twice = {"indices": [[[0, 1]] * 12], "sent": [[u, 100] for u in range(1, 13)], "gradient_bytes": 100}
+    checks = runs(whole={"ranks": [twice, {"indices": [[[2, 3]] * 12]}]})
+    assert checks["once_per_epoch"].verdict == checks["communication"].verdict == "failed"
