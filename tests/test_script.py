@@ -44,7 +44,8 @@ TASKS: list[dict[str, object]] = [
 REST: list[dict[str, object]] = [
     {},
     {"data.eval": None, "optimizer.name": "sgd", "precision.mixed_precision": "bf16"},
-    {"tracking.log_with": "tensorboard", "machine.device": "cuda"},
+    {"tracking.log_with": "tensorboard", "machine.device": "cuda", "checkpoint.background": True},
+    {"tracking.log_with": "wandb", "precision.mixed_precision": "fp16", "data.packing": False},
 ]
 
 

@@ -208,7 +208,7 @@ def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: (latest / "metrics.jsonl").exists() and len(metrics(folder)) > 20)
         p.send_signal(signal.SIGTERM)
         assert p.wait(timeout=60) == 0
-    saved = [path.name for path in (latest / "checkpoints").iterdir()]
+    saved = [path.name for path in (latest / "checkpoints").glob("checkpoint-*")]
     stopped_at = metrics(folder)[-1]["update"]
     assert saved == [f"checkpoint-{stopped_at:08d}"]
     assert 20 < stopped_at < 400
@@ -221,7 +221,7 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
     folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "checkpoint.checkpoints_total_limit": 2})
     output = tmp_path / "output"
     assert spawn(folder, 1, output, {}) == 0
-    kept = sorted(path.name for path in (output / "checkpoints").iterdir())
+    kept = sorted(path.name for path in (output / "checkpoints").glob("checkpoint-*"))
     assert kept == ["checkpoint-00000006", "checkpoint-00000008"]
     model = output / "checkpoints" / "checkpoint-00000008" / "model.safetensors"
     damaged = bytearray(model.read_bytes())
@@ -233,7 +233,7 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
     assert spawn(folder, 1, output, {"resume": "auto"}) == 0
     updates = [json.loads(line)["update"] for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert updates == [1, 2, 3, 4, 5, 6, 7, 8, 8]
-    names = sorted(path.name.partition("-17")[0] for path in (output / "checkpoints").iterdir())
+    names = sorted(path.name.partition("-17")[0] for path in (output / "checkpoints").glob("checkpoint-*"))
     assert names == ["checkpoint-00000006", "checkpoint-00000008", "checkpoint-00000008.damaged"]
     assert model.read_bytes() != damaged
     assert spawn(folder, 1, output, {"resume": "auto"}) == 0, "what is finished may be resumed again"

@@ -28,6 +28,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when it is 
 # end: deepspeed_cpu
 
 import torch
+
+# feature: fsdp
+import torch.distributed.checkpoint as dcp
+
+# end: fsdp
 from accelerate import Accelerator
 
 # feature: ddp
@@ -46,7 +51,16 @@ from accelerate.utils import InitProcessGroupKwargs
 from accelerate.utils import FullyShardedDataParallelPlugin
 
 # end: fsdp
+# feature: plain
+from safetensors.torch import load_model, save_model
+
+# end: plain
 from torch import nn
+
+# feature: fsdp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+# end: fsdp
 from tqdm import tqdm
 
 import task
@@ -79,6 +93,7 @@ class Config(task.TaskConfig):
     logging_steps: int = 10
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
+    on_failed_save: str = "continue"  # or "stop": what follows a checkpoint that could not be written
     # feature: deepspeed
     zero3_init: bool = False  # build the model in parts, for one that does not fit into a machine's memory
     # end: deepspeed
@@ -302,6 +317,68 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
 
 
 # end: eval
+# feature: plain
+def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
+    """The whole state from the main process: any number of ranks can go on from it."""
+
+    def save_state(folder: Path) -> None:
+        if accelerator.is_main_process:
+            scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
+            save_model(accelerator.unwrap_model(model), str(folder / "model.safetensors"))
+            torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler}, folder / "optimizer.pt")
+
+    def load_state(folder: Path) -> None:
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+        load_model(accelerator.unwrap_model(model), folder / "model.safetensors")
+        optimizer.load_state_dict(state["optimizer"])
+        if accelerator.scaler:
+            accelerator.scaler.load_state_dict(state["scaler"])
+
+    return Checkpoints(config, "whole", save_state, load_state)
+
+
+# end: plain
+# feature: fsdp
+def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
+    """Each rank writes its shards, by name: any number of ranks can go on from them."""
+
+    def state() -> dict[str, Any]:
+        weights, moments = get_state_dict(model, optimizer.optimizer)
+        scaler = {"scaler": accelerator.scaler.state_dict()} if accelerator.scaler else {}
+        return {"model": weights, "optimizer": moments, **scaler}
+
+    def save_state(folder: Path) -> None:
+        dcp.save(state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))  # synced with the others
+
+    def load_state(folder: Path) -> None:
+        dcp.load(read := state(), storage_reader=dcp.FileSystemReader(folder))
+        set_state_dict(model, optimizer.optimizer, model_state_dict=read["model"], optim_state_dict=read["optimizer"])
+        if accelerator.scaler:
+            accelerator.scaler.load_state_dict(read["scaler"])
+
+    return Checkpoints(config, "fsdp", save_state, load_state)
+
+
+# end: fsdp
+# feature: deepspeed
+def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, optimizer: Any) -> Checkpoints:
+    """The engine's own files, one or more for each rank: only as many ranks can go on from them."""
+
+    def save_state(folder: Path) -> None:
+        try:
+            model.save_checkpoint(folder, "state")
+        except Exception as error:
+            # The others wait for this rank inside of the engine; once it has ended, their launcher ends them.
+            raise SystemExit(f"rank {accelerator.process_index}: the checkpoint was not saved: {error}") from None
+
+    def load_state(folder: Path) -> None:
+        if model.load_checkpoint(folder, "state")[0] is None:
+            raise FileNotFoundError(f"{folder} holds no state of DeepSpeed")
+
+    return Checkpoints(config, f"zero{model.zero_optimization_stage()}", save_state, load_state)
+
+
+# end: deepspeed
 class Metrics:
     """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
 
@@ -349,9 +426,8 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
     agreement = Agreement()
-    checkpoints = Checkpoints(config, agreement, accelerator.save_state, accelerator.load_state)
+    checkpoints = build_checkpoints(config, accelerator, model, optimizer)
     start = checkpoints.resume()
-    accelerator.step = 0  # checkpoints lie between updates: the next micro-batch begins one
     metrics = Metrics(config, accelerator, start, total)
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
     batches = iter(load_batches(config, train_data, order))
@@ -403,7 +479,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
         paused = time.perf_counter()
         if stop or done == total or (config.checkpointing_steps and done % config.checkpointing_steps == 0):
-            checkpoints.save(done)
+            failures = checkpoints.save(done)
+            if failures:
+                metrics.write({"update": done, "failed_saves": failures})
         # feature: eval
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
@@ -419,6 +497,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         if accelerator.is_main_process:
             task.save_model(accelerator.unwrap_model(model), weights, Path(config.output_dir) / "model")
     # end: final_weights
+    checkpoints.close()
     return not stop
 
 

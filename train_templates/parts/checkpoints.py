@@ -1,10 +1,13 @@
-"""Checkpoints that survive anything: written aside, hashed, renamed, and only then the oldest removed.
+"""Checkpoints that survive anything: written aside, synced, hashed, renamed, and only then the oldest removed.
 
-Nothing here depends on the engine: how its state is written into a folder and read from it is given.
+Nothing here depends on the engine: how its state is written into a folder and read from it is given. A folder that is
+named checkpoint-00000300 was complete when it got that name, and on the disk: its manifest has the size and sha256 of
+every file. They are compared before anything is loaded, and nothing is loaded that is not in the manifest.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -12,97 +15,312 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from batches import Agreement
+import torch.distributed as dist
 
+# feature: fsdp
+from torch.distributed.checkpoint.api import CheckpointException
+
+# end: fsdp
 if TYPE_CHECKING:
     from train import Config
 
+MANIFEST = "manifest.json"
+ANY_WORLD = ("whole", "fsdp")
+"""Layouts that any number of ranks can load; the others only as many as have saved."""
+
+
+class Failed(Exception):
+    """What went wrong, as a sentence; known to all ranks once `together` raises it."""
+
 
 class Checkpoints:
-    """Complete checkpoints in one folder, named by update.
+    """Complete checkpoints in one folder, ordered by update, written by one training at a time.
 
-    `save_state` writes the engine's state into a folder and `load_state` reads it back, each on all ranks together.
+    `layout` names how the state is spread over files: another layout's checkpoint is not loaded. `save_state` writes
+    the engine's state into a folder and `load_state` reads it back, each called on all ranks together.
     """
 
     def __init__(
-        self,
-        config: Config,
-        agreement: Agreement,
-        save_state: Callable[[str], object],
-        load_state: Callable[[str], object],
+        self, config: Config, layout: str, save_state: Callable[[Path], object], load_state: Callable[[Path], object]
     ) -> None:
-        self.config, self.agreement, self.save_state, self.load_state = config, agreement, save_state, load_state
+        self.config, self.layout, self.save_state, self.load_state = config, layout, save_state, load_state
         self.folder = Path(config.output_dir) / "checkpoints"
+        # A group of its own, over host memory: it may be used while the training uses the others.
+        self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self.rank = dist.get_rank() if self.group else 0
+        self.world = dist.get_world_size() if self.group else 1
+        self.failures, self.problem = 0, ""  # how many saves have failed; why the last one did, if it did
+        # feature: background
+        self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
+        # end: background
+
+    def together(self, step: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Do a step on every rank; its results by rank. Where it fails on one, it has failed on all."""
+        result, problem = None, ""
+        try:
+            result = step(*arguments)
+        # feature: fsdp
+        except CheckpointException as error:  # not an Exception
+            problem = f"rank {self.rank}: {error}"
+        # end: fsdp
+        except Failed as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"rank {self.rank}: {type(error).__name__}: {error}"
+        outcomes = [(result, problem)] * self.world
+        if self.group:
+            dist.all_gather_object(outcomes, (result, problem), group=self.group)
+        if problems := [problem for _, problem in outcomes if problem]:
+            raise Failed("; ".join(problems))
+        return [result for result, _ in outcomes]
+
+    def first(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a step on rank 0 alone; its result, on every rank."""
+        return self.together(step if self.rank == 0 else lambda *_: None, *arguments)[0]
 
     def complete(self) -> list[Path]:
-        """All that were renamed to their final name, oldest first, by update."""
-        found = self.folder.iterdir() if self.folder.is_dir() else ()
-        return sorted(p for p in found if re.fullmatch(r"checkpoint-\d{8}", p.name))
+        """All that have their final name, oldest first, by update. Clocks and other names count for nothing."""
+        found = [path for path in self.folder.iterdir() if re.fullmatch(r"checkpoint-\d{8,}", path.name)]
+        return sorted(found, key=update_of)
 
-    def save(self, update: int) -> None:
-        """Save after `update` updates. A crash at any point leaves every earlier checkpoint as it was."""
-        final = self.folder / f"checkpoint-{update:08d}"
-        aside = final.with_suffix(".tmp")
-        if self.agreement.rank == 0:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-        self.agreement.wait()
-        self.save_state(str(aside))
-        self.agreement.wait()
-        if self.agreement.rank == 0:
-            files = {str(p.relative_to(aside)): sha256(p) for p in sorted(aside.rglob("*")) if p.is_file()}
-            manifest = {"update": update, "config": vars(self.config), "sha256": files}
-            (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
-            sha256(aside / "manifest.json")
-            aside.rename(final)
-            limit = self.config.checkpoints_total_limit
-            for old in self.complete()[: -limit or None] if limit else ():
-                shutil.rmtree(old)
-        self.agreement.wait()
+    def save(self, update: int) -> int:
+        """Save after `update` updates; return how many saves have failed so far.
+
+        A crash at any point leaves every earlier checkpoint as it was.
+        """
+        # feature: background
+        self.finish()  # one at a time
+        # end: background
+        aside = self.folder / f"checkpoint-{update:08d}.tmp"
+        try:
+            self.first(self.make_room, aside)
+            self.together(self.save_state, aside)
+            # feature: foreground
+            self.seal(update, aside)
+            # end: foreground
+            # feature: background
+            # The engine's copy is in the page cache; what the disk needs time for goes on beside the training.
+            self.sealing = (update, aside, self.thread.submit(self.seal, update, aside))
+            # end: background
+        except Failed as failure:
+            self.give_up(update, aside, failure)
+        return self.failures
+
+    def make_room(self, aside: Path) -> None:
+        """Make an empty folder to write in, if the disk can hold as much as the last checkpoint."""
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        last = self.complete()[-1:]
+        needed = sum((last[0] / name).stat().st_size for name in files_in(last[0])) if last else 0
+        if needed > (free := shutil.disk_usage(aside).free):
+            raise Failed(f"No space left on device: {needed:,} bytes needed, {free:,} free in {self.folder}")
+
+    def seal(self, update: int, aside: Path) -> None:
+        """Have all files on the disk and hashed, shared among the ranks; then write the manifest and rename."""
+        names = self.first(files_in, aside)
+        hashes: dict[str, str] = {}
+        for part in self.together(hash_files, aside, names[self.rank :: self.world]):
+            hashes |= part
+        self.first(self.publish, update, aside, names, hashes)
+        self.problem = ""
+
+    def publish(self, update: int, aside: Path, names: list[str], hashes: dict[str, str]) -> None:
+        """Write the manifest, give the checkpoint its final name, and remove those beyond the limit."""
+        hashes |= hash_files(aside, [name for name in names if name not in hashes])  # other machines may not see it
+        manifest = {
+            "update": update,
+            "layout": self.layout,
+            "world": self.world,
+            "config": asdict(self.config),
+            "bytes": {name: (aside / name).stat().st_size for name in names},
+            "sha256": hashes,
+        }
+        (aside / MANIFEST).write_text(json.dumps({**manifest, "self": digest_of(manifest)}, indent=1))
+        for path in (aside / MANIFEST, *filter(Path.is_dir, aside.rglob("*")), aside):
+            sync(path)
+        aside.rename(final := aside.with_suffix(""))
+        sync(self.folder)
+        limit = self.config.checkpoints_total_limit
+        for old in self.complete()[: -limit or None] if limit else ():
+            if old != final:
+                remove(old)
+
+    def give_up(self, update: int, aside: Path, failure: Failed) -> None:
+        """Say that there is no checkpoint of this update; let the training go on, or end it."""
+        self.failures, self.problem = self.failures + 1, f"update {update} was not saved: {failure}"
+        self.first(shutil.rmtree, aside, True)
+        newest = self.first(self.complete)[-1:]
+        if not newest:
+            raise SystemExit(f"{self.problem}; no checkpoint could be written so far")
+        if self.config.on_failed_save == "stop":
+            raise SystemExit(f"{self.problem}; the newest checkpoint is {newest[0]}")
+        if self.rank == 0:
+            print(f"{self.problem}; training goes on, the newest checkpoint is {newest[0]}", flush=True)
+
+    # feature: background
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self.sealing:
+            (update, aside, sealed), self.sealing = self.sealing, None
+            try:
+                sealed.result()
+            except Failed as failure:
+                self.give_up(update, aside, failure)
+
+    # end: background
+    def close(self) -> None:
+        """At the end of the training: end the program with a message if what was trained last is not saved."""
+        # feature: background
+        self.finish()
+        # end: background
+        if self.problem:
+            raise SystemExit(self.problem)
 
     def resume(self) -> int:
         """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none."""
-        choice = self.newest_valid() if self.agreement.rank == 0 else None
-        path, update, problem = self.agreement.share(choice)
-        if problem:
-            raise SystemExit(problem)
-        if path:
-            self.load_state(path)
-        return update
+        try:
+            self.first(self.claim)
+            path = self.newest_valid()
+            if path:
+                self.first(self.check, path)
+                self.together(self.load_state, path)
+        except Failed as failure:
+            raise SystemExit(str(failure)) from None
+        return update_of(path) if path else 0
 
-    def newest_valid(self) -> tuple[str, int, str]:
-        """Path and update of the checkpoint to continue from, or the reason why there must be none."""
-        if self.config.resume == "none":
-            problem = f"{self.folder} holds an earlier run: --resume auto continues it, --output_dir DIR starts another"
-            return "", 0, problem if self.complete() else ""
-        for path in reversed(self.complete()):
-            try:
-                manifest = json.loads((path / "manifest.json").read_text())
-                damaged = [name for name, digest in manifest["sha256"].items() if sha256(path / name) != digest]
-            except (OSError, ValueError, KeyError) as error:
-                damaged = [str(error)]
-            if damaged:
-                print(f"skipping {path}: damaged: {', '.join(damaged)}", flush=True)
-                path.rename(path.with_suffix(f".damaged-{time.time_ns()}"))
-                continue
-            for name in ("seed", "real_batch_size"):
-                before, now = manifest["config"][name], getattr(self.config, name)
-                if before != now:
-                    return "", 0, f"{path} was trained with {name} {before}, not {now}: its data order would not go on"
-            print(f"resuming from {path}", flush=True)
-            return str(path), manifest["update"], ""
-        print(f"no checkpoint in {self.folder}: starting at the beginning", flush=True)
-        return "", 0, ""
+    def claim(self) -> None:
+        """Keep other trainings out of the folder, and remove what a killed one left half written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / ".lock").open("w")  # held until this process ends, however it does
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise Failed(f"another training writes into {self.folder}: --output_dir DIR starts one elsewhere") from None
+        except OSError:
+            pass  # a file system that knows no locks
+        for path in self.folder.iterdir():
+            if re.fullmatch(r"checkpoint-\d{8,}\.(tmp|removed)", path.name):
+                shutil.rmtree(path, ignore_errors=True)
+        if self.config.resume == "none" and self.complete():
+            raise Failed(
+                f"{self.folder} holds an earlier run: --resume auto continues it, --output_dir DIR starts another"
+            )
+
+    def newest_valid(self) -> Path | None:
+        """The newest checkpoint without damage, compared by all ranks together; damaged ones are put aside."""
+        for path in reversed(self.first(self.complete)):
+            damage = [one for part in self.together(damage_in, path, self.rank, self.world) for one in part]
+            if not damage:
+                return path
+            self.first(put_aside, path, damage)
+        if self.rank == 0 and self.config.resume == "auto":
+            print(f"no checkpoint in {self.folder}: starting at the beginning", flush=True)
+        return None
+
+    def check(self, path: Path) -> None:
+        """Refuse a checkpoint that this training cannot continue exactly; say what else has changed."""
+        manifest = read_manifest(path)
+        before, now = manifest["config"], asdict(self.config)
+        for name in ("seed", "real_batch_size"):
+            if before[name] != now[name]:
+                raise Failed(
+                    f"{path} was trained with {name} {before[name]}, not {now[name]}: its data order would not go on"
+                )
+        if manifest["layout"] != self.layout:
+            raise Failed(f"{path} was saved as {manifest['layout']}, and cannot be loaded as {self.layout}")
+        if manifest["world"] != self.world and self.layout not in ANY_WORLD:
+            raise Failed(
+                f"{path} was saved by {manifest['world']} ranks, and {self.layout} loads it with as many only, "
+                f"not with {self.world}"
+            )
+        told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume"}
+        changed = [f"{name} {before[name]} -> {now[name]}" for name in sorted(told)]
+        print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
+
+
+def update_of(path: Path) -> int:
+    """The update in a checkpoint's name."""
+    return int(path.name.removeprefix("checkpoint-"))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What the checkpoint says of itself. Raises an error where that was changed or is another one's."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    if manifest.pop("self") != digest_of(manifest):
+        raise ValueError("changed since it was written")
+    if manifest["update"] != update_of(path):
+        raise ValueError(f"of update {manifest['update']}")
+    return manifest
+
+
+def damage_in(path: Path, rank: int, world: int) -> list[str]:
+    """What is not as it was written, in this rank's share of the files."""
+    try:
+        manifest = read_manifest(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{MANIFEST}: {type(error).__name__} {error}"][rank:]
+    sizes, found = manifest["bytes"], {name: (path / name).stat().st_size for name in files_in(path)}
+    damage = [f"{name}: not in the manifest" for name in found.keys() - sizes.keys() - {MANIFEST}]
+    damage += [f"{name}: missing" for name in sizes.keys() - found.keys()]
+    damage += [f"{n}: {found[n]} bytes, not {sizes[n]}" for n in sizes.keys() & found.keys() if found[n] != sizes[n]]
+    if damage:
+        return sorted(damage)[rank::world]
+    mine = list(sizes)[rank::world]
+    hashes = hash_files(path, mine)
+    return [f"{name}: changed" for name in mine if hashes[name] != manifest["sha256"][name]]
+
+
+def put_aside(path: Path, damage: list[str]) -> None:
+    """Say what is damaged, and take the checkpoint's name from it: the training will come by here again."""
+    print(f"skipping {path}: {', '.join(damage)}", flush=True)
+    path.rename(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint; while half of it is gone it no longer has its name."""
+    with suppress(OSError):  # what cannot be deleted stays
+        path = path.rename(path.with_suffix(".removed"))
+        shutil.rmtree(path)
+
+
+def files_in(folder: Path) -> list[str]:
+    """All files below a folder, the largest first."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(p.relative_to(folder)) for p in sorted(files, key=lambda p: (-p.stat().st_size, p))]
+
+
+def hash_files(folder: Path, names: list[str]) -> dict[str, str]:
+    """sha256 by name of the files that are there, several at a time; what was hashed is on the disk."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        there = [name for name in names if (folder / name).exists()]
+        return dict(zip(there, pool.map(lambda name: sha256(folder / name), there), strict=True))
 
 
 def sha256(path: Path) -> str:
-    """The file's hash; what was hashed is on the disk."""
+    """A file's hash, of what is on the disk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        os.fsync(file.fileno())
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-        os.fsync(file.fileno())
     return digest.hexdigest()
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """The hash of a manifest's values."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
