@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainwiz import plan as plans
+from trainwiz import vocabulary
 from trainwiz.plan import Plan
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -28,6 +29,9 @@ STRATEGIES: list[dict[str, object]] = [
         "strategy.offload_param_device": "nvme",
         "strategy.nvme_path": "/scratch",
     },
+]
+COLOSSAL: list[dict[str, object]] = [
+    {"engine": "colossalai", "strategy.kind": kind} for kind in vocabulary.COLOSSAL_KINDS
 ]
 TASKS: list[dict[str, object]] = [
     {"task": "custom"},
@@ -50,7 +54,10 @@ REST: list[dict[str, object]] = [
 
 
 def variants() -> list[Plan]:
-    combined = itertools.product(STRATEGIES, TASKS, REST)
+    # The tasks are the same under every engine.
+    combined = itertools.chain(
+        itertools.product(STRATEGIES, TASKS, REST), itertools.product(COLOSSAL, TASKS[3:7], REST)
+    )
     return [plans.with_changes(Plan(), {**s, **t, **r}) for s, t, r in combined]
 
 

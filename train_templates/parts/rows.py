@@ -27,6 +27,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 Batch = dict[str, Tensor]
+# feature: dtype
+FP32 = {"dtype": torch.float32}
+# end: dtype
+# feature: torch_dtype
+FP32 = {"torch_dtype": torch.float32}  # as transformers called it before 4.56
+# end: torch_dtype
 IGNORED = -100  # a label that counts nothing: cross_entropy's own default
 
 
@@ -253,7 +259,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 def write_on(folder: Path, tokens: list[int], length: int) -> list[int]:
     """What the trained model in the folder writes after some tokens: `length` more, as far as it has positions."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **FP32).eval()
     room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length
     length = max(1, min(length, room - len(tokens)))
     ids = torch.tensor([tokens[-(room - length) :]])

@@ -167,7 +167,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     """The pretrained model in fp32; the engine moves, casts and shards it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
-        dtype=torch.float32,
+        **rows.FP32,
         use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
@@ -183,7 +183,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
-        dtype=torch.float32,
+        **rows.FP32,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -210,7 +210,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     )
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
-        dtype=torch.float32,
+        **rows.FP32,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash

@@ -30,6 +30,12 @@ transformers.utils.logging.disable_progress_bar()  # the loop has one
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, int, int]  # token ids, the class, and the id that pads
 IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+# feature: dtype
+FP32 = {"dtype": torch.float32}
+# end: dtype
+# feature: torch_dtype
+FP32 = {"torch_dtype": torch.float32}  # as transformers called it before 4.56
+# end: torch_dtype
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
@@ -194,7 +200,7 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 def build_model(config: TaskConfig) -> nn.Module:
     """The pretrained model with a new head, in fp32; the engine moves, casts and shards it."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        config.model_name, dtype=torch.float32, id2label=dict(enumerate(class_names(config)))
+        config.model_name, **FP32, id2label=dict(enumerate(class_names(config)))
     )
     model.config.pad_token_id = Tokens(config).pad
     return model
@@ -206,7 +212,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
     names = dict(enumerate(class_names(config)))
     shape = transformers.AutoConfig.from_pretrained(config.model_name, id2label=names, pad_token_id=Tokens(config).pad)
-    return transformers.AutoModelForSequenceClassification.from_config(shape, dtype=torch.float32)
+    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
 
 
 # end: config_model
@@ -225,7 +231,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         id2label=dict(enumerate(class_names(config))),
     )
-    return transformers.AutoModelForSequenceClassification.from_config(shape, dtype=torch.float32)
+    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
 
 
 # end: preset_model
@@ -275,7 +281,7 @@ def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """What the trained model says of some texts, loaded from where `save_model` put it."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     tokens, texts = Tokens(config), labelled(config.train_data, "train", config.text_column, config.label_column)
     lines = []
     for text, label in texts[:: max(1, len(texts) // count)][:count]:

@@ -29,6 +29,11 @@ def equivalents(
     if plan.machine.device == "cpu" and plan.strategy.kind == "deepspeed":
         environ["DS_ACCELERATOR"] = "cpu"
     kind = distributed_type(plan)
+    if plan.engine == "colossalai":
+        torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))
+        # Over several machines it wants their names, and reaches them by ssh.
+        alone = plan.machine.num_machines == 1 and plan.machine.device != "cpu"
+        return (torchrun, (environ, (*_colossalai(plan), *tail))) if alone else (torchrun,)
     if kind == "NO":
         return ((environ, ("python", *tail)), (environ, (*_accelerate(plan, machine_rank), *tail)))
     torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))
@@ -50,6 +55,10 @@ def _accelerate(plan: Plan, machine_rank: int) -> tuple[str, ...]:
         if plan.machine.main_process_ip is None:
             words += ("--main_process_ip", ADDRESS_PLACEHOLDER)
     return words
+
+
+def _colossalai(plan: Plan) -> tuple[str, ...]:
+    return ("colossalai", "run", "--nproc_per_node", str(plan.machine.num_processes))
 
 
 def _torchrun(plan: Plan, machine_rank: int) -> tuple[str, ...]:

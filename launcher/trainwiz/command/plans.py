@@ -43,13 +43,13 @@ def for_plan(
     """
     world = plan.machine.num_processes if plan.strategy.kind != "single" else 1
     environ = _shared(plan, folder=folder, world=world, visible_gpus=visible_gpus, machine=machine, inherited=inherited)
-    alone = environment.launcher(for_accelerate(plan)) == "simple" and world == 1
+    simple = plan.engine == "accelerate" and environment.launcher(for_accelerate(plan)) == "simple"
     return Command(
         argv=(python, "-u", script, *arguments),
         environ=environ,
         # Alone, accelerate sets none of torch.distributed's variables, and no process group is made.
         ranks=(Rank(rank=0, local_rank=0),)
-        if alone
+        if simple and world == 1
         else environment.ranks(world=world, address="127.0.0.1", port=port),
         cwd=folder,
     )
@@ -126,7 +126,6 @@ def _shared(
     machine: Machine | None,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
-    settings = for_accelerate(plan)
     on_cpu = plan.machine.device == "cpu"
     # DeepSpeed's CPUAdam computes with OpenMP threads. torchrun leaves it one, which is many times slower.
     computes_on_cpu = on_cpu or plan.strategy.offload_optimizer_device != "none"
@@ -137,7 +136,11 @@ def _shared(
         machine=machine,
         inherited=inherited,
     )
-    environ = environment.shared(settings, threads=threads, folder=folder, pythonpath=inherited.get("PYTHONPATH", ""))
+    if plan.engine == "colossalai":
+        environ = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    else:
+        path = inherited.get("PYTHONPATH", "")
+        environ = environment.shared(for_accelerate(plan), threads=threads, folder=folder, pythonpath=path)
     if on_cpu and plan.strategy.kind == "deepspeed":
         environ["DS_ACCELERATOR"] = "cpu"
     if world > 1 and plan.machine.device == "cuda":

@@ -42,12 +42,12 @@ def decide(
     """
     from trainwiz import plan as plans
     from trainwiz.decide import hardware, strategy, training
+    from trainwiz.decide.adapter import decide_adapter
     from trainwiz.estimate.models import preset_parameters
     from trainwiz.message import say
 
     d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
     task = d.settle("task", "causal_lm", say("the usual case"))
-    d.settle("engine", "accelerate", say("drives DDP, DeepSpeed and FSDP with one script"))
     d.settle("seed", 42, say("any number; the same one gives the same run"))
     name = d.settle("model.name", "tiny", say("trains anywhere within a minute"))
     preset = name in PRESETS_OF_TASKS[task]
@@ -55,6 +55,7 @@ def decide(
         say("a preset is a shape; random weights need no download") if preset else say("it brings trained weights")
     )
     d.settle("model.from_scratch", preset, scratch)
+    decide_adapter(d)
     d.parameters = preset_parameters(name, task) or parameters
     hardware.decide_machine(d)
     hardware.decide_precision(d)

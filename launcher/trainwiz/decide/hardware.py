@@ -36,6 +36,13 @@ def decide_machine(d: Decision) -> None:
 def decide_precision(d: Decision) -> None:
     """bf16 from Ampere on, fp16 on Volta and Turing, fp32 on a CPU and where the GPU is unknown."""
     key = "precision.mixed_precision"
+    kind = d.answers.get("strategy.kind")
+    if kind == "gemini":
+        d.settle(key, "bf16", say("Gemini computes in 16 bit only; bf16 needs no loss scaling"))
+        return
+    if kind == "colossal_ddp":
+        d.settle(key, "no", say("Booster knows no bf16 for DDP, and fp16 needs loss scaling"))
+        return
     if d.on_cpu:
         d.settle(key, "no", say("a CPU computes in fp32 fastest"))
         return

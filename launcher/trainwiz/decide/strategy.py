@@ -8,6 +8,7 @@ from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
 from trainwiz.estimate.state import state_bytes_per_rank
 from trainwiz.message import Message, say
+from trainwiz.vocabulary import COLOSSAL_KINDS
 
 STATE_SHARE = 0.6
 """The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
@@ -65,10 +66,11 @@ def decide_strategy(d: Decision) -> None:
     if stage is not None and kind not in (None, "deepspeed"):
         raise PlanError([say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}",
                              stage=stage, kind=kind)])  # fmt: skip
-    name, reason = _forced(d) or recommend(d)
+    name, reason = _forced(d) or (_of_colossalai(d) if d.answers.get("engine") == "colossalai" else recommend(d))
     label, _, away = name.partition("+")
     stage_by_default = int(label[4:]) if label.startswith("zero") else None
     d.settle("strategy.kind", label if stage_by_default is None else "deepspeed", reason)
+    _settle_engine(d)
     if d.values["strategy.kind"] == "deepspeed":
         d.settle("strategy.zero_stage", stage_by_default, reason)
     else:
@@ -125,6 +127,27 @@ def gib(size: int) -> str:
 
 _NOT_NEEDED = say("not needed")
 _ONLY_STAGE_3 = say("only at ZeRO stage 3")
+
+
+def _settle_engine(d: Decision) -> None:
+    kind = d.values["strategy.kind"]
+    colossal = kind in COLOSSAL_KINDS
+    needed = "colossalai" if colossal else "accelerate"
+    why = (
+        say("{kind} is one of its plugins", kind=kind)
+        if colossal
+        else say("drives DDP, DeepSpeed and FSDP with one script")
+    )
+    if d.settle("engine", needed, why) != needed:
+        raise PlanError([say("engine: {engine} cannot do strategy.kind {kind}, which needs {needed}",
+                             engine=d.values["engine"], kind=kind, needed=needed)])  # fmt: skip
+
+
+def _of_colossalai(d: Decision) -> tuple[str, Message]:
+    """The plugin that does what would be recommended under accelerate."""
+    name, reason = recommend(d)
+    plugins = {"single": "colossal_ddp", "ddp": "colossal_ddp", "zero1": "colossal_zero1", "zero2": "colossal_zero2"}
+    return plugins.get(name, "gemini"), reason
 
 
 def _forced(d: Decision) -> tuple[str, Message] | None:

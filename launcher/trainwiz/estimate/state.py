@@ -12,6 +12,8 @@ P parameters, N ranks, b bytes of a number in the forward and backward pass (2 i
 | zero2 | b P + (16 + b) P / N | gradients are partitioned, too |
 | zero3 | (12 + 2 b) P / N + bucket | everything is; the reduce bucket (5e7 elements at most) stays allocated |
 | fsdp | 16 P / N | fp32 shards; gathered parameters come on top |
+| gemini | (12 + 2 b) P / N + chunk | accumulated gradients are kept beside the weights; one chunk is gathered |
+| colossal_ddp, colossal_zero1, colossal_zero2, colossal_fsdp | as ddp, zero1, zero2, fsdp | the same parts are cut |
 
 Sources: ZeRO (https://arxiv.org/abs/1910.02054, section 3) and DeepSpeed's stage_1_and_2.py, stage3.py; PyTorch's
 DistributedDataParallel notes for the buckets. Activations, the loss and the CUDA context are not model state.
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 REDUCE_BUCKET_ELEMENTS = 50_000_000
 """What the generated ds_config.json says (`render.deepspeed.BUCKET_ELEMENTS`); DeepSpeed's own default is 5e8."""
+CHUNK_ELEMENTS = 32 * 2**20
+"""The smallest chunk that Gemini looks for (`min_chunk_size_m` of its plugin)."""
 _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
@@ -73,6 +77,7 @@ def state_bytes_per_rank(
     optimizer_away: bool = False,
     parameters_away: bool = False,
     moment_bytes: int = 8,
+    frozen: Frozen | None = None,
 ) -> int:
     """Device memory for model state on each rank, by the table above.
 
@@ -80,7 +85,7 @@ def state_bytes_per_rank(
     takes the master weights, the moments and the fp32 gradients along; 16-bit gradients stay.
     """
     p, b, fixed = parameters, 2 if half else 4, 8 + moment_bytes
-    match label:
+    match label.removeprefix("colossal_"):
         case "zero1":
             return 2 * b * p if optimizer_away else 2 * b * p + fixed * p // world
         case "zero2":
@@ -91,6 +96,8 @@ def state_bytes_per_rank(
             return (weights + b + (0 if optimizer_away else 4 + moment_bytes)) * p // world + bucket
         case "fsdp":
             return fixed * p // world
+        case "gemini":
+            return (2 * b + 4 + moment_bytes) * p // world + min(p, CHUNK_ELEMENTS) * b
         case "single":
             return fixed * p
     return (fixed + 4) * p

@@ -13,7 +13,7 @@ from trainwiz.message import Message, say
 from trainwiz.questions.table import Values
 
 STRATEGIES: tuple[str, ...] = (
-    "single", "ddp", "zero0", "zero1", "zero2", "zero3", "zero2+offload", "zero3+offload", "fsdp",
+    "single", "ddp", "zero0", "zero1", "zero2", "zero3", "zero2+offload", "zero3+offload", "fsdp", *v.COLOSSAL_KINDS,
 )  # fmt: skip
 
 

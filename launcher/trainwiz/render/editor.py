@@ -38,7 +38,7 @@ def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, A
     # The script refuses another world than the planned one, unless it is told of it.
     overrides = [] if ranks == world else ["--num_processes", str(ranks), "--real_batch_size", str(real)]
     started: dict[str, Any] = {"program": script, "args": overrides}
-    if ranks > 1 or plan.strategy.kind in ("deepspeed", "fsdp"):
+    if ranks > 1 or plan.strategy.kind in ("deepspeed", "fsdp") or plan.engine == "colossalai":
         torchrun = ["--standalone", "--nproc_per_node", str(ranks)]
         started = {"module": "torch.distributed.run", "args": [*torchrun, script, *overrides]}
     return {

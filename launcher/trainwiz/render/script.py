@@ -102,6 +102,8 @@ def _colossal_features(plan: Plan) -> dict[str, bool]:
         "colossal_fsdp": kind == "colossal_fsdp",
         "parts": zero or kind in ("gemini", "colossal_fsdp"),
         "flat_parts": zero or kind == "colossal_fsdp",
+        "dtype": plan.engine == "accelerate",
+        "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "torch_adamw": kind != "gemini",
         "fused_adamw": kind == "gemini" and plan.optimizer.name == "adamw",
         "no_sync": kind in ("colossal_ddp", "colossal_zero1"),

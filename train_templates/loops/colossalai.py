@@ -1,0 +1,619 @@
+"""Train with Colossal-AI's Booster: DDP, ZeRO 1 and 2, Gemini or FSDP.
+
+Data, model and loss are in task.py, the order of the samples in batches.py, saving and resuming in checkpoints.py.
+
+Run it with `torchrun --nproc_per_node N train.py` or `colossalai run --nproc_per_node N train.py`; `--name value`
+overrides a field of `Config`. What holds, whatever the number of ranks and however the batch is split:
+
+- An update's gradient is that of one big batch: losses are summed, then divided by the count of the whole real batch.
+- Each epoch is one permutation by (seed, epoch), cut into real batches. Every sample counts once; padding counts zero.
+- The learning rate and all randomness are functions of the update, so that resuming continues exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+# feature: no_sync
+import contextlib
+
+# end: no_sync
+# feature: colossal_fsdp
+import functools
+
+# end: colossal_fsdp
+import gc
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import colossalai
+import torch
+import torch.distributed as dist
+from colossalai.accelerator import get_accelerator
+from colossalai.booster import Booster
+
+# feature: colossal_ddp
+from colossalai.booster.plugin import TorchDDPPlugin
+
+# end: colossal_ddp
+# feature: colossal_zero
+from colossalai.booster.plugin import LowLevelZeroPlugin
+
+# end: colossal_zero
+# feature: gemini
+from colossalai.booster.plugin import GeminiPlugin
+
+# end: gemini
+# feature: colossal_fsdp
+from colossalai.booster.plugin import TorchFSDPPlugin
+from colossalai.interface import OptimizerWrapper
+
+# end: colossal_fsdp
+# feature: fused_adamw
+from colossalai.nn.optimizer import FusedAdam
+
+# end: fused_adamw
+# feature: colossal_ddp
+from safetensors.torch import load_model, save_model
+
+# end: colossal_ddp
+from torch import nn
+
+# feature: colossal_fsdp
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel, MixedPrecision, StateDictType
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+
+# end: colossal_fsdp
+# feature: tensorboard
+from torch.utils.tensorboard import SummaryWriter
+
+# end: tensorboard
+from tqdm import tqdm
+
+# feature: wandb
+import wandb
+
+# end: wandb
+import task
+from batches import Agreement, RealBatches, keyed_seed, load_batches
+from checkpoints import Checkpoints
+
+
+@dataclass
+class Config(task.TaskConfig):
+    """Every setting of the run, together with the task's own."""
+
+    seed: int = 42
+    output_dir: str = "output"
+    resume: str = "none"  # "auto" continues from the newest complete checkpoint in output_dir
+    num_workers: int = 0  # processes per rank that load data
+    # The batch equation: real_batch_size = per_device_batch_size * gradient_accumulation_steps * num_processes
+    num_processes: int = 1
+    real_batch_size: int = 32
+    per_device_batch_size: int = 8
+    gradient_accumulation_steps: int = 4
+    # How long: n_steps updates, or n_epochs where n_steps is 0. Schedule, logs and checkpoints count updates.
+    n_steps: int = 100
+    n_epochs: int = 0
+    n_warmup_steps: int = 0
+    lr_scheduler_type: str = "cosine"  # constant, linear or cosine
+    learning_rate: float = 3e-4
+    weight_decay: float = 0.1
+    gradient_clipping: float = 1.0  # greatest norm of the gradient; 0: off
+    mixed_precision: str = "no"
+    # feature: colossal_zero
+    zero_stage: int = 2
+    # end: colossal_zero
+    logging_steps: int = 10
+    checkpointing_steps: int = 100  # 0: only at the end
+    checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
+    on_failed_save: str = "continue"  # or "stop": what follows a checkpoint that could not be written
+
+
+def read_config(arguments: list[str]) -> Config:
+    """The config with overrides from the command line. An unknown name or a wrong type ends the program."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for field in fields(Config):
+        kind = json.loads if field.type == "bool" else type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
+    config = Config(**vars(parser.parse_args(arguments)))
+    product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
+    equation = (
+        f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
+        f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
+    )
+    if product != config.real_batch_size:
+        parser.error(f"{equation} does not hold: the product is {product}")
+    if "RANK" not in os.environ:
+        parser.error(f"Colossal-AI needs a launcher: torchrun --standalone --nproc_per_node {config.num_processes}")
+    world = int(os.environ["WORLD_SIZE"])
+    if world != config.num_processes:
+        parser.error(
+            f"planned for {config.num_processes} ranks, started with {world}; "
+            f"start {config.num_processes}, or pass --num_processes {world} and a batch equation that holds"
+        )
+    if os.environ["RANK"] == "0":
+        print(equation, flush=True)
+    return config
+
+
+def learning_rate(config: Config, update: int, total: int) -> float:
+    """The rate of update 0 … `total` - 1: linear warm-up, then its schedule, which reaches 0 after the last update."""
+    if update < config.n_warmup_steps:
+        return config.learning_rate * (update + 1) / config.n_warmup_steps
+    progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
+    share = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return config.learning_rate * share[config.lr_scheduler_type]
+
+
+# feature: sgd
+def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD with momentum."""
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
+
+
+# end: sgd
+# feature: adamw
+def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not. The rate is set at each update."""
+    groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
+    for parameter in model.parameters():
+        groups[config.weight_decay if parameter.ndim > 1 else 0.0].append(parameter)
+    listed = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters]
+    # feature: fused_adamw
+    return FusedAdam(listed, lr=0.0, betas=(0.9, 0.95))  # Gemini updates chunks of memory, and takes its own Adams only
+    # end: fused_adamw
+    # feature: torch_adamw
+    return torch.optim.AdamW(listed, lr=0.0, betas=(0.9, 0.95), fused=get_accelerator().name == "cuda")
+    # end: torch_adamw
+
+
+# end: adamw
+# feature: colossal_ddp
+LAYOUT = "whole"  # of checkpoints
+
+
+def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+    """DDP: every rank holds everything."""
+    booster = Booster(
+        # Gradients are views of the buckets they are reduced in, which saves a copy of them.
+        plugin=TorchDDPPlugin(gradient_as_bucket_view=True),
+        mixed_precision=None if config.mixed_precision == "no" else config.mixed_precision,
+    )
+    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    return booster, model, optimizer
+
+
+# end: colossal_ddp
+# feature: colossal_zero
+LAYOUT = "colossal_zero"  # of checkpoints
+
+
+def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+    """ZeRO: optimizer state, at stage 2 gradients as well, cut over the ranks. The engine clips."""
+    plugin = LowLevelZeroPlugin(
+        stage=config.zero_stage,
+        precision="fp32" if config.mixed_precision == "no" else config.mixed_precision,
+        initial_scale=2**16,  # from its own 2^32 the first dozens of updates overflow
+        max_norm=config.gradient_clipping,
+    )
+    booster = Booster(plugin=plugin)
+    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    return booster, model, optimizer
+
+
+# end: colossal_zero
+# feature: gemini
+LAYOUT = "gemini"  # of checkpoints
+
+
+def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+    """Gemini: weights, gradients and optimizer state in chunks of memory, cut over the ranks. The engine clips."""
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    plugin = GeminiPlugin(
+        precision=config.mixed_precision,
+        # Without it each backward pass overwrites the last one's gradients; with it they take memory of their own.
+        enable_gradient_accumulation=config.gradient_accumulation_steps > 1,
+        # A model below this size stays whole on every rank, where accumulated gradients are multiplied by the ranks.
+        min_chunk_size_m=min(32, n_parameters / 2**20),
+        max_norm=config.gradient_clipping or math.inf,  # without a limit no norm is measured
+    )
+    booster = Booster(plugin=plugin)
+    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    return booster, model, optimizer
+
+
+# end: gemini
+# feature: colossal_fsdp
+LAYOUT = "colossal_fsdp"  # of checkpoints
+
+
+def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+    """FSDP: parameters, gradients and optimizer state sharded over all ranks, layer by layer."""
+    layers = set(task.SHARDED_LAYERS or model._no_split_modules)
+    half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    plugin = TorchFSDPPlugin(
+        auto_wrap_policy=functools.partial(
+            lambda_auto_wrap_policy, lambda_fn=lambda module: type(module).__name__ in layers
+        ),
+        mixed_precision=half if config.mixed_precision == "bf16" else None,
+    )
+    # Parameters keep their names and shapes, without which biases would decay like matrices.
+    plugin.fsdp_kwargs["use_orig_params"] = True
+    booster = Booster(plugin=plugin)
+    optimizer = build_optimizer(config, model)
+    model, *_ = booster.boost(model)  # given the optimizer, it would build another one, without the groups
+    return booster, model, OptimizerWrapper(optimizer)
+
+
+# end: colossal_fsdp
+# feature: ddp_step
+def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
+    """Clip and update; return the norm of the gradient before, still on the device."""
+    norm = optimizer.clip_grad_by_norm(config.gradient_clipping or math.inf)
+    optimizer.step()
+    return norm
+
+
+# end: ddp_step
+# feature: ddp_fp16_step
+def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
+    """Clip and update; return the norm of the gradient before, still on the device."""
+    optimizer.unscale_grad()  # its clip_grad_by_norm does the same, but keeps the norm to itself
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clipping or math.inf)
+    optimizer.step()
+    return norm
+
+
+# end: ddp_fp16_step
+# feature: engine_step
+def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
+    """Clip and update, both of which the engine does; return the norm of the gradient before."""
+    optimizer.step()
+    return optimizer.get_grad_norm()
+
+
+# end: engine_step
+# feature: engine_fp16_step
+def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
+    """Clip and update, both of which the engine does; return the norm of the gradient before."""
+    optimizer._current_grad_norm = math.nan  # stays where the engine skips an update that overflows
+    optimizer.step()
+    return optimizer.get_grad_norm() / float(loss_scaler(optimizer).scale)  # it measures scaled gradients
+
+
+# end: engine_fp16_step
+# feature: colossal_fsdp
+def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
+    """Clip and update; return the norm of the gradient before, still on the device."""
+    # The optimizer's clip_grad_by_norm would measure this rank's part only.
+    norm = model.unwrap().clip_grad_norm_(config.gradient_clipping or math.inf)
+    optimizer.step()
+    return norm
+
+
+# end: colossal_fsdp
+# feature: colossal_ddp
+class State:
+    """Weights and optimizer, the same on every rank: any number of ranks can go on from them."""
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self.model, self.optimizer = model, optimizer
+
+    def save(self, folder: Path) -> None:
+        """Write everything into a folder, from rank 0."""
+        if dist.get_rank() == 0:
+            scaler = None
+            # feature: scaler
+            scaler = self.optimizer.scaler.state_dict()  # Booster's own checkpoints leave it out
+            # end: scaler
+            save_model(self.model.unwrap(), str(folder / "model.safetensors"))
+            torch.save({"optimizer": self.optimizer.state_dict(), "scaler": scaler}, folder / "optimizer.pt")
+
+    def load(self, folder: Path) -> None:
+        """Read back what was saved."""
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+        load_model(self.model.unwrap(), folder / "model.safetensors")
+        self.optimizer.load_state_dict(state["optimizer"])
+        # feature: scaler
+        self.optimizer.scaler.load_state_dict(state["scaler"])
+        # end: scaler
+
+    def weight_norm(self) -> float:
+        """The norm of all weights. Reads the device."""
+        return float(sum(p.detach().float().square().sum() for p in self.model.parameters()).sqrt())
+
+    # feature: final_weights
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """All weights by name, for rank 0; every rank takes part."""
+        return self.model.unwrap().state_dict()
+
+    # end: final_weights
+
+
+# end: colossal_ddp
+# feature: parts
+class State:
+    """Each rank's own part in fp32, for as many ranks. Booster's own checkpoints would round the weights to 16 bits."""
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self.model, self.optimizer = model, optimizer
+
+    # feature: flat_parts
+    def parts(self) -> list[torch.Tensor]:
+        """This rank's part of every weight."""
+        return [parameter.data for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    # end: flat_parts
+    # feature: gemini
+    def parts(self) -> list[torch.Tensor]:
+        """This rank's part of every chunk of weights."""
+        return [chunk.payload for chunk in self.model.chunk_manager.get_chunks(self.model.fp32_params)]
+
+    # end: gemini
+    def save(self, folder: Path) -> None:
+        """Write this rank's part into a folder."""
+        state = {
+            "weights": self.parts(),
+            "optimizer": self.optimizer.optim.state_dict(),
+            # feature: scaler
+            "scaler": {name: vars(loss_scaler(self.optimizer))[name] for name in SCALER_FIELDS},
+            # end: scaler
+        }
+        torch.save(state, folder / f"rank-{dist.get_rank()}.pt")
+
+    def load(self, folder: Path) -> None:
+        """Read back what was saved."""
+        state = torch.load(folder / f"rank-{dist.get_rank()}.pt", map_location="cpu", weights_only=True)
+        for part, saved_part in zip(self.parts(), state["weights"], strict=True):
+            part.copy_(saved_part)
+        self.optimizer.optim.load_state_dict(state["optimizer"])
+        # feature: scaler
+        scaler = loss_scaler(self.optimizer)
+        vars(scaler).update(state["scaler"], _scale=state["scaler"]["_scale"].to(scaler.scale.device))
+        # end: scaler
+        # feature: colossal_zero
+        for group in self.optimizer.param_groups:
+            for part in group["params"]:  # what the model computes with is put together from all ranks' parts
+                weight = self.optimizer.get_master_to_working_map()[id(part)]
+                whole = torch.empty(part.numel() * dist.get_world_size(), device=part.device)
+                dist.all_gather_into_tensor(whole, part)
+                weight.data.copy_(whole[: weight.numel()].view_as(weight))
+        # end: colossal_zero
+        # feature: gemini
+        for chunk in self.model.chunk_manager.get_chunks(self.model.fp16_params):
+            chunk.optim_update()  # what the model computes with, from the fp32 weights
+        # end: gemini
+
+    def weight_norm(self) -> float:
+        """The norm of all weights, over all ranks' parts. Reads the device."""
+        total = torch.stack([part.float().square().sum() for part in self.parts()]).sum()
+        dist.all_reduce(total)
+        return float(total.sqrt())
+
+    # feature: final_weights
+    # feature: colossal_zero
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """All weights by name, for rank 0; every rank takes part."""
+        return self.model.unwrap().state_dict()
+
+    # end: colossal_zero
+    # feature: gemini
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """All weights by name, for rank 0; every rank takes part."""
+        return self.model.state_dict(only_rank_0=True)
+
+    # end: gemini
+    # feature: colossal_fsdp
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """All weights by name, for rank 0; every rank takes part."""
+        whole = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        model = self.model.unwrap()
+        with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, whole):
+            return model.state_dict()
+
+    # end: colossal_fsdp
+    # end: final_weights
+
+
+# end: parts
+# feature: zero_scaler
+SCALER_FIELDS = ("_scale", "_growth_step", "_hysteresis_step")
+
+
+def loss_scaler(optimizer: Any) -> Any:
+    """What keeps fp16 gradients in range."""
+    return optimizer.mixed_precision_mixin.grad_scaler
+
+
+# end: zero_scaler
+# feature: gemini_scaler
+SCALER_FIELDS = ("_scale", "_growth_step", "_hysteresis_step")
+
+
+def loss_scaler(optimizer: Any) -> Any:
+    """What keeps fp16 gradients in range."""
+    return optimizer.mix_precision_mixin.grad_scaler
+
+
+# end: gemini_scaler
+# feature: eval
+@torch.no_grad()
+def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
+    """The task's metrics over the whole evaluation set, each sample counted once, on all ranks together."""
+    device = get_accelerator().get_current_device()
+    end = -(-len(data) // config.real_batch_size)
+    batches = RealBatches(config, len(data), dist.get_rank(), 0, end)
+    sums: Any = 0
+    model.eval()
+    for batch, _ in load_batches(config, data, batches):
+        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        sums = sums + task.evaluation_sums(model, batch).double()
+    model.train()
+    dist.all_reduce(sums)
+    return task.evaluation_metrics(sums.tolist())
+
+
+# end: eval
+class Metrics:
+    """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
+
+    def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
+        self.is_main, self.path = is_main, Path(config.output_dir) / "metrics.jsonl"
+        self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update")
+        if is_main:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = self.path.read_text() if self.path.exists() else ""
+            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
+            kept = [line for line in whole if json.loads(line)["update"] <= start]  # those after it are done again
+            self.path.write_text("".join(f"{line}\n" for line in kept))
+            # feature: tensorboard
+            self.writer = SummaryWriter(str(self.path.with_name("train")))
+            # end: tensorboard
+            # feature: wandb
+            wandb.init(project="train", dir=config.output_dir, config=vars(config))
+            # end: wandb
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
+        if not self.is_main:
+            return
+        record = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        self.bar.set_postfix({name: f"{record[name]:.4g}" for name in ("loss", "lr") if name in record})
+        # feature: tensorboard
+        for name, value in record.items():
+            if value is not None:
+                self.writer.add_scalar(name, value, record["update"])
+        self.writer.flush()
+        # end: tensorboard
+        # feature: wandb
+        wandb.log({name: value for name, value in record.items() if value is not None}, step=record["update"])
+        # end: wandb
+
+
+def train(config: Config, agreement: Agreement) -> bool:
+    """Train; return whether it reached the end, and was not asked to stop before."""
+    torch.manual_seed(config.seed)  # the same initial weights on every rank
+    device = get_accelerator().get_current_device()
+    train_data = task.load_train_data(config)
+    # feature: eval
+    eval_data = task.load_eval_data(config)
+    # end: eval
+    booster, model, optimizer = boost(config, task.build_model(config))
+    model.train()
+
+    updates_per_epoch = -(-len(train_data) // config.real_batch_size)
+    total = config.n_steps or config.n_epochs * updates_per_epoch
+    state = State(model, optimizer)
+    checkpoints = Checkpoints(config, LAYOUT, state.save, state.load)
+    start = checkpoints.resume()
+    metrics = Metrics(config, agreement.rank == 0, start, total)
+    order = RealBatches(config, len(train_data), agreement.rank, start, total)
+    batches = iter(load_batches(config, train_data, order))
+
+    loss_since, count_since, updates_since = torch.zeros((), device=device), 0, 0
+    began, stop = time.perf_counter(), False
+    for update in range(start, total):
+        torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
+        rate = learning_rate(config, update, total)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        count, stop = agreement.reach(sum(n for _, n in micro_batches))
+        if count == 0:
+            raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # Booster averages over ranks; undone here, the divisor is the count. It never divides by the accumulation.
+        scale = config.num_processes / count
+        # feature: no_sync
+        for i, (batch, _) in enumerate(micro_batches):
+            batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            boundary = (i + 1) % config.gradient_accumulation_steps == 0
+            # Ranks communicate after the last micro-batch only.
+            with contextlib.nullcontext() if boundary else booster.no_sync(model, optimizer):
+                loss = task.loss_sum(model, batch)
+                loss_since += loss.detach() / count
+                booster.backward(loss * scale, optimizer)
+        # end: no_sync
+        # feature: repeated_backward
+        for batch, _ in micro_batches:  # this plugin knows no no_sync: each backward reduces, and adds to what is there
+            batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            loss = task.loss_sum(model, batch)
+            loss_since += loss.detach() / count
+            booster.backward(loss * scale, optimizer)
+        # end: repeated_backward
+        norm = step(config, model, optimizer)
+        optimizer.zero_grad()
+        count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
+        metrics.bar.update()
+
+        # The device is read here, and nowhere between two log points but by the engine itself.
+        if done % config.logging_steps == 0 or done == total or stop:
+            dist.all_reduce(loss_since)
+            mean_loss = float(loss_since) / updates_since
+            if not math.isfinite(mean_loss):
+                raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
+            pre_clip = float(norm)
+            metrics.write(
+                {
+                    "update": done,
+                    "epoch": done / updates_per_epoch,
+                    "loss": mean_loss,
+                    "lr": rate,
+                    "grad_norm_pre_clip": pre_clip,
+                    "grad_norm_post_clip": min(pre_clip, config.gradient_clipping or math.inf),
+                    "weight_norm": state.weight_norm(),
+                    "tokens_per_second": count_since / (time.perf_counter() - began),
+                }
+            )
+            loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
+        paused = time.perf_counter()
+        if stop or done == total or (config.checkpointing_steps and done % config.checkpointing_steps == 0):
+            failures = checkpoints.save(done)
+            if failures:
+                metrics.write({"update": done, "failed_saves": failures})
+        # feature: eval
+        if done == total or (done % updates_per_epoch == 0 and not stop):
+            metrics.write({"update": done, **evaluate(config, model, eval_data)})
+        # end: eval
+        began += time.perf_counter() - paused  # saving and evaluating are not training speed
+        if stop:
+            break
+    metrics.bar.close()
+
+    # feature: final_weights
+    if not stop:
+        weights = state.whole_weights()
+        if agreement.rank == 0:
+            task.save_model(model.unwrap(), weights, Path(config.output_dir) / "model")
+    # end: final_weights
+    checkpoints.close()
+    return not stop
+
+
+def main() -> None:
+    """Train from the command line."""
+    config = read_config(sys.argv[1:])
+    colossalai.launch_from_torch(seed=config.seed, verbose=False)
+    agreement = Agreement()
+    finished = train(config, agreement)
+    agreement.wait()
+    gc.collect()  # before the process group goes, or gloo may abort at exit
+    dist.destroy_process_group()
+    if agreement.rank == 0:
+        print("finished" if finished else "stopped, with a checkpoint to resume from", flush=True)
+        # feature: sample
+        if finished:
+            print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
+        # end: sample
+
+
+if __name__ == "__main__":
+    main()
