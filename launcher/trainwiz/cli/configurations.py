@@ -50,14 +50,14 @@ class Files:
             if document.trouble or kind == "unknown":
                 yield Facts(document=document), _needing(chosen, "document")
             if kind == "accelerate":
-                accelerate = self._accelerate(path)
+                accelerate = self.accelerate(path)
                 for partner in filter(None, accelerate.files.values()):
                     partners.setdefault(partner, []).append(accelerate)
                 alone = [rule for rule in chosen if "deepspeed" not in rule.needs]
                 yield Facts(document=document, accelerate=accelerate, script=self.script), alone
         for path, document in self.documents.items():
             if not document.trouble and config.kind_of(document) == "deepspeed":
-                facts = Facts(document=document, deepspeed=self._deepspeed(path), script=self.script)
+                facts = Facts(document=document, deepspeed=self.deepspeed(path), script=self.script)
                 yield facts, _needing(chosen, "deepspeed", "document")
         yield from self._paired(partners, _needing(chosen, "deepspeed"))
 
@@ -70,10 +70,11 @@ class Files:
             document = self.documents.get(path)
             if document is not None and not document.trouble:
                 for accelerate in users:
-                    deepspeed = self._deepspeed(path)
+                    deepspeed = self.deepspeed(path)
                     yield Facts(document=document, accelerate=accelerate, deepspeed=deepspeed), chosen
 
-    def _accelerate(self, path: str) -> Accelerate:
+    def accelerate(self, path: str) -> Accelerate:
+        """The accelerate file at this path, with the files that it names."""
         from trainwiz import config
         from trainwiz.config.kinds import version_of
         from trainwiz.store import configurations
@@ -86,7 +87,8 @@ class Files:
         known = next((p for p in self.documents if found and _same(p, found)), found)
         return config.Accelerate(document=document, version=bare.version, files={named: known} if named else {})
 
-    def _deepspeed(self, path: str) -> DeepSpeed:
+    def deepspeed(self, path: str) -> DeepSpeed:
+        """The DeepSpeed file at this path."""
         from trainwiz import config
         from trainwiz.config.kinds import version_of
 
@@ -116,7 +118,7 @@ def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str
     files = Files(documents=documents, script=_script(script) if script else None, versions=versions)
     for path, document in list(documents.items()):
         if not document.trouble and config.kind_of(document) == "accelerate":
-            for partner in filter(None, files._accelerate(path).files.values()):
+            for partner in filter(None, files.accelerate(path).files.values()):
                 if partner not in documents:
                     documents[partner] = configurations.read(partner)
     return files

@@ -83,7 +83,7 @@ def init(
 
     target = Path(os.path.expanduser(folder))
     check_folder(target)
-    way = _way(force, on_conflict)
+    way = resolution(force, on_conflict)
     flags = {key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None}
     job = Init(
         folder=target, flags=flags, assignments=set_ or (), file=answers, resume=resume, python=python,
@@ -92,7 +92,8 @@ def init(
     job.run()
 
 
-def _way(force: bool, on_conflict: str | None) -> Resolution | None:
+def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
+    """What to do with files of theirs, by both options. Raises `UsageError`."""
     from trainwiz.errors import UsageError
     from trainwiz.message import say
 

@@ -43,7 +43,7 @@ def sort(typed: Sequence[str], *, default: bool, skip_others: bool = False) -> T
         else:
             files |= dict.fromkeys(_in_folder(path))
     if default:
-        files[_default()] = None
+        files[default_file()] = None
     return Targets(plans=tuple(plans), files=tuple(files))
 
 
@@ -91,7 +91,8 @@ def _in_folder(path: str) -> list[str]:
     return found
 
 
-def _default() -> str:
+def default_file() -> str:
+    """The file that accelerate takes when it is given none. Raises `UsageError` where there is none."""
     from trainwiz.store import configurations
 
     path = configurations.default_path()

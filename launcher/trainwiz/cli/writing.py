@@ -56,7 +56,7 @@ def write(
     from trainwiz.store import answers as store
     from trainwiz.store import artifacts, templates
 
-    files = render.project(decided.plan, templates.load(), reasons=_reasons(decided), language=current())
+    files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
     agreed = render.PLAN_FILE if resolution is None and _agrees(folder / render.PLAN_FILE, decided.plan) else None
     if resolution is None and not ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
@@ -71,6 +71,15 @@ def write(
 
 def report(written: Written, folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> None:
     """The files on stdout; what was left alone, the command that does the same, and what to do next on stderr."""
+    report_files(written, folder)
+    console.talk()
+    console.talk(t("The same without questions:"))
+    console.talk(f"  {command(folder, answers, extra)}", style="bold")
+    report_next(folder)
+
+
+def report_files(written: Written, folder: Path) -> None:
+    """The files on stdout; what was left alone on stderr."""
     for path in written.written:
         console.data(str(folder / path))
     for path in written.beside:
@@ -81,9 +90,10 @@ def report(written: Written, folder: Path, answers: Mapping[str, Any], extra: Se
         console.talk(t("{path}: removed, the plan no longer needs it", path=folder / path))
     if not written.written and not written.beside:
         console.talk(t("Nothing changed in {folder}: it already is this project.", folder=folder))
-    console.talk()
-    console.talk(t("The same without questions:"))
-    console.talk(f"  {command(folder, answers, extra)}", style="bold")
+
+
+def report_next(folder: Path) -> None:
+    """What to do with a project, on stderr."""
     console.talk()
     console.talk(t("Next:"))
     where = shlex.quote(str(folder))
@@ -166,7 +176,8 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
     )  # fmt: skip
 
 
-def _reasons(decided: Decided) -> dict[str, str]:
+def reasons(decided: Decided) -> dict[str, str]:
+    """Each value's source and reason, as the comment behind it."""
     kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
     return {key: f"{kinds[source.kind]}: {text(source.reason)}" for key, source in decided.sources.items()}
 

@@ -1,0 +1,68 @@
+"""Files of accelerate and DeepSpeed become answers of a plan; whatever does not fit is named, with its place.
+
+`adopt` reads what the files say. Once these answers have become a plan, `settings` gives what DeepSpeed must be told
+beside the plan's keys to run as it did, and `remainder` everything that the project does differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.adoption import accelerate as accelerates
+from trainwiz.adoption import deepspeed as deepspeeds
+from trainwiz.adoption import fsdp
+from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.config import Accelerate, DeepSpeed
+    from trainwiz.plan import Plan
+
+__all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
+
+
+class Adoption:
+    """What the files say, and what of it has been dealt with."""
+
+    def __init__(self, accelerate: Accelerate | None, deepspeed: DeepSpeed | None) -> None:
+        self._accelerate = accelerate
+        self._ledger = Ledger()
+        self._settings = deepspeeds.of(accelerate, deepspeed)
+        if accelerate is not None:
+            accelerates.read(self._ledger, accelerate)
+        if self._settings is not None:
+            deepspeeds.read(self._ledger, self._settings, accelerate)
+
+    @property
+    def carried(self) -> Mapping[str, Carried]:
+        """The plan's keys that the files decide."""
+        return self._ledger.carried
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """What the plan's section `deepspeed` has to hold for DeepSpeed to run as by the file."""
+        return deepspeeds.free_settings(self._settings, plan) if self._settings else {}
+
+    def place_of_setting(self, path: str) -> str | None:
+        """`ds.json:7` for one of `settings`; None for one that the file leaves to DeepSpeed."""
+        return self._settings.shown(path) if self._settings else None
+
+    def remainder(self, plan: Plan) -> tuple[Left, ...]:
+        """Everything that the files say and the project does otherwise, or not at all; by file and line."""
+        ledger = self._ledger.copy()
+        for key, one in self._ledger.carried.items():
+            if not one.why and plan.get(key) != one.value:
+                otherwise = Left(kind="lost", path=one.path, value=str(one.value), place=one.place, key=key,
+                                 why=say("it was set otherwise"))  # fmt: skip
+                ledger.left.append(otherwise)
+        if self._settings is not None:
+            deepspeeds.compare(ledger, self._settings, self._accelerate, plan)
+        if self._accelerate is not None:
+            fsdp.compare(ledger, self._accelerate, plan)
+            accelerates.finish(ledger, self._accelerate, plan)
+        return tuple(sorted(ledger.left, key=lambda left: (left.place.file, left.place.line, left.place.column)))
+
+
+def adopt(accelerate: Accelerate | None, deepspeed: DeepSpeed | None) -> Adoption:
+    """Read an accelerate file, a DeepSpeed file, or a pair of them."""
+    return Adoption(accelerate, deepspeed)

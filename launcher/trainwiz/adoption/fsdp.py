@@ -1,0 +1,95 @@
+"""accelerate's fsdp_config beside what the project gets: FSDP 2, layer by layer, sharded state dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.adoption.ledger import Ledger
+from trainwiz.command import settings
+from trainwiz.command.environment import FSDP_DEFAULTS
+from trainwiz.config import vocabulary
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.config import Accelerate
+    from trainwiz.plan import Plan
+
+_ONLY_1 = {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_sync_module_states"}
+_DEFAULTS_OF_2 = {"fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_auto_wrap_policy": "NO_WRAP"}
+"""What FSDP 2's plugin takes where the launcher says nothing (accelerate 1.15, FullyShardedDataParallelPlugin)."""
+_DEFAULTS_OF_1 = {"fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_auto_wrap_policy": "NO_WRAP"}
+_STRATEGIES = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD"}
+
+
+def compare(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
+    """Enter every setting of FSDP that the project does otherwise, also those that the file leaves to accelerate."""
+    if accelerate.kind != "FSDP":
+        return
+    held = accelerate.fsdp
+    if plan.strategy.kind != "fsdp":
+        for path, _ in held.values():
+            ledger.leave(accelerate, path, "lost", say("the plan's strategy is not FSDP"), key="strategy.kind")
+        return
+    ours = settings.for_accelerate(plan)["fsdp_config"]
+    first = accelerate.fsdp_version == 1
+    usual = {**FSDP_DEFAULTS, **(_DEFAULTS_OF_1 if first else _DEFAULTS_OF_2)}
+    if first:
+        _first_version(ledger, accelerate)
+    for key in dict.fromkeys([*held, *ours]):
+        path, value = held.get(key, ("fsdp_config", usual.get(key)))
+        # The block counts as seen once a key of it is; a key that is left out is named by its own path.
+        path = path if key in held else f"fsdp_config.{key}"
+        if ledger.knows(accelerate, path):
+            continue
+        if key not in vocabulary.BLOCKS["fsdp_config"][1]:
+            continue
+        now = ours.get(key, usual.get(key))
+        if _same(value, now) or _matters_not(key, value, held, ours):
+            ledger.same(accelerate, path)
+        else:
+            ledger.leave(accelerate, path, "lost", _why(key, value, now, said=key in held), value=_shown(value))
+
+
+def _first_version(ledger: Ledger, accelerate: Accelerate) -> None:
+    held = accelerate.fsdp
+    path = held["fsdp_version"][0] if "fsdp_version" in held else "fsdp_config.fsdp_version"
+    ledger.leave(accelerate, path, "lost", say("the project uses FSDP 2, which shards the same state"), value="1")
+    path, value = held.get("fsdp_sharding_strategy", ("", "FULL_SHARD"))
+    strategy = _STRATEGIES.get(str(value), str(value).upper())
+    if path and strategy == "FULL_SHARD":
+        ledger.same(accelerate, path)
+    elif path:
+        ledger.leave(accelerate, path, "lost",
+                     say("the project shards everything over all ranks, as FULL_SHARD"))  # fmt: skip
+    if "fsdp_reshard_after_forward" in held:
+        ledger.leave(accelerate, held["fsdp_reshard_after_forward"][0], "inert",
+                     say("FSDP 1 goes by fsdp_sharding_strategy"))  # fmt: skip
+    for key in sorted(_ONLY_1 & held.keys()):
+        ledger.leave(accelerate, held[key][0], "lost", say("FSDP 2 has no such setting"))
+
+
+def _why(key: str, value: Any, now: Any, *, said: bool) -> Any:
+    if key == "fsdp_transformer_layer_cls_to_wrap":
+        return say("the model names its own layers; SHARDED_LAYERS in task.py adds to them")
+    if not said:
+        return say("left out, so accelerate takes {value}; the project has {now}", value=_shown(value), now=_shown(now))
+    return say("the project has {now}", now=_shown(now))
+
+
+def _matters_not(key: str, value: Any, held: Mapping[str, tuple[str, Any]], ours: Mapping[str, Any]) -> bool:
+    if key in ("fsdp_sharding_strategy", *_ONLY_1):
+        return True  # FSDP 2 has none of them; of FSDP 1 they were dealt with
+    if key == "fsdp_min_num_params":
+        return bool(held.get("fsdp_auto_wrap_policy", ("", ""))[1] != "SIZE_BASED_WRAP")
+    if key == "fsdp_transformer_layer_cls_to_wrap":
+        return value in (None, "") and key not in ours
+    return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(_shown(one) == _shown(other))
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) or str(value).lower() in ("true", "false") else str(value)

@@ -1,0 +1,69 @@
+"""What became of imported files: how much was taken over, and everything that was not, with its line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.language import t, text
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.adoption import Carried, Left
+    from trainwiz.decide import Decided
+
+
+def show(carried: int, left: Sequence[Left], decided: Decided) -> None:
+    """On stderr: what was left, by what is to be done about it."""
+    settings = len(decided.plan.deepspeed)
+    console.talk(t("taken over: {n} keys of the plan, {settings} settings of DeepSpeed", n=carried, settings=settings))
+    heads = {
+        "unknown": t("no plan can say this:"),
+        "lost": t("this project does otherwise:"),
+        "open": t("only your script could tell, so the plan decides:"),
+        "launch": t("not part of a project, but of its launch:"),
+        "inert": t("does nothing there either:"),
+    }
+    for kind, head in heads.items():
+        entries = [one for one in left if one.kind == kind]
+        if entries:
+            console.talk()
+            console.talk(head, style="bold")
+        for one in entries:
+            _show_one(one, decided)
+    console.talk()
+
+
+def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decided) -> dict[str, Any]:
+    """For `--json`: the plan, where its values come from, and what was left."""
+    return {
+        "plan": decided.plan.model_dump(mode="json"),
+        "carried": {
+            key: {"value": one.value, "file": one.place.file, "line": one.place.line, "path": one.path}
+            for key, one in carried.items()
+        },
+        "left": [
+            {"kind": one.kind, "path": one.path, "value": one.value, "file": one.place.file, "line": one.place.line,
+             "why": text(one.why), "key": one.key, "now": decided.plan.get(one.key) if one.key else None}
+            for one in left
+        ],
+    }  # fmt: skip
+
+
+def _show_one(one: Left, decided: Decided) -> None:
+    stream = sys.stderr
+    value = f": {one.value}" if one.value else ""
+    at = console.styled(f"{one.place.file}:{one.place.line}", "dim", stream)
+    console.talk(f"  {at} {one.path}{value}")
+    words = text(one.why)
+    if one.key:
+        words = t("{why}; {key} is {value}", why=words, key=one.key, value=_shown(decided.plan.get(one.key)))
+    for line in console.fitted(words, first="      ", rest="      ", stream=stream):
+        console.talk(line)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
