@@ -7,6 +7,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--renew-golden", action="store_true", help="rewrite tests/golden/; review the diff")
+    parser.addoption("--whole-menu", action="store_true", help="every fault under every engine (test_faults.py)")
 
 
 @pytest.fixture(autouse=True)

@@ -80,11 +80,16 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a look says: the ranks that the others wait for, and the sentences. `still`: nothing moved between two."""
+    """What a look says: the ranks that the others wait for, and the sentences.
+
+    `still`: nothing moved between two looks. `stuck`: nothing can move, whatever the script is like: every rank waits
+    for others, is stopped, or has ended.
+    """
 
     suspects: tuple[int, ...]
     sentences: tuple[Message, ...]
     still: bool
+    stuck: bool = False
 
 
 def parse(dump: str) -> tuple[Frame, ...]:
@@ -108,6 +113,7 @@ def compare(before: Sequence[Rank], after: Sequence[Rank]) -> Verdict:
         suspects=tuple(rank.rank for rank in suspects),
         sentences=(*sentences, _conclusion(after, suspects)),
         still=still,
+        stuck=still and all(rank.waiting or rank.state in (State.ENDED, State.STOPPED) for rank in after),
     )
 
 

@@ -75,6 +75,7 @@ def run(launch: Launch) -> int:
     described = describe(launch)
     launch.run.record("command", described)
     provenance.keep_plan(launch)
+    launch.run.reserve()
     code = provenance.CodeState(launch, described)
     metrics = Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
@@ -212,6 +213,7 @@ def _end(launch: Launch, outcome: Outcome, metrics: Remembered, attempts: Sequen
         console.failure(error)
     # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
     with contextlib.suppress(OSError):
+    launch.run.release()
         ending.show(
             outcome,
             diagnosis,

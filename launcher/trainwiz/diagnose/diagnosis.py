@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainwiz.diagnose import launchers, reading
-from trainwiz.diagnose.endings import BY_CODE, KILLED_FOR_MEMORY
+from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.reading import Line
 from trainwiz.diagnose.recognition import Recognised, recognise
@@ -18,6 +18,8 @@ _FROM_OUTSIDE = (-9, -15, -1)
 """Deaths that no exception announces: only the very last words can have to do with them."""
 _MIB = 2**20
 _NEARLY_FULL = 0.05
+_FULL_BYTES = 2**16
+"""Less than this is free: not even a traceback fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,8 @@ def _of(
         found = recognise(lines, [s for s in SIGNATURES if not s.aftermath])
     code = _as_signal(code)
     chosen, values, shown = _choose(found, code, observed or {})
+    if chosen is None and exception is None:
+        chosen = _wordless(code, observed or {})
     if chosen is None:
         cause, remedy = _unknown(exception, log)
     else:
@@ -149,6 +153,14 @@ def _choose(
     if found:
         return found.signature, found.values, found.line
     return by_code, {}, None
+
+
+def _wordless(code: int | None, observed: Mapping[str, int]) -> Signature | None:
+    """What an end without an exception can still be told from."""
+    if observed.get("disk_free_bytes", _FULL_BYTES) < _FULL_BYTES:
+        return DISK_FILLED
+    # 1 is also what Python ends with after `sys.exit("words")`, and what shells and launchers make of anything.
+    return EXITED if code is not None and code > 1 else None
 
 
 def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Recognised | None) -> int | None:

@@ -18,6 +18,22 @@ KILLED_FOR_MEMORY = known(
 )
 """SIGKILL, and the cgroup counted an out-of-memory kill during the run."""
 
+EXITED = known(
+    "exit_code",
+    cause=say("the script ended itself with this exit code, and raised no exception"),
+    remedy=say("look for sys.exit, os._exit or exit in it; PYTHONFAULTHANDLER=1 trainwiz launch makes it say more"),
+    passing=None,
+)
+"""An exit code that is neither Python's own for an exception (1) nor a signal, and no words to go with it."""
+
+DISK_FILLED = known(
+    "disk_full",
+    cause=say("the disk is full, or your quota is"),
+    remedy=say("df -h shows it; free space where runs/ lies, or lower checkpoint.checkpoints_total_limit"),
+    mending="fewer_checkpoints",
+)
+"""Nothing was free at the end, so that the rank could not even write down what it died of."""
+
 BY_CODE: Mapping[int, Signature] = {
     -9: known(
         "killed",

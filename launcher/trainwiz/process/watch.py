@@ -108,13 +108,13 @@ class Watch:
             self._before = self._stacks.look(self._codes(), first)
             self._told = Stall(silence=silence, limit=limit, verdict=compare(first.ranks, self._before.ranks))
             self._tell(self._told)
-        elif self._watching.stop and may_stop and not self._stopped and self._before:
+        elif self._watching.stop and (may_stop or self._told.verdict.stuck) and not self._stopped and self._before:
             if silence < self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
                 return
             later = self._stacks.look(self._codes(), self._before)
             verdict = compare(self._before.ranks, later.ranks)
             self._before = later
-            self._told = Stall(silence=silence, limit=limit, verdict=verdict, stop=verdict.still)
-            self._stopped = verdict.still
-            if verdict.still:
+            self._stopped = verdict.still and (may_stop or verdict.stuck)
+            self._told = Stall(silence=silence, limit=limit, verdict=verdict, stop=self._stopped)
+            if self._stopped:
                 self._tell(self._told)

@@ -7,6 +7,7 @@ lineage, and nothing is copied or lost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -22,6 +23,10 @@ from trainwiz.store import liveness
 
 RUNS = "runs"
 LATEST = "latest"
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 1 << 18
+"""Enough for an outcome with its diagnosis and the stacks of some hundred ranks."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -76,8 +81,26 @@ class Run:
             aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             os.replace(aside, path)
         except OSError as error:
+            if error.errno in _FULL and self._free_reserve():
+                return self.record(name, value)
             raise _unwritable(self.folder, error) from None
         return path
+
+    def reserve(self) -> None:
+        """Keep some room on the disk, so that how the run ended can be written down even when the disk is full."""
+        with contextlib.suppress(OSError):
+            (self.folder / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
+    def release(self) -> None:
+        """Give that room back."""
+        self._free_reserve()
+
+    def _free_reserve(self) -> bool:
+        try:
+            (self.folder / _RESERVE).unlink()
+        except OSError:
+            return False
+        return True
 
     def read(self, name: str) -> dict[str, Any]:
         """`command` or `outcome` as it was recorded; empty where it was not, or cannot be read."""
@@ -221,5 +244,7 @@ def _point(link: Path, name: str) -> None:
 def _unwritable(folder: Path, error: OSError) -> TrainwizError:
     return TrainwizError(
         say("nothing can be written in {folder}: {error}", folder=folder, error=error.strerror or error),
-        say("make it writable, or copy the project to where you may write"),
+        say("free some space, or choose a folder on another disk")
+        if error.errno in _FULL
+        else say("make it writable, or copy the project to where you may write"),
     )

@@ -1,0 +1,97 @@
+"""The menu of faults in real trainings on 2 ranks: the trials of benchmarks/faults.py, judged.
+
+One column for each fault, taken in turn; `--whole-menu` runs every fault in all of them (about ten minutes).
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import faults
+
+from trainwiz.diagnose import diagnose
+from trainwiz.outcome import Outcome
+
+COLUMNS = ("ddp:foreign", "deepspeed:generated", "ddp:generated", "deepspeed:foreign")
+ELSEWHERE = ("launcher killed", "terminal lost")
+"""In test_signals.py, each with a real training."""
+VERDICT_SECONDS = {"SIGSTOP": 30.0, "a rank never starts": 30.0}
+"""From the fault to the end of the launcher. Hangs: the limit (three times it before the first updates), two looks and
+half the limit again; the other faults within the 4 s that ranks get when one has failed."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "column" not in metafunc.fixturenames:
+        return
+    chosen = [(fault, COLUMNS[n % 4]) for n, fault in enumerate(faults.FAULTS) if fault not in ELSEWHERE]
+    if metafunc.config.getoption("--whole-menu"):
+        chosen = [(fault, column) for fault in faults.FAULTS for column in COLUMNS]
+    metafunc.parametrize(("fault", "column"), chosen)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Each column's folder, made when it is first wanted."""
+
+    class Made(dict[str, Path]):
+        def __missing__(self, column: str) -> Path:
+            folder = tmp_path_factory.mktemp("made") / "p"
+            line = faults.make(folder, *column.split(":"))
+            (folder / "line.json").write_text(json.dumps(line))
+            self[column] = folder
+            return folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.getbasetemp()))
+        patch.setenv("TRAINWIZ_LANG", "en")
+        yield Made()
+
+
+@pytest.mark.train
+def test_fault(made: dict[str, Path], fault: str, column: str) -> None:
+    if why := faults.cannot(fault):
+        pytest.skip(why)
+    expected = faults.FAULTS[fault]
+    engine, script = column.split(":")
+    seen = faults.trial(engine, script, fault, ready=made[column])
+    said = " ".join(seen.said.split())
+    in_order = script == "generated" and fault in ("a rank never starts", "terminal lost")
+    assert seen.code in (expected.code, *((0,) if in_order else ())), seen.said
+    assert (seen.rank, seen.cause) == (expected.rank, expected.cause), seen.said
+    assert expected.says in said, seen.said
+    if expected.rank is not None and expected.cause != "hang":
+        assert f"rank {expected.rank} failed first" in said
+        assert "→ " in said
+    assert seen.left == 0
+    # A machine with other work takes its time to write a traceback.
+    assert seen.seconds < VERDICT_SECONDS.get(fault, 10.0) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_a_full_disk_is_told_from_what_is_free_where_no_word_could_be_written() -> None:
+    full = Outcome(
+        exit_code=1, codes={0: 1}, first_failed=0, observed={"disk_free_bytes": 0, "disk_total_bytes": 2**30}
+    )
+    found = diagnose(full, {0: "update 1\n"})
+    assert found is not None
+    assert (found.name, found.known) == ("disk_full", True)
+    roomy = Outcome(exit_code=1, codes={0: 1}, first_failed=0, observed={"disk_free_bytes": 2**20})
+    other = diagnose(roomy, {0: "update 1\n"})
+    assert other is not None
+    assert other.name == "unknown"
+    spoken = diagnose(full, {0: 'Traceback (most recent call last):\n  File "a", line 1\nValueError: x\n'})
+    assert spoken is not None
+    assert spoken.name == "unknown"  # it died of something else, and said so
+
+
+def test_an_exit_code_of_its_own_is_not_called_unknown() -> None:
+    found = diagnose(Outcome(exit_code=42, codes={0: -15, 1: 42}, first_failed=1), {1: "update 1\n"})
+    assert found is not None
+    assert (found.name, found.passing) == ("exit_code", None)
+    plain = diagnose(Outcome(exit_code=1, codes={0: 1}, first_failed=0), {0: "bye\n"})
+    assert plain is not None
+    assert plain.name == "unknown"
