@@ -257,11 +257,11 @@ def test_ranks_that_were_taken_down_are_told_apart() -> None:
 
 
 def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
-    found = failed(3, "step 1\n\nstep 2\n", rank=2)
+    found = failed(1, "step 1\n\nstep 2\n", rank=2)
     assert (found.known, found.passing, found.name) == (False, None, "unknown")
     assert "runs/r/logs/rank-0.log" in str(found.remedy)
     assert found.last == ("step 1", "step 2")
-    assert str(found.how) == "rank 2 failed first, with exit code 3"
+    assert str(found.how) == "rank 2 failed first, with exit code 1"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def _of(
     code = _as_signal(code)
     chosen, values, shown = _choose(found, code, observed or {})
     if chosen is None and exception is None:
-        chosen = _wordless(code, observed or {})
+        chosen, values = _wordless(code, observed or {}), {"log": log}
     if chosen is None:
         cause, remedy = _unknown(exception, log)
     else:

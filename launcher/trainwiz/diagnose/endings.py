@@ -21,7 +21,7 @@ KILLED_FOR_MEMORY = known(
 EXITED = known(
     "exit_code",
     cause=say("the script ended itself with this exit code, and raised no exception"),
-    remedy=say("look for sys.exit, os._exit or exit in it; PYTHONFAULTHANDLER=1 trainwiz launch makes it say more"),
+    remedy=say("look for sys.exit or os._exit in it; {log} holds what it said before", log=""),
     passing=None,
 )
 """An exit code that is neither Python's own for an exception (1) nor a signal, and no words to go with it."""
