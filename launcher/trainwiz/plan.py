@@ -67,10 +67,15 @@ class _Section(BaseModel):
 
 
 class Model(_Section):
-    """Which model, and whether it starts from random weights."""
+    """Which model, whether it starts from random weights, and whether only an adapter (LoRA) is trained."""
 
     name: Text = "tiny"
     from_scratch: bool = True
+    adapter: v.Adapter = "none"
+    lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
+    lora_alpha: Annotated[int, Field(ge=1, le=65536)] = 32
+    lora_targets: Text = "all-linear"
+    merge_adapter: bool = False
 
 
 class Data(_Section):

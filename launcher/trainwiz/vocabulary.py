@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Task = Literal["causal_lm", "text_classification", "image_classification", "custom"]
+Task = Literal["causal_lm", "sft", "text_classification", "image_classification", "custom"]
 Engine = Literal["accelerate", "colossalai"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
 StrategyKind = Literal[
@@ -15,6 +15,7 @@ MixedPrecision = Literal["no", "fp16", "bf16", "fp8"]
 TrainStrategy = Literal["epochs", "steps"]
 SchedulerType = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "sgd"]
+Adapter = Literal["none", "lora", "qlora"]
 Tracker = Literal["none", "tensorboard", "wandb"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
@@ -25,6 +26,7 @@ MODEL_PRESETS: tuple[str, ...] = get_args(ModelPreset)
 """Language models."""
 PRESETS_OF_TASKS: dict[str, tuple[str, ...]] = {
     "causal_lm": MODEL_PRESETS,
+    "sft": MODEL_PRESETS,
     "text_classification": ("tiny",),
     "image_classification": ("tiny", "resnet18"),
     "custom": (),

@@ -147,7 +147,7 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
     """AdamW; matrices and embeddings decay, vectors (biases, norms) do not. The rate is set at each update."""
     groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
-    for parameter in model.parameters():
+    for parameter in (p for p in model.parameters() if p.requires_grad):
         shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat part
         groups[config.weight_decay if len(shape) > 1 else 0.0].append(parameter)
     return torch.optim.AdamW(
@@ -276,9 +276,9 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
 # end: plain_backward
 # feature: zero3
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all weights, from this rank's part of each. Reads the device."""
+    """The norm of all trained weights, from this rank's part of each. Reads the device."""
     total = torch.zeros((), device=accelerator.device)
-    for parameter in model.parameters():
+    for parameter in (p for p in model.parameters() if p.requires_grad):
         part = parameter.ds_tensor
         filled = parameter.ds_numel - accelerator.process_index * part.numel()  # the last parts are padded
         total += part[: max(0, filled)].to(total.device).float().square().sum()
@@ -288,16 +288,16 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: zero3
 # feature: fsdp
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all weights, over all shards. Reads the device."""
-    total = sum(parameter.detach().float().square().sum().full_tensor() for parameter in model.parameters())
-    return float(total.sqrt())
+    """The norm of all trained weights, over all shards. Reads the device."""
+    trained = (p.detach() for p in model.parameters() if p.requires_grad)
+    return float(sum(part.float().square().sum().full_tensor() for part in trained).sqrt())
 
 
 # end: fsdp
 # feature: whole_weights
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all weights. Reads the device."""
-    return float(sum(parameter.detach().float().square().sum() for parameter in model.parameters()).sqrt())
+    """The norm of all trained weights. Reads the device."""
+    return float(sum(p.detach().float().square().sum() for p in model.parameters() if p.requires_grad).sqrt())
 
 
 # end: whole_weights

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import os
 import shutil
 import sys
@@ -27,13 +26,13 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 Batch = dict[str, Tensor]
+IGNORED = -100  # a label that counts nothing: cross_entropy's own default
 # feature: dtype
 FP32 = {"dtype": torch.float32}
 # end: dtype
 # feature: torch_dtype
 FP32 = {"torch_dtype": torch.float32}  # as transformers called it before 4.56
 # end: torch_dtype
-IGNORED = -100  # a label that counts nothing: cross_entropy's own default
 
 
 class Rows(Dataset[Tensor]):
@@ -211,9 +210,11 @@ def given(
 
 def refuse_what_mixes(model: Any) -> None:
     """End the program where the model has other ways from one token to the next than attention with a mask."""
+    from inspect import signature
+
     kinds = set(getattr(model.config, "layer_types", None) or ())
     others = kinds - {"full_attention", "sliding_attention"}
-    if others or model._is_stateful or "position_ids" not in inspect.signature(model.forward).parameters:
+    if others or model._is_stateful or "position_ids" not in signature(model.forward).parameters:
         raise SystemExit(f"{type(model).__name__} cannot keep packed documents apart: train it without packing")
 
 

@@ -59,7 +59,7 @@ def init(
     on_conflict: str = typer.Option(
         None, "--on-conflict", metavar="WAY", help=t("For files of yours: keep, overwrite or beside (as .new).")
     ),
-    task: str = _flag("--task", "TASK", t("causal_lm, text_classification, image_classification or custom.")),
+    task: str = _flag("--task", "TASK", t("causal_lm, sft, text_classification, image_classification or custom.")),
     model: str = _flag("--model", "NAME", t("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")),
     data: str = _flag("--data", "DATA", t("embedded, a .txt, .jsonl or .npz file, a folder, or a hub id.")),
     eval_data: str = _flag("--eval-data", "DATA", t("Evaluation data, in the same forms as --data; null for none.")),

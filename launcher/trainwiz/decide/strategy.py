@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
+from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
 from trainwiz.estimate.state import state_bytes_per_rank
 from trainwiz.message import Message, say
 from trainwiz.vocabulary import COLOSSAL_KINDS
@@ -36,17 +37,23 @@ def options(d: Decision) -> tuple[Option, ...]:
     """Every strategy for this world, precision and model, from fast to lean; empty where the size is unknown."""
     if d.parameters is None:
         return ()
-    memory = smallest_gpu_bytes(d)
-    found = []
-    for name in _ONE_RANK if d.values["machine.num_processes"] == 1 else (*_SEVERAL, "fsdp"):
+    memory, found = smallest_gpu_bytes(d), []
+    adapter, world = d.values["model.adapter"], d.values["machine.num_processes"]
+    half = d.values["precision.mixed_precision"] in ("fp16", "bf16")
+    trained = trained_parameters(d.parameters, adapter, d.values["model.lora_rank"])
+    for name in _ONE_RANK if world == 1 else (*_SEVERAL, "fsdp"):
         label, _, away = name.partition("+")
+        weights_away = bool(away) and label == "zero3"
         size = state_bytes_per_rank(
             label,
-            parameters=d.parameters,
-            world=d.values["machine.num_processes"],
-            half=d.values["precision.mixed_precision"] in ("fp16", "bf16"),
+            parameters=trained,
+            world=world,
+            half=half,
             optimizer_away=bool(away),
-            parameters_away=bool(away) and label == "zero3",
+            parameters_away=weights_away,
+        )
+        size += frozen_bytes_per_rank(
+            label, parameters=d.parameters - trained, adapter=adapter, world=world, half=half, away=weights_away
         )
         found.append(Option(name=name, bytes_per_rank=size, fits=size <= STATE_SHARE * memory if memory else None))
     return tuple(found)

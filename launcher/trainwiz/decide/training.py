@@ -15,6 +15,8 @@ _GPT3 = ((0.2e9, 6e-4, 2**19), (0.5e9, 3e-4, 2**19), (1.0e9, 2.5e-4, 2**19), (2.
          (4.0e9, 1.6e-4, 2**20), (10e9, 1.2e-4, 2**21), (math.inf, 1e-4, 2**21))  # fmt: skip
 """Up to this many parameters: learning rate, tokens per update. GPT-3, table 2.1: https://arxiv.org/abs/2005.14165."""
 _SMALL_MODEL = 50e6
+_ADAPTER_RATE = 2e-4
+"""https://arxiv.org/abs/2305.14314 (QLoRA, table 9)."""
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
@@ -105,6 +107,8 @@ def decide_optimizer(d: Decision) -> None:
     name = d.settle("optimizer.name", "adamw", say("usual"))
     if name == "sgd":
         d.settle("optimizer.learning_rate", 0.1, say("a usual start for SGD"))
+    elif d.values["model.adapter"] != "none":
+        d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("usual for adapters (QLoRA took it)"))
     elif custom or _size(d) < _SMALL_MODEL:
         d.settle("optimizer.learning_rate", 1e-3, say("a small model"))
     elif not d.values["model.from_scratch"]:
@@ -116,6 +120,8 @@ def decide_optimizer(d: Decision) -> None:
         d.settle("optimizer.weight_decay", 0.0, say("off for a small regression"))
     elif d.values["task"] in _CLASSIFICATION:
         d.settle("optimizer.weight_decay", 0.01, say("usual for classification"))
+    elif d.values["task"] == "sft":
+        d.settle("optimizer.weight_decay", 0.0, say("usual for fine-tuning on answers: it is short"))
     else:
         d.settle("optimizer.weight_decay", 0.1, say("usual for language models"))
     d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))

@@ -103,7 +103,7 @@ def preset(name: str) -> ModelShape:
 def preset_parameters(name: str, task: str = "causal_lm") -> int | None:
     """How many parameters a preset of the task has; None for a name that is none."""
     by_task: dict[str, Mapping[str, ModelShape] | Mapping[str, NetworkShape]]
-    by_task = {"causal_lm": PRESETS, "text_classification": ENCODERS, "image_classification": NETWORKS}
+    by_task = {"causal_lm": PRESETS, "sft": PRESETS, "text_classification": ENCODERS, "image_classification": NETWORKS}
     shapes = by_task.get(task, {})
     return shapes[name].parameters if name in shapes else None
 

@@ -24,6 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
+
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
@@ -52,19 +54,30 @@ class Estimate:
 
 def estimate(plan: Plan, parameters: int) -> Estimate:
     """The bytes that a plan needs for a model with so many parameters."""
+    trained = trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank)
+    half = plan.precision.mixed_precision in ("fp16", "bf16")
+    frozen = frozen_bytes_per_rank(
+        plan.strategy.label,
+        parameters=parameters - trained,
+        adapter=plan.model.adapter,
+        world=plan.machine.num_processes,
+        half=half,
+        away=plan.strategy.offload_param_device != "none",
+    )
     return Estimate(
         parameters=parameters,
-        device_bytes_per_rank=state_bytes_per_rank(
+        device_bytes_per_rank=frozen
+        + state_bytes_per_rank(
             plan.strategy.label,
-            parameters=parameters,
+            parameters=trained,
             world=plan.machine.num_processes,
-            half=plan.precision.mixed_precision in ("fp16", "bf16"),
+            half=half,
             optimizer_away=plan.strategy.offload_optimizer_device != "none",
             parameters_away=plan.strategy.offload_param_device != "none",
             moment_bytes=_moment_bytes(plan),
         ),
-        host_bytes_per_machine=_host_bytes(plan, parameters),
-        checkpoint_bytes=checkpoint_bytes(plan, parameters),
+        host_bytes_per_machine=_host_bytes(plan, trained),
+        checkpoint_bytes=checkpoint_bytes(plan, trained),
     )
 
 
@@ -77,7 +90,6 @@ def state_bytes_per_rank(
     optimizer_away: bool = False,
     parameters_away: bool = False,
     moment_bytes: int = 8,
-    frozen: Frozen | None = None,
 ) -> int:
     """Device memory for model state on each rank, by the table above.
 

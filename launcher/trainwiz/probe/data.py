@@ -45,7 +45,7 @@ def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
             return _counted(DataFacts(name=name, kind="file", detail=_problem(path)), reading, [_tokens(path)])
         if is_hub_id(name, reading.root):
             return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-        return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+        return DataFacts(name=name, kind="missing", detail=missing(name, path))
     except OSError as error:  # not allowed to look, or a name that is too long
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
 
@@ -124,7 +124,8 @@ def _not_utf8(file: Path, head: bytes) -> str:
     return ""
 
 
-def _missing(name: str, path: Path) -> str:
+def missing(name: str, path: Path) -> str:
+    """What to say of a name that is no file, no folder and no hub id."""
     if difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75):
         return t("no such file or folder; did you mean {near}?", near=EMBEDDED)
     if name.startswith("~"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import vocabulary
-from trainwiz.probe import data, labelled, locks, model
+from trainwiz.probe import conversations, data, labelled, locks, model
 from trainwiz.probe.cache import HubCache
 from trainwiz.project import DataFacts, Project
 
@@ -44,15 +44,19 @@ def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> 
         return labelled.texts(name, root, cache, split=split)
     if plan.task == "image_classification":
         return labelled.pictures(name, root, split=split)
-    as_bytes = _reads_bytes(plan)
-    reading = data.Reading(
+    if plan.task == "sft":
+        return conversations.facts(name, _reading(plan, root, cache), split=split)
+    return data.facts(name, _reading(plan, root, cache), split=split)
+
+
+def _reading(plan: Plan, root: Path, cache: HubCache) -> data.Reading:
+    return data.Reading(
         root=root,
         cache=cache,
         sequence_length=plan.batch.sequence_length,
-        as_bytes=as_bytes,
+        as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
     )
-    return data.facts(name, reading, split=split)
 
 
 def _reads_bytes(plan: Plan) -> bool:

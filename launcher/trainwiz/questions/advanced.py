@@ -30,6 +30,14 @@ def _nvme(values: Values) -> bool:
     return "nvme" in (values.get("strategy.offload_optimizer_device"), values.get("strategy.offload_param_device"))
 
 
+def _fine_tunes(values: Values) -> bool:
+    return values.get("task") == "sft"
+
+
+def _adapts(values: Values) -> bool:
+    return _fine_tunes(values) and values.get("model.adapter", "none") != "none"
+
+
 def _evaluates(values: Values) -> bool:
     return names_data(values)
 
@@ -79,6 +87,57 @@ ADVANCED: tuple[Question, ...] = (
         ),
     ),
     Question(
+        key="model.adapter",
+        prompt=say("What is trained"),
+        when=_fine_tunes,
+        choices=(
+            Choice(value="none", label=say("all weights; the most memory")),
+            Choice(value="lora", label=say("LoRA: small matrices beside the frozen model")),
+            Choice(value="qlora", label=say("QLoRA: the same beside a model in 4 bits; needs CUDA and bitsandbytes")),
+        ),
+        help=say(
+            "none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
+            "about a hundredth of its size beside it; checkpoints hold nothing else. qlora keeps the frozen model in 4 "
+            "bits: half a byte. Both want a learning rate about ten times larger, and weights that were trained "
+            "before."
+        ),
+    ),
+    Question(
+        key="model.lora_rank",
+        prompt=say("Rank of the adapter"),
+        when=_adapts,
+        help=say(
+            "How many directions each matrix of the model can be changed in. 8 to 64; more learns more from much data "
+            "and costs memory in proportion."
+        ),
+    ),
+    Question(
+        key="model.lora_alpha",
+        prompt=say("Scale of the adapter (alpha)"),
+        when=_adapts,
+        help=say("The adapter counts alpha / rank times. Twice the rank is usual; it acts like the learning rate."),
+    ),
+    Question(
+        key="model.lora_targets",
+        prompt=say("Layers with an adapter"),
+        when=_adapts,
+        help=say(
+            "all-linear puts one beside every linear layer but the head. Names with commas (q_proj,v_proj) choose "
+            "some: less memory, and as a rule a worse result."
+        ),
+    ),
+    Question(
+        key="model.merge_adapter",
+        prompt=say("Write a merged model at the end"),
+        when=_adapts,
+        choices=YES_NO,
+        help=say(
+            "false leaves the adapter as peft keeps it: small, and loaded with the model that it was trained on. true "
+            "also writes a whole model with the adapter in its weights, for programs that know nothing of adapters; "
+            "the main process makes it in host memory."
+        ),
+    ),
+    Question(
         key="data.eval",
         prompt=say("Evaluation data (null: none)"),
         when=_evaluates,
@@ -102,8 +161,8 @@ ADVANCED: tuple[Question, ...] = (
         when=writes_text,
         choices=YES_NO,
         help=say(
-            "true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: hardly "
-            "a place is padding. Positions begin anew in each document, and attention stays inside of it. false "
+            "true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: "
+            "hardly a place is padding. Positions begin anew in each document, and attention stays inside of it. false "
             "gives each document a row of its own, padded to the longest in the micro-batch: for models that carry "
             "state from token to token (Mamba and the like), at several times the cost."
         ),

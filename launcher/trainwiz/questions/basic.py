@@ -10,7 +10,7 @@ from trainwiz.vocabulary import GENERATIVE
 
 def trains_text(values: Values) -> bool:
     """Whether the task reads text with a model of transformers."""
-    return values.get("task", "causal_lm") in ("causal_lm", "text_classification")
+    return values.get("task", "causal_lm") in ("causal_lm", "sft", "text_classification")
 
 
 def writes_text(values: Values) -> bool:
@@ -38,6 +38,8 @@ def _data_prompt(values: Values) -> Message:
             return say("Training data: embedded, a folder with one folder per class, or an .npz file")
         case "text_classification":
             return say("Training data: embedded, a .jsonl file, or a hub id")
+        case "sft":
+            return say("Conversations: embedded, a .jsonl or .json file, a folder of them, or a hub id")
     return say("Training data: embedded, a file, a folder, or a hub id")
 
 
@@ -49,15 +51,17 @@ BASIC: tuple[Question, ...] = (
         first=("causal_lm", say("the usual case")),
         choices=(
             Choice(value="causal_lm", label=say("a language model that predicts the next token")),
+            Choice(value="sft", label=say("a model that answers: fine-tuning on conversations or instructions")),
             Choice(value="text_classification", label=say("what kind of text is this; fine-tunes an encoder")),
             Choice(value="image_classification", label=say("what does a picture show; a residual network")),
             Choice(value="custom", label=say("your own Dataset and Module; starts from a small regression")),
         ),
         help=say(
             "What is trained. causal_lm writes data, model and loss for language models (GPT-2, Llama and every other "
-            "causal model of transformers). text_classification and image_classification put texts or pictures into "
-            "classes and report accuracy and F1. custom writes a small regression with marked seams where your own "
-            "data, module and loss go. It costs nothing to change later: only task.py depends on it."
+            "causal model of transformers). sft fine-tunes one on conversations and learns the answers only, with all "
+            "its weights or with an adapter (LoRA, QLoRA). text_classification and image_classification put texts or "
+            "pictures into classes and report accuracy and F1. custom writes a small regression with marked seams "
+            "where your own data, module and loss go. It costs nothing to change later: only task.py depends on it."
         ),
     ),
     Question(
@@ -83,8 +87,9 @@ BASIC: tuple[Question, ...] = (
         help=say(
             "What to train on. embedded downloads nothing: the language reference that every Python carries, or for "
             "pictures scikit-learn's handwritten digits. A .txt file holds one document, a .jsonl file one per line in "
-            "its field text, with its class in the field label. Pictures lie in one folder per class, or as arrays "
-            "images and labels in an .npz file. Keep evaluation data apart: data.eval names it."
+            "its field text, with its class in the field label, or a conversation in messages (or instruction, input, "
+            "output). Pictures lie in one folder per class, or as arrays images and labels in an .npz file. Keep "
+            "evaluation data apart: data.eval names it."
         ),
     ),
     Question(

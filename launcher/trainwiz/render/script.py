@@ -23,7 +23,7 @@ _DEEPSPEED_SHARDED = 3
 
 PARTS = ("batches.py", "checkpoints.py")
 """What every engine's loop shares."""
-PARTS_OF_TASKS = {"causal_lm": ("rows.py",)}
+PARTS_OF_TASKS = {"causal_lm": ("rows.py",), "sft": ("rows.py",)}
 """What several tasks share."""
 
 
@@ -31,7 +31,7 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    parts = (*PARTS, *PARTS_OF_TASKS.get(plan.task, ()))
+    parts = (*PARTS, *PARTS_OF_TASKS.get(plan.task, ()), *(("adapter.py",) if "lora" in wanted else ()))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
@@ -124,10 +124,15 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     preset = plan.model.name in vocabulary.PRESETS_OF_TASKS[plan.task]
     from_shape = preset and plan.model.from_scratch
     without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
-    reads_bytes = without_tokenizer and plan.task == "causal_lm"
+    reads_bytes = without_tokenizer and plan.task in vocabulary.GENERATIVE
+    adapted = plan.task == "sft" and plan.model.adapter != "none" and not plan.model.from_scratch
     return {
         "preset_model": from_shape,
-        "pretrained_model": not plan.model.from_scratch,
+        "pretrained_model": not plan.model.from_scratch and not adapted,
+        "whole_model": not adapted,
+        "lora": adapted,
+        "qlora": adapted and plan.model.adapter == "qlora",
+        "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,
         "named_model": not from_shape,
         "bytes": reads_bytes,
@@ -169,11 +174,21 @@ def settings(plan: Plan) -> dict[str, Any]:
         "eval_data": plan.data.eval,
         "sequence_length": plan.batch.sequence_length,
         "model_name": hub_id,
+        "frozen_dtype": _frozen_dtype(plan),
+        "lora_rank": plan.model.lora_rank,
+        "lora_alpha": plan.model.lora_alpha,
+        "lora_targets": plan.model.lora_targets,
         "tokenizer_name": hub_id,
         **({name: getattr(shape, name) for name in _SHAPE} if shape else {}),
         **(dataclasses.asdict(network) if network else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }
+
+
+def _frozen_dtype(plan: Plan) -> str:
+    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
+    half = plan.precision.mixed_precision == "bf16" and plan.strategy.kind in ("single", "ddp")
+    return "bfloat16" if half else "float32"
 
 
 _SHAPE = (

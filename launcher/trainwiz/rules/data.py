@@ -19,11 +19,13 @@ BYTES_PER_TOKEN = 16
 
 _NAMEABLE = {
     "causal_lm": say("name a .txt or .jsonl file, a folder of them, a hub id (organisation/name), or embedded"),
+    "sft": say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
     "text_classification": say("name a .jsonl file, a hub id (organisation/name), or embedded"),
     "image_classification": say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
 }
 _FORMS = {
     "causal_lm": say('a .jsonl file needs a JSON object with a "text" per line, a .txt file UTF-8'),
+    "sft": say('a conversation is a JSON object with "messages", or with an "instruction" and an "output"'),
     "text_classification": say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
     "image_classification": say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
 }
@@ -169,7 +171,7 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     Source: https://pytorch.org/docs/stable/multiprocessing.html; https://docs.docker.com/engine/containers/run/
     """
     workers = plan.data.num_workers * plan.machine.ranks_per_machine
-    if workers == 0 or machine.shm is None or plan.task not in ("causal_lm", "text_classification"):
+    if workers == 0 or machine.shm is None or plan.task not in (*vocabulary.GENERATIVE, "text_classification"):
         return
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes

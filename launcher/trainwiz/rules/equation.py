@@ -9,6 +9,7 @@ from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
+from trainwiz.vocabulary import GENERATIVE
 
 
 @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
@@ -49,7 +50,7 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
     samples = exact if exact is not None else project.train.samples_at_most
     if samples is not None and 0 < samples < real:
         have = say("{n} samples", n=samples) if exact is not None else say("at most {n} samples", n=samples)
-        if plan.task == "causal_lm":
+        if plan.task in GENERATIVE:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield Violation(
             say("a real batch is {real} samples over {ranks} ranks; the training data has {have}",

@@ -17,7 +17,7 @@ OLDEST = {"torch": "2.4", "accelerate": "1.10", "deepspeed": "0.16", "transforme
 """The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
 
 
-_ON_TEXT = ("causal_lm", "text_classification")
+_ON_TEXT = ("causal_lm", "sft", "text_classification")
 
 
 @rule("TW111", level=Level.ERROR, field="engine")

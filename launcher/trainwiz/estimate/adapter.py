@@ -1,0 +1,34 @@
+"""What an adapter (LoRA) leaves to train of a model, and what the frozen rest takes."""
+
+from __future__ import annotations
+
+_LAYERS_TO_WIDTH = 128
+"""A transformer's width is about 128 times its depth: 4096 / 32 in Llama 2 7B (https://arxiv.org/abs/2307.09288)."""
+_FOUR_BITS = 4.127 / 8
+"""Bytes of a weight with its quantized constants: https://arxiv.org/abs/2305.14314, section 3."""
+
+
+def trained_parameters(parameters: int, adapter: str, rank: int) -> int:
+    """How many numbers are trained: all, or rank × (inputs + outputs) of every linear layer.
+
+    A layer of width h has 12 h² weights, and its matrices about 20 h inputs and outputs: a share of 5/3 rank / h.
+    """
+    if adapter == "none":
+        return parameters
+    width = (parameters * _LAYERS_TO_WIDTH / 12) ** (1 / 3)
+    return min(parameters, int(parameters * 5 / 3 * rank / width))
+
+
+def frozen_bytes_per_rank(
+    label: str, *, parameters: int, adapter: str, world: int, half: bool, away: bool = False
+) -> int:
+    """Device memory of weights that are not trained: whole on each rank, but for zero3 and fsdp."""
+    if adapter == "qlora":
+        each = _FOUR_BITS
+    elif label == "fsdp":
+        each = 4
+    else:
+        each = 2 if half else 4
+    if label == "zero3" and away:
+        return 0
+    return int(each * parameters) // (world if label in ("zero3", "fsdp") else 1)

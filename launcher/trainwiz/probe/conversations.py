@@ -1,0 +1,98 @@
+"""Conversations, as the task sft reads them: what they are, and how many samples they make."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainwiz.estimate import packing
+from trainwiz.language import t
+from trainwiz.probe import data
+from trainwiz.probe.cache import is_hub_id
+from trainwiz.project import DataFacts
+from trainwiz.vocabulary import EMBEDDED
+
+MODULES = (
+    "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
+    "textwrap time"
+)
+"""Those whose documentation is the embedded data."""
+_HEAD_BYTES = 1 << 20
+_LEAST_BYTES = 40
+"""The shortest conversation that a file can hold."""
+
+
+def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
+    """The facts of one data set. `split` (train or validation) matters for the embedded one."""
+    if name == EMBEDDED:
+        return _embedded(name, reading, split)
+    path = reading.root / name
+    try:
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*.json*") if file.is_file())
+            problem = next(filter(None, map(_problem, files)), "")
+            return _bounded(DataFacts(name=name, kind="folder", detail=problem), sum(f.stat().st_size for f in files))
+        if path.is_file():
+            return _bounded(DataFacts(name=name, kind="file", detail=_problem(path)), path.stat().st_size)
+    except OSError as error:
+        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
+    if is_hub_id(name, reading.root):
+        return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
+    return DataFacts(name=name, kind="missing", detail=data.missing(name, path))
+
+
+def _bounded(found: DataFacts, size_bytes: int) -> DataFacts:
+    """A conversation makes one sample at most, packed or not (one more per answer under rare templates)."""
+    return replace(found, samples_at_most=-(-size_bytes // _LEAST_BYTES))
+
+
+def _embedded(name: str, reading: data.Reading, split: str) -> DataFacts:
+    lengths = [min(tokens, reading.sequence_length + 1) for tokens in _lengths(split)]
+    samples = packing.rows(lengths, reading.sequence_length, packing=reading.packing)
+    known = DataFacts(name=name, kind="embedded", samples_at_most=samples)
+    return replace(known, samples=samples) if reading.as_bytes else known
+
+
+def _lengths(split: str) -> Iterator[int]:
+    """Tokens of each embedded conversation, as bytes: what is said, who says it, and an end."""
+    documented: dict[str, str] = {}
+    for module in map(importlib.import_module, MODULES.split()):
+        for name, thing in sorted(vars(module).items()):
+            members: Mapping[str, Any] = vars(thing) if isinstance(thing, type) else {}
+            for path, member in ((name, thing), *((f"{name}.{m}", value) for m, value in sorted(members.items()))):
+                text = inspect.getdoc(member) if callable(member) and not re.search(r"(^|\.)_", path) else None
+                if text and len(text) >= 40:
+                    documented.setdefault(text, path if module.__name__ == "builtins" else f"{module.__name__}.{path}")
+    for i, (text, name) in enumerate(documented.items()):
+        if (i % 10 == 9) == (split == "validation"):
+            first, _, rest = text.partition("\n\n")
+            said = [f"user:\nWhat is {name}?", f"assistant:\n{first}"]
+            said += ["user:\nTell me more.", f"assistant:\n{rest.strip()}"] if rest else []
+            yield sum(len(part.encode()) + 1 for part in said)
+
+
+def _problem(file: Path) -> str:
+    """Why task.py could not read the file, from its first conversation; empty if nothing is seen."""
+    with file.open("rb") as content:
+        head = content.read(_HEAD_BYTES)
+    whole = len(head) < _HEAD_BYTES
+    try:
+        if file.suffix == ".json":
+            rows = json.loads(head) if whole else None
+        else:
+            line = head.partition(b"\n")[0]
+            rows = [json.loads(line)] if head and (whole or len(line) < len(head)) else None
+    except ValueError:
+        return t("{file} is not JSON", file=file.name)
+    if rows is None:
+        return ""
+    first = rows[0] if isinstance(rows, list) and rows else {}
+    if isinstance(first, dict) and ("messages" in first or {"instruction", "output"} <= first.keys()):
+        return ""
+    return t("{file}: its first conversation has neither messages nor instruction and output", file=file.name)

@@ -1,0 +1,335 @@
+"""Fine-tuning on conversations: what is learned of them, by many templates; adapters, their checkpoints and weights."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from projects import SMALL, launch, make, metrics, trainwiz
+from safetensors.torch import load_file
+from test_tasks import load
+from test_training import ON_STANDIN, SINGLE, STRATEGIES, spawn
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from trainwiz import plan as plans
+from trainwiz.plan import Plan
+from trainwiz.probe.project import project
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' }}{% if m['role'] == 'assistant' %}"
+    "{% generation %}{{ m['content'] }}<|im_end|>{% endgeneration %}{% else %}{{ m['content'] }}<|im_end|>{% endif %}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA3 = (
+    "<|begin|>{% for m in messages %}<|start_header|>{{ m['role'] }}<|end_header|>\n\n{{ m['content'] | trim }}<|eot|>"
+    "{% endfor %}{% if add_generation_prompt %}<|start_header|>assistant<|end_header|>\n\n{% endif %}"
+)
+# No prompt for an answer, and what the system says goes into the last question: earlier turns read otherwise later on.
+MISTRAL = (
+    "<|begin|>{% set system = messages[0]['content'] + '\n\n' if messages[0]['role'] == 'system' else '' %}"
+    "{% for m in messages %}{% if m['role'] == 'user' %}[INST] "
+    "{{ (system if loop.last or (loop.revindex == 2 and messages[-1]['role'] == 'assistant') else '') + m['content'] }}"
+    " [/INST]{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] }}<|eot|>{% endif %}{% endfor %}"
+)
+# What an answer thinks is shown only in the last one, as reasoning models have it.
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' }}"
+    "{{ m['content'].split('</think>')[-1] if not loop.last else m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin|>",
+    "<|eot|>",
+    "<|start_header|>",
+    "<|end_header|>",
+    "[INST]",
+    "[/INST]",
+)
+
+TALK = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "one?"},
+    {"role": "assistant", "content": "first"},
+    {"role": "user", "content": "two?"},
+    {"role": "assistant", "content": "second"},
+]
+
+
+def instructed(folder: Path, template: str | None) -> Path:
+    """A Llama of random weights with a tokenizer of bytes and this chat template, as one that a person might name."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*letters, "<|end|>"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    if template:
+        fast.chat_template = template
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(
+        vocab_size=len(fast), **shape, max_position_embeddings=512, bos_token_id=None, eos_token_id=256
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def chat(folder: Path, template: str | None) -> Any:
+    """The generated task's Chat, with a tokenizer of this template."""
+    name = str(instructed(folder / "model", template))
+    task = load(folder, "sft", model__name=name, model__from_scratch=False)
+    return task.Chat(task.TaskConfig())
+
+
+def learned(talker: Any, tokens: list[int]) -> Iterator[str]:
+    """The stretches of a sample that are learned, as text."""
+    stretch: list[int] = []
+    for token in [*tokens, -1]:
+        if token >= 0:
+            stretch.append(token)
+        elif stretch:
+            yield talker.tokenizer.decode(stretch)
+            stretch = []
+
+
+@pytest.mark.parametrize(
+    ("template", "answers"),
+    [
+        (CHATML, ["first<|im_end|>\n", "second<|im_end|>\n"]),
+        (MARKED, ["first<|im_end|>", "second<|im_end|>"]),
+        (LLAMA3, ["first<|eot|>", "second<|eot|>"]),
+        (None, ["first<|end|>\n", "second<|end|>\n"]),
+    ],
+    ids=["chatml", "marked", "llama3", "plain"],
+)
+def test_only_what_the_assistant_says_is_learned(template: str | None, answers: list[str], tmp_path: Path) -> None:
+    talker = chat(tmp_path, template)
+    (tokens,) = talker.encode(TALK)
+    assert list(learned(talker, tokens)) == answers
+    rendered = talker.tokenizer.apply_chat_template(TALK, tokenize=False)
+    assert talker.tokenizer.decode([t if t >= 0 else ~t for t in tokens]) == rendered
+
+
+@pytest.mark.parametrize("template", [MISTRAL, THINKING], ids=["mistral", "thinking"])
+def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template: str, tmp_path: Path) -> None:
+    """Each is learned behind exactly the prompt that it would be given."""
+    talker = chat(tmp_path, template)
+    talk = [dict(m, content=f"<think>hm</think>{m['content']}") if m["role"] == "assistant" else m for m in TALK]
+    samples = talker.encode(talk)
+    assert len(samples) == 2
+    for tokens, turn in zip(samples, (2, 4), strict=True):
+        (text,) = learned(talker, tokens)
+        assert text.strip().startswith(talk[turn]["content"])
+        prompt = [~t for t in tokens if t < 0]
+        asked = talker.tokenizer.apply_chat_template(talk[:turn], add_generation_prompt=True, return_dict=True)
+        assert prompt == asked["input_ids"]
+
+
+def test_an_answer_that_no_prompt_leads_to_is_not_learned(tmp_path: Path) -> None:
+    """The prompt for an answer is no beginning of what it becomes: another thing would be learned than is asked."""
+    talker = chat(tmp_path, CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>bot\n{% endif %}"))
+    assert list(learned(talker, talker.encode(TALK)[0])) == []
+
+
+def test_bytes_need_no_template(tmp_path: Path) -> None:
+    task = load(tmp_path, "sft")
+    (tokens,) = task.Chat(task.TaskConfig()).encode(TALK)
+    said = bytes(t for t in tokens if 0 <= t < 256)
+    assert said == b"firstsecond"
+    assert tokens.count(256) == 2
+    prompt = task.Chat(task.TaskConfig()).prompt("one?")
+    assert prompt == [t if t >= 0 else ~t for t in task.Chat(task.TaskConfig()).encode(TALK[1:3])[0]][: len(prompt)]
+
+
+@pytest.mark.parametrize("form", ["messages.jsonl", "alpaca.jsonl", "alpaca.json", "folder"])
+def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"messages": TALK[1:3]},
+        {"instruction": "one?", "input": "", "output": "first"},
+        {"instruction": "one?", "input": "here", "output": "first"},
+    ]
+    chosen = rows[:1] if form == "messages.jsonl" else rows[1:]
+    path = tmp_path / form
+    if form == "folder":
+        path.mkdir()
+        (path / "a.jsonl").write_text(json.dumps(rows[1]))
+        (path / "b.json").write_text(json.dumps(rows[2:]))
+    else:
+        text = json.dumps(chosen) if path.suffix == ".json" else "\n".join(map(json.dumps, chosen))
+        path.write_text(text + "\n")
+    found = list(load(tmp_path, "sft").conversations(str(path), "train"))
+    assert found[0] == TALK[1:3]
+    if len(found) > 1:
+        assert found[1][0]["content"] == "one?\n\nhere"
+    changes = {"task": "sft", "data.train": str(path)}
+    facts = project(plans.with_changes(Plan(), changes), str(tmp_path)).train
+    assert facts
+    assert (facts.kind, facts.detail) == ("folder" if form == "folder" else "file", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.jsonl", '{"text": "only"}\n', "neither messages nor instruction and output"),
+        ("a.jsonl", "plain\n", "is not JSON"),
+        ("a.json", '[{"question": "x"}]', "neither messages nor instruction and output"),
+        ("a.json", "[{", "is not JSON"),
+    ],
+)
+def test_what_is_no_conversation_is_named_before_and_in_the_task(
+    name: str, text: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    facts = project(plans.with_changes(Plan(), {"task": "sft", "data.train": name}), str(tmp_path)).train
+    assert facts
+    assert says in facts.detail
+    task = load(tmp_path, "sft")
+    with pytest.raises(SystemExit, match=rf"{name}:1: neither messages nor instruction"):
+        list(task.conversations(str(tmp_path / name), "train"))
+
+
+def test_what_has_no_answer_left_is_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talks = [["short?", "yes"], ["long? " * 20, "never seen"], ["cut?", "a long answer " * 20]]
+    rows = [{"instruction": asked, "output": said} for asked, said in talks]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = load(tmp_path, "sft", data__train=str(tmp_path / "rows.jsonl"), batch__sequence_length=64)
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+    data = task.load_train_data(config)
+    assert "samples: 3, 2 cut to 64 tokens, 1 dropped" in capsys.readouterr().out
+    assert len(data) == 2
+    assert all((row[1] != -100).any() for row in data)
+
+
+def test_the_probe_counts_what_the_task_makes_of_python_s_documentation(tmp_path: Path) -> None:
+    for packing in (True, False):
+        changes = {"task": "sft", "data.packing": packing, "batch.sequence_length": 128}
+        found = project(plans.with_changes(Plan(), changes), str(tmp_path))
+        task = load(tmp_path / str(packing), "sft", data__packing=packing, batch__sequence_length=128)
+        config = task.TaskConfig(cache_dir=str(tmp_path / "cache" / str(packing)))
+        assert found.train
+        assert found.eval
+        assert found.train.samples == len(task.load_train_data(config))
+        assert found.eval.samples == len(task.load_eval_data(config))
+
+
+TUNED = {**SMALL, "task": "sft", "model.from_scratch": False, "schedule.n_steps": 6, "batch.sequence_length": 96}
+ADAPTED = {**TUNED, "model.adapter": "lora", "model.lora_rank": 4, "optimizer.learning_rate": 1e-2}
+
+
+def conversations_file(folder: Path) -> Path:
+    """Ragged sums: what is asked is short, what is answered longer."""
+    rows = [
+        {"messages": [{"role": "user", "content": f"{i} + {i}?"}, {"role": "assistant", "content": "o" * (i % 30 + 1)}]}
+        for i in range(90)
+    ]
+    (folder / "talks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "talks.jsonl"
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """A model with a chat template, and conversations to tune it on."""
+    folder = tmp_path_factory.mktemp("named")
+    return {"model.name": str(instructed(folder / "model", CHATML)), "data.train": str(conversations_file(folder))}
+
+
+def curve(output: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def adapter_hash(folder: Path) -> str:
+    return hashlib.sha256((folder / "model" / "adapter_model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.train
+def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
+    named: dict[str, object], tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "project", {**ADAPTED, **named, "model.merge_adapter": True})
+    one = {"num_processes": 1, "per_device_batch_size": 16, "gradient_accumulation_steps": 1}
+    assert spawn(folder, 1, tmp_path / "one", one) == 0
+    assert spawn(folder, 2, tmp_path / "two", {}) == 0
+    for mine, theirs in zip(curve(tmp_path / "two"), curve(tmp_path / "one"), strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (field, mine["update"])
+    assert curve(tmp_path / "one")[-1]["loss"] < curve(tmp_path / "one")[0]["loss"]
+
+    checkpoints = tmp_path / "two" / "checkpoints"
+    assert len(list(checkpoints.iterdir())) == 2
+    whole = sum(p.stat().st_size for p in Path(str(named["model.name"])).glob("*.safetensors"))
+    saved = list((checkpoints / "checkpoint-00000003").rglob("*.safetensors"))
+    assert saved
+    assert sum(p.stat().st_size for p in saved) < whole / 2, "the frozen model is in no checkpoint"
+    shutil.copytree(tmp_path / "two", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "checkpoint-00000006")
+    shutil.rmtree(tmp_path / "again" / "model")
+    assert spawn(folder, 2, tmp_path / "again", {"resume": "auto"}) == 0
+    assert adapter_hash(tmp_path / "again") == adapter_hash(tmp_path / "two")
+
+    settings = json.loads((tmp_path / "two" / "model" / "adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
+    names = set(load_file(tmp_path / "two" / "model" / "adapter_model.safetensors"))
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
+    ids = torch.arange(20)[None]
+    base, adapted, merged = (
+        AutoModelForCausalLM.from_pretrained(name)(ids).logits
+        for name in (named["model.name"], tmp_path / "two" / "model", tmp_path / "two" / "merged")
+    )
+    assert torch.allclose(adapted, merged, atol=1e-5)
+    assert not torch.allclose(base, merged, atol=1e-3)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp"])
+def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object], tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**ADAPTED, **named, **STRATEGIES[name]})
+    environment = ON_STANDIN if name == "fsdp" else None
+    done = launch(folder, env=environment)
+    assert done.code == 0, done.err
+    whole = metrics(folder)
+    assert whole[-1]["loss"] < whole[0]["loss"]
+    latest = (folder / "runs" / "latest").resolve()
+    first = adapter_hash(latest)
+    shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
+    done = launch(folder, "--resume", env=environment)
+    assert done.code == 0, done.err
+    assert [r["loss"] for r in metrics(folder)] == [r["loss"] for r in whole[3:]]
+    assert adapter_hash(folder / "runs" / "latest") == first
+
+
+@pytest.mark.train
+def test_all_weights_are_tuned_alike_however_the_batch_is_split(named: dict[str, object], tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**TUNED, **named, "optimizer.learning_rate": 1e-3})
+    curves = []
+    for ranks, micro in ((1, 16), (2, 2), (2, 8)):
+        split = {"num_processes": ranks, "per_device_batch_size": micro}
+        split |= {"gradient_accumulation_steps": 16 // ranks // micro}
+        assert spawn(folder, ranks, tmp_path / f"{ranks}-{micro}", split) == 0
+        curves.append([record["loss"] for record in curve(tmp_path / f"{ranks}-{micro}")])
+    assert curves[0][-1] < curves[0][0]
+    for other in curves[1:]:
+        assert other == pytest.approx(curves[0], rel=1e-5)
+
+
+@pytest.mark.train
+def test_the_defaults_train_on_this_machine_without_a_network(tmp_path: Path) -> None:
+    settings = {"task": "sft", **SINGLE, "schedule.n_steps": 3, "batch.real_batch_size": 8}
+    folder = make(tmp_path / "project", settings)
+    done = launch(folder)
+    assert done.code == 0, done.err
+    assert "What is str.split?" in done.out
+    assert trainwiz("check", str(folder)).code == 0

@@ -1,0 +1,60 @@
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): small matrices that are trained beside a frozen model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+from torch import Tensor
+
+
+# feature: qlora
+def four_bits() -> dict[str, Any]:
+    """How to load the frozen model: in normal floats of 4 bits (https://arxiv.org/abs/2305.14314), on this device."""
+    from accelerate import PartialState
+    from transformers import BitsAndBytesConfig
+
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype="bfloat16",
+    )
+    return {"quantization_config": settings, "device_map": {"": PartialState().device}}
+
+
+# end: qlora
+def add(model: Any, rank: int, alpha: int, targets: str) -> None:
+    """Freeze the model and put an adapter in. What is frozen is in no checkpoint: it can be loaded again."""
+    settings = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=targets if targets == "all-linear" else targets.split(","),
+        task_type="CAUSAL_LM",
+    )
+    model.add_adapter(settings)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+
+    def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+        for name in [name for name in state if name.startswith(prefix) and "lora_" not in name]:
+            del state[name]
+
+    def not_missing(_module: Any, keys: Any) -> None:
+        keys.missing_keys[:] = [name for name in keys.missing_keys if not name.endswith(frozen)]
+
+    model.register_state_dict_post_hook(leave_out)
+    model.register_load_state_dict_post_hook(not_missing)
+
+
+def save(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the adapter as peft keeps it; the model that it belongs to is named in it."""
+    model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if "lora_" in name})
+    # feature: merged
+    # And beside it a whole model, whose weights are those of both: no peft is needed to load it.
+    merged = peft.AutoPeftModelForCausalLM.from_pretrained(folder, dtype="float32").merge_and_unload()
+    merged.save_pretrained(folder.with_name("merged"))
+    # end: merged
