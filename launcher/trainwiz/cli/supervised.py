@@ -74,8 +74,8 @@ def run(launch: Launch) -> int:
 
     described = describe(launch)
     launch.run.record("command", described)
-    provenance.keep_plan(launch)
     launch.run.reserve()
+    provenance.keep_plan(launch)
     code = provenance.CodeState(launch, described)
     metrics = Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
@@ -211,9 +211,9 @@ def _end(launch: Launch, outcome: Outcome, metrics: Remembered, attempts: Sequen
     except TrainwizError as error:
         # The training's own exit code matters more than its record.
         console.failure(error)
+    launch.run.release()
     # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
     with contextlib.suppress(OSError):
-    launch.run.release()
         ending.show(
             outcome,
             diagnosis,
