@@ -41,6 +41,7 @@ CORE = {
     "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
     "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},
+    "checkpoint": {"message", "plan"},
     "outcome": set(),
     "record": {"message", "outcome"},
     "recovery": {"message", "outcome"},

@@ -25,6 +25,7 @@ COMMANDS = {
     "lint": say("Read a training script of your own and point at what goes wrong on several ranks."),
     "explain": say("Show the manual entry of a rule, or of the plan's keys."),
     "runs": say("List the runs of a project: state, updates, loss, speed, why it ended."),
+    "checkpoints": say("List a training's checkpoints: update, size, complete, and whether each file is as written."),
     "logs": say("Show a rank's log; -f goes on until the run ends."),
     "report": say("Write a run as one HTML file: curves, timeline, plan, outcome."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),

@@ -2,32 +2,97 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from trainwiz.checkpoint import Checkpoint, State
+from trainwiz.errors import UsageError
+from trainwiz.message import say
 from trainwiz.outcome import Verified
+from trainwiz.store import runs
 
 MANIFEST = "manifest.json"
+FOLDER = "checkpoints"
+OUTPUT = "output"
+"""Where train.py writes when it is run by hand."""
+NOTHING = Verified(files=1, read=1, damaged=(MANIFEST,))
+"""What is found of a checkpoint that cannot say what belongs to it."""
 _CHUNK_BYTES = 1 << 20
+_NAME = re.compile(r"checkpoint-(\d{8,})(\.tmp|\.removed|\.damaged-\d+)?")
+_STATES = {"": State.COMPLETE, ".tmp": State.PARTIAL, ".removed": State.PARTIAL}
 
 
-def verify(checkpoint: Path, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> Verified | None:
-    """Compare the files with the manifest, hashing for at most `seconds`. None where there is no manifest."""
+def every(folder: Path) -> tuple[Checkpoint, ...]:
+    """All checkpoints in a folder, ordered by update; what is half written or was put aside as damaged among them."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if (match := _NAME.fullmatch(path.name)) and path.is_dir():
+            found.append(_read(path, int(match[1]), _STATES.get(match[2] or "", State.DAMAGED)))
+    return tuple(sorted(found, key=lambda each: (each.update, each.path)))
+
+
+def folder_of(place: Path) -> Path:
+    """The folder of checkpoints that a path means: itself, that of a run, or that of a project's newest run with some.
+
+    Raises `UsageError` where there is none.
+    """
+    made = [run.folder for run in reversed(runs.every(place))]
+    for folder in (place, place / FOLDER, *(run / FOLDER for run in made), place / OUTPUT / FOLDER):
+        if every(folder):
+            return Path(os.path.realpath(folder))
+    if not place.is_dir():
+        raise UsageError(say("{folder} is no folder", folder=place))
+    raise UsageError(
+        say("{folder} holds no checkpoints", folder=place),
+        say("name a project, a run's folder, or a folder of checkpoints"),
+    )
+
+
+def manifest(checkpoint: Path) -> Mapping[str, Any]:
+    """What the checkpoint says of itself: update, layout, world, config, sizes and hashes of its files.
+
+    Empty where it cannot be read, or was changed since it was written.
+    """
+    try:
+        said = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        own = said.pop("self", None)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    # Sizes came with the manifest's own hash: without them it is an older one.
+    return said if own == digest or (own is None and "bytes" not in said) else {}
+
+
+def verify(
+    checkpoint: Path,
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Verified | None:
+    """Compare the files with the manifest, hashing for at most `seconds`. None where there is no manifest.
+
+    `progress` is called with the number of bytes that were read since the last call.
+    """
     if not (checkpoint / MANIFEST).exists():
         return None
     until = clock() + seconds
-    try:
-        hashes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["sha256"].items()
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return Verified(files=1, read=1, damaged=(MANIFEST,))
-    read, damaged = 0, []
+    hashes = manifest(checkpoint).get("sha256")
+    if not isinstance(hashes, dict) or _is_of_another(checkpoint):
+        return NOTHING
+    strange = _files(checkpoint) - hashes.keys() - {MANIFEST}
+    read, damaged = 0, sorted(strange)
     # The smallest first: where time is short, as many as possible.
-    for name, digest in sorted(hashes, key=lambda item: _size(checkpoint / item[0])):
+    for name, digest in sorted(hashes.items(), key=lambda item: _size(checkpoint / item[0])):
         try:
-            found = _sha256(checkpoint / name, until, clock)
+            found = _sha256(checkpoint / name, until, clock, progress)
         except OSError:
             found = ""
         if found is None:
@@ -38,6 +103,34 @@ def verify(checkpoint: Path, *, seconds: float, clock: Callable[[], float] = tim
     return Verified(files=len(hashes), read=read, damaged=tuple(damaged))
 
 
+def _read(path: Path, update: int, state: State) -> Checkpoint:
+    said = manifest(path)
+    sizes = [_size(path / name) for name in _files(path)]
+    changed = 0.0
+    with contextlib.suppress(OSError):
+        changed = (path / MANIFEST if said else path).stat().st_mtime
+    world, layout = said.get("world"), said.get("layout")
+    return Checkpoint(
+        path=str(path),
+        update=update,
+        state=state,
+        size_bytes=sum(size for size in sizes if size > 0),
+        files=len(sizes),
+        written=changed,
+        layout=layout if isinstance(layout, str) else None,
+        world=world if isinstance(world, int) else None,
+    )
+
+
+def _is_of_another(checkpoint: Path) -> bool:
+    named, said = _NAME.fullmatch(checkpoint.name), manifest(checkpoint).get("update")
+    return named is not None and said is not None and said != int(named[1])
+
+
+def _files(folder: Path) -> set[str]:
+    return {os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names}
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -45,11 +138,12 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _sha256(path: Path, until: float, clock: Callable[[], float]) -> str | None:
+def _sha256(path: Path, until: float, clock: Callable[[], float], progress: Callable[[int], object]) -> str | None:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             if clock() > until:
                 return None
             digest.update(chunk)
+            progress(len(chunk))
     return digest.hexdigest()

@@ -1,0 +1,89 @@
+"""What a checkpoint is, and whether a plan can go on from it exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+
+_WHOLE = "whole"
+_LAYOUTS = {"single": _WHOLE, "ddp": _WHOLE, "fsdp": "fsdp"}
+_ANY_WORLD = (_WHOLE, "fsdp")
+"""As checkpoints.py of a generated project has it."""
+_ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
+"""Values that decide which samples an update sees, with their keys in the plan."""
+
+
+class State(str, Enum):
+    """COMPLETE: it has its final name. PARTIAL: it is being written or removed, or that was cut short.
+
+    DAMAGED: a resume found it changed, and put it aside.
+    """
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint's folder. `written` in seconds since the epoch; `layout` and `world` as its manifest says them."""
+
+    path: str
+    update: int
+    state: State
+    size_bytes: int
+    files: int
+    written: float
+    layout: str | None = None
+    world: int | None = None
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a plan cannot go on from a checkpoint, and what to do."""
+
+    what: Message
+    instead: Message
+
+
+def layout_of(plan: Plan) -> str | None:
+    """How the plan's engine spreads its state over files; None where that is the engine's own affair."""
+    if plan.strategy.kind == "deepspeed":
+        return plan.strategy.label
+    return _LAYOUTS.get(plan.strategy.kind)
+
+
+def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
+    """The first reason why the plan cannot go on from a checkpoint with this manifest. None where there is none."""
+    config = manifest.get("config", {})
+    for name, key in _ORDER.items():
+        before, now = config.get(name), plan.get(key)
+        if before is not None and before != now:
+            return Obstacle(
+                say("the checkpoint was trained with {key} {before}, and the plan says {now}: its data order would "
+                    "not go on", key=key, before=before, now=now),
+                say("set {key} back to {before}, or start anew (without --resume)", key=key, before=before),
+            )  # fmt: skip
+    layout, before, now = layout_of(plan), manifest.get("layout"), manifest.get("world")
+    if layout is None or before is None:
+        return None
+    if layout != before:
+        return Obstacle(
+            say("the checkpoint was saved under {before}, whose files {now} cannot load",
+                before=before, now=plan.strategy.label),
+            say("set the strategy back, or take only the weights: trainwiz export, then start from them as model.name"),
+        )  # fmt: skip
+    world = plan.machine.num_processes
+    if now is not None and now != world and layout not in _ANY_WORLD:
+        return Obstacle(
+            say("the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "
+                "{now}", before=now, strategy=layout, now=world),
+            say("set machine.num_processes {before}, or take only the weights: trainwiz export, then start from them "
+                "as model.name", before=now),
+        )  # fmt: skip
+    return None

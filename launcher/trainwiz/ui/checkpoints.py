@@ -1,0 +1,108 @@
+"""Checkpoints as a table, as other programs read them, and how far the comparing of their files has come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainwiz import columns
+from trainwiz.checkpoint import Checkpoint, State
+from trainwiz.language import t
+from trainwiz.outcome import Verified
+from trainwiz.ui import console
+from trainwiz.ui.live import clock_time
+from trainwiz.ui.runs import size
+
+Row = tuple[Checkpoint, Verified | None]
+"""A checkpoint with what was found of its files, None where nobody looked."""
+_GAP = "  "
+_DAY_SECONDS = 86_400
+_MEGABYTE = 1_000_000
+_MOST_NAMES = 3
+
+
+def show(rows: Sequence[Row], now: float) -> None:
+    """The table on stdout."""
+    heads = [t("UPDATE"), t("SIZE"), t("FILES"), t("RANKS"), t("AGE"), t("COMPLETE"), t("VALID")]
+    lines = [_cells(each, verified, now) for each, verified in rows]
+    widths = [max(columns.width(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
+    console.data(console.styled(_line(heads, widths), "bold", sys.stdout))
+    for (_, verified), line in zip(rows, lines, strict=True):
+        style = "good" if verified and verified.whole else "error" if verified and verified.damaged else "dim"
+        *first, last = line
+        console.data(_line([*first, ""], widths) + console.styled(last, style, sys.stdout))
+
+
+def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
+    """A checkpoint for `--json`. `valid` is null where its files were not compared."""
+    return {
+        "path": each.path,
+        "update": each.update,
+        "size_bytes": each.size_bytes,
+        "files": each.files,
+        "written": each.written,
+        "layout": each.layout,
+        "num_processes": each.world,
+        "complete": each.state is State.COMPLETE,
+        "state": each.state.value,
+        "valid": None if verified is None else verified.whole,
+        "damaged": [] if verified is None else list(verified.damaged),
+    }
+
+
+class Reading:
+    """How much has been read, in one line of a terminal's stderr that goes away at the end; silent elsewhere."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total, self.read, self.shown = total_bytes, 0, -1
+
+    def add(self, count: int) -> None:
+        """So many bytes more."""
+        self.read += count
+        percent = 100 * self.read // max(1, self.total)
+        if percent != self.shown and sys.stderr.isatty():
+            self.shown = percent
+            line = t("comparing: {percent} % of {size}", percent=percent, size=size(self.total))
+            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.shown >= 0:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _cells(each: Checkpoint, verified: Verified | None, now: float) -> list[str]:
+    return [
+        str(each.update),
+        size(each.size_bytes) if each.size_bytes >= _MEGABYTE else f"{each.size_bytes / 1e3:.0f} kB",
+        str(each.files),
+        "-" if each.world is None else str(each.world),
+        _age(now - each.written),
+        t("yes") if each.state is State.COMPLETE else t("no"),
+        _validity(each, verified),
+    ]
+
+
+def _validity(each: Checkpoint, verified: Verified | None) -> str:
+    if each.state is State.PARTIAL:
+        return "-"
+    if each.state is State.DAMAGED:
+        return t("no: put aside as damaged")
+    if verified is None:
+        return "?"
+    if verified.whole:
+        return t("yes")
+    more = verified.damaged[_MOST_NAMES:]
+    return t("no: {files}", files=", ".join(verified.damaged[:_MOST_NAMES]) + (" …" if more else ""))
+
+
+def _age(seconds: float) -> str:
+    days = int(seconds // _DAY_SECONDS)
+    return t("{n} d", n=days) if days > 0 else clock_time(max(0.0, seconds))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return _GAP.join(columns.pad(cell, width) for cell, width in zip(cells, [*widths[:-1], 0], strict=True))

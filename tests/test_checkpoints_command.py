@@ -1,0 +1,148 @@
+"""`trainwiz checkpoints`: what lies there, compared with its manifests; and whether a plan can go on from it."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pexpect
+import projects
+import pytest
+
+from trainwiz import checkpoint, language
+from trainwiz import plan as plans
+from trainwiz.plan import Plan
+from trainwiz.store import checkpoints
+
+
+def write(folder: Path, update: int, name: str = "", **said: object) -> Path:
+    """A checkpoint as the generated script writes it."""
+    made = folder / "checkpoints" / (name or f"checkpoint-{update:08d}")
+    (made / "deep").mkdir(parents=True)
+    files = {"model": b"weights", "deep/optimizer": b"moments" * 1000}
+    for file, content in files.items():
+        (made / file).write_bytes(content)
+    manifest = {
+        "update": update,
+        "layout": "whole",
+        "world": 2,
+        "config": {"seed": 42, "real_batch_size": 32, "learning_rate": 1e-5},
+        "bytes": {file: len(content) for file, content in files.items()},
+        "sha256": {file: hashlib.sha256(content).hexdigest() for file, content in files.items()},
+        **said,
+    }
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (made / "manifest.json").write_text(json.dumps({**manifest, "self": own}, indent=1))
+    return made
+
+
+def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "2026-11-21_01-02-03-1"
+    write(run, 300)
+    (write(run, 900) / "model").write_bytes(b"weightz")
+    write(run, 1000, "checkpoint-00001000.tmp")
+    write(run, 800, "checkpoint-00000800.damaged-17")
+    (run / "checkpoints" / "checkpoint-final").mkdir()
+    done = projects.trainwiz("checkpoints", str(tmp_path))
+    assert done.code == 1, "one is damaged"
+    rows = [line.split() for line in done.out.splitlines()]
+    assert rows[0] == ["UPDATE", "SIZE", "FILES", "RANKS", "AGE", "COMPLETE", "VALID"]
+    shown = {row[0]: (row[1:5], " ".join(row[6:])) for row in rows[1:]}
+    assert list(shown) == ["300", "800", "900", "1000"]
+    assert shown["300"] == (["7", "kB", "3", "2"], "yes yes")
+    assert shown["800"][1] == "no no: put aside as damaged"
+    assert shown["900"][1] == "yes no: model"
+    assert shown["1000"][1] == "no -"
+    assert str(run / "checkpoints") in done.err
+
+
+def test_as_json_quick_and_by_any_name_of_the_place(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "2026-11-21_01-02-03-1"
+    path = write(run, 300)
+    for place in (tmp_path, run, run / "checkpoints"):
+        done = projects.trainwiz("checkpoints", str(place), "--json")
+        assert done.code == 0
+        (found,) = json.loads(done.out)
+        assert (found["path"], found["update"], found["complete"], found["valid"]) == (str(path), 300, True, True)
+        assert (found["layout"], found["num_processes"], found["damaged"]) == ("whole", 2, [])
+    (path / "model").unlink()
+    quick = projects.trainwiz("checkpoints", str(tmp_path), "--json", "--quick")
+    assert (quick.code, json.loads(quick.out)[0]["valid"]) == (0, None)
+    nothing = projects.trainwiz("checkpoints", str(tmp_path / "runs"))
+    assert nothing.code == 2
+    assert "holds no checkpoints" in nothing.err
+    assert "is no folder" in projects.trainwiz("checkpoints", str(tmp_path / "nowhere")).err
+
+
+def test_a_resumed_run_shows_those_of_its_lineage(tmp_path: Path) -> None:
+    first, second = (tmp_path / "runs" / f"2026-11-21_01-02-0{n}-1" for n in (3, 4))
+    path = write(first, 300)
+    second.mkdir()
+    (second / "checkpoints").symlink_to(path.parent)
+    assert json.loads(projects.trainwiz("checkpoints", str(tmp_path), "--json").out)[0]["path"] == str(path)
+
+
+def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
+    write(tmp_path, 300)
+    command = f"-m trainwiz checkpoints {tmp_path}"
+    terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=60)  # type: ignore[arg-type]
+    terminal.expect("comparing: [0-9]+ % of")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "manifest.json").write_text((path / "manifest.json").read_text().replace("300", "301")),
+        lambda path: (path / "manifest.json").write_text("[]"),
+        lambda path: (path / "stray.pkl").write_bytes(b""),
+        lambda path: (path / "deep" / "optimizer").write_bytes(b""),
+        lambda path: path.rename(path.with_name("checkpoint-00000400")),
+    ],
+)
+def test_what_is_not_as_written_is_found(tmp_path: Path, damage: object) -> None:
+    path = write(tmp_path, 300)
+    whole = checkpoints.verify(path, seconds=9)
+    assert whole
+    assert whole.whole
+    damage(path)  # type: ignore[operator]
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    found = checkpoints.verify(path, seconds=9)
+    assert found
+    assert found.damaged
+
+
+def plan_of(kind: str, world: int, **changes: object) -> Plan:
+    stage = int(kind[-1]) if kind.startswith("zero") else None
+    values = {"strategy.kind": "deepspeed" if stage is not None else kind, "strategy.zero_stage": stage}
+    return plans.with_changes(Plan(), {**values, "machine.num_processes": world, **changes})
+
+
+CONFIG = {"seed": 42, "real_batch_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("before", "plan", "says"),
+    [
+        (("whole", 2), plan_of("ddp", 4), None),
+        (("whole", 2), plan_of("single", 1), None),
+        (("fsdp", 2), plan_of("fsdp", 8), None),
+        (("zero2", 2), plan_of("zero2", 2), None),
+        (("zero2", 2), plan_of("zero2", 4), "saved by 2 ranks, and zero2 loads it with as many only; the plan has 4"),
+        (("zero2", 2), plan_of("zero3", 2), "was saved under zero2, whose files zero3 cannot load"),
+        (("fsdp", 2), plan_of("ddp", 2), "was saved under fsdp, whose files ddp cannot load"),
+        (("whole", 2), plan_of("ddp", 2, seed=43), "trained with seed 42, and the plan says 43"),
+        (("whole", 2), plan_of("ddp", 2, **{"batch.real_batch_size": 64}), "batch.real_batch_size 32, and the plan"),
+    ],
+)
+def test_what_a_plan_can_go_on_from(before: tuple[str, int], plan: Plan, says: str | None) -> None:
+    layout, world = before
+    found = checkpoint.obstacle(plan, {"layout": layout, "world": world, "config": CONFIG})
+    if says is None:
+        assert found is None
+    else:
+        assert found
+        assert says in language.text(found.what)
+    assert checkpoint.obstacle(plan, {}) is None, "what is not known is for the script to say"
