@@ -203,7 +203,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         config.model_name, **FP32, id2label=dict(enumerate(class_names(config)))
     )
     model.config.pad_token_id = Tokens(config).pad
-    return model
+    return mask_on_the_device(model)
 
 
 # end: pretrained_model
@@ -212,7 +212,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
     names = dict(enumerate(class_names(config)))
     shape = transformers.AutoConfig.from_pretrained(config.model_name, id2label=names, pad_token_id=Tokens(config).pad)
-    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
+    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
 
 
 # end: config_model
@@ -231,13 +231,36 @@ def build_model(config: TaskConfig) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         id2label=dict(enumerate(class_names(config))),
     )
-    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
+    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
 
 
 # end: preset_model
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
+"""Models in which every token sees every other, and that take a mask for each pair of tokens as it is."""
+
+
+def mask_on_the_device(model: Any) -> nn.Module:
+    """Let `model(inputs, mask)` return logits without the host waiting for the device in each micro-batch.
+
+    transformers looks there whether a mask of tokens masks anything. A mask of pairs it takes as it is; where a token
+    sees only those before it, padding that comes last needs none. Other models get the mask of tokens, and wait.
+    """
+    seen = {part.is_causal for part in model.modules() if hasattr(part, "is_causal")}
+    in_pairs = model.config.model_type in ENCODERS and model.config._attn_implementation == "sdpa"
+
+    def forward(inputs: Tensor, mask: Tensor) -> Tensor:
+        if seen == {True}:
+            return whole(input_ids=inputs).logits
+        pairs = mask[:, None, None].bool().expand(-1, 1, mask.shape[1], -1)
+        return whole(input_ids=inputs, attention_mask=pairs if in_pairs else mask).logits
+
+    whole, model.forward = model.forward, forward
+    return model
+
+
 def logits_of(model: nn.Module, batch: Batch) -> Tensor:
     """Logits (samples, classes) in fp32."""
-    return model(input_ids=batch["inputs"], attention_mask=batch["mask"]).logits.float()
+    return model(batch["inputs"], batch["mask"]).float()
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
