@@ -4,7 +4,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test format catalogue docs benchmark constraints clean
+COLOSSALAI := .venv-colossalai
+
+.PHONY: help install colossalai demo test format catalogue docs benchmark constraints clean
 
 help:
 	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
@@ -13,6 +15,7 @@ help:
 	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
 	@echo "make docs         write docs/rules.md from the rules"
 	@echo "make benchmark    measure how long everything takes to begin, and write it into docs/performance.md"
+	@echo "make colossalai   an environment for Colossal-AI, which needs older packages: --python .venv-colossalai/bin/python"
 	@echo "make constraints  pin what .venv holds now in constraints.txt"
 	@echo "make clean        delete what the targets above have made, .venv included"
 
@@ -25,7 +28,17 @@ $(READY): pyproject.toml constraints.txt docs/requirements-dev.txt
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,image-classification,tracking]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,sft,image-classification,tracking]'
+	touch $@
+
+colossalai: $(COLOSSALAI)/.ready
+
+# torch first, as above. colossalai is built against it, and installed without the packages that it declares.
+$(COLOSSALAI)/.ready: docs/requirements-colossalai.txt constraints-colossalai.txt
+	$(COLOSSALAI)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(COLOSSALAI)
+	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt torch setuptools wheel
+	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt --requirement docs/requirements-colossalai.txt
+	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt --no-deps --no-build-isolation colossalai
 	touch $@
 
 test: $(READY)
@@ -48,7 +61,7 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 docs: $(READY)
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new

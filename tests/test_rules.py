@@ -218,9 +218,9 @@ def test_fields_are_keys_of_the_plan_or_parts_of_the_surroundings() -> None:
 
 def test_ids_belong_to_their_subject() -> None:
     modules = {
-        "1": {"environment", "packages", "toolchain"},
-        "2": {"precision"},
-        "3": {"sharding", "offload", "memory", "settings"},
+        "1": {"environment", "packages", "toolchain", "colossalai"},
+        "2": {"precision", "colossalai"},
+        "3": {"sharding", "offload", "memory", "settings", "colossalai"},
         "4": {"equation", "schedule"},
         "5": {"checkpoint", "data", "files"},
         "6": {"cluster", "machines"},

@@ -26,6 +26,7 @@ def of_plans() -> tuple[Rule, ...]:
         checkpoint,
         cluster,
         data,
+        colossalai,
         environment,
         equation,
         files,

@@ -114,7 +114,7 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Instead: upgrade, or try a short run first (schedule.n_steps 10) and look at its numbers.
     Source: huggingface/accelerate issue 3481; deepspeedai/DeepSpeed issue 6793
     """
-    used = {"torch", "accelerate"}
+    used = {"torch", "accelerate"} if plan.engine == "accelerate" else {"torch"}
     used |= {"deepspeed"} if plan.strategy.kind == "deepspeed" else set()
     used |= {"transformers"} if plan.task in _ON_TEXT else set()
     used |= {"pillow", "scikit-learn"} if plan.task == "image_classification" else set()

@@ -25,6 +25,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15 and DeepSpeed 0.19.8; `Accelerator.__init__`, `_do_sanity_check`.
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp16":
+        better = "no" if plan.strategy.kind == "colossal_ddp" else "bf16"
         yield Violation(
             say("fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop"),
             Fix(
@@ -119,7 +120,8 @@ def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     gpus = machine.gpus[: plan.machine.ranks_per_machine]
     capable = bool(gpus) and all(gpu.compute_capability and gpu.compute_capability >= AMPERE for gpu in gpus)
-    if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable:
+    known = plan.strategy.kind != "colossal_ddp"  # Booster has no bf16 for it
+    if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
         yield Violation(
             say("{gpu} computes bf16 many times faster than fp32", gpu=gpus[0].name),
             Fix(message=say("set precision.mixed_precision bf16"), changes={"precision.mixed_precision": "bf16"}),

@@ -79,7 +79,7 @@ def one_rank_needs_no_strategy(plan: Plan) -> Iterator[Violation]:
             say("{strategy} over one rank shares nothing", strategy=plan.strategy.label),
             Fix(
                 message=say("set strategy.kind single"),
-                changes={"strategy.kind": "single", "strategy.zero_stage": None},
+                changes={"engine": "accelerate", "strategy.kind": "single", "strategy.zero_stage": None},
             ),
         )
 
