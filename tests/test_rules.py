@@ -218,11 +218,11 @@ def test_fields_are_keys_of_the_plan_or_parts_of_the_surroundings() -> None:
 
 def test_ids_belong_to_their_subject() -> None:
     modules = {
-        "1": {"environment", "packages", "toolchain", "colossalai"},
+        "1": {"environment", "packages", "toolchain", "colossalai", "adapters"},
         "2": {"precision", "colossalai"},
         "3": {"sharding", "offload", "memory", "settings", "colossalai"},
         "4": {"equation", "schedule"},
-        "5": {"checkpoint", "data", "files"},
+        "5": {"checkpoint", "data", "files", "adapters"},
         "6": {"cluster", "machines"},
     }
     for rule in RULES.values():

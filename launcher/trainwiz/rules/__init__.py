@@ -23,10 +23,11 @@ def of_plans() -> tuple[Rule, ...]:
     """The rules on plans and machines, by id: all that a launch asks, without what only other files need."""
     # Importing a module registers its rules.
     from trainwiz.rules import (  # noqa: F401
+        adapters,
         checkpoint,
         cluster,
-        data,
         colossalai,
+        data,
         environment,
         equation,
         files,
