@@ -11,7 +11,10 @@ from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 
 _WHOLE = "whole"
-_LAYOUTS = {"single": _WHOLE, "ddp": _WHOLE, "fsdp": "fsdp"}
+_LAYOUTS = {
+    "single": _WHOLE, "ddp": _WHOLE, "colossal_ddp": _WHOLE, "fsdp": "fsdp", "colossal_zero1": "colossal_zero",
+    "colossal_zero2": "colossal_zero",
+}  # fmt: skip
 _ANY_WORLD = (_WHOLE, "fsdp")
 """As checkpoints.py of a generated project has it."""
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}

@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": say("Show the manual entry of a rule, or of the plan's keys."),
     "runs": say("List the runs of a project: state, updates, loss, speed, why it ended."),
     "checkpoints": say("List a training's checkpoints: update, size, complete, and whether each file is as written."),
+    "export": say("Write a checkpoint's weights whole, for from_pretrained, from any strategy; no GPU is needed."),
     "logs": say("Show a rank's log; -f goes on until the run ends."),
     "report": say("Write a run as one HTML file: curves, timeline, plan, outcome."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),

@@ -103,6 +103,7 @@ def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
         return None
     from trainwiz.store import runs
 
+    from trainwiz.cli import resuming
     if not options.resume:
         return None if options.new else _preempted(plan, folder, options)
     run = runs.to_continue(folder, options.resume)
@@ -111,6 +112,7 @@ def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
         console.talk(t("note: the plan has changed since run {name}", name=run.name), style="warning")
     return run
 
+        resuming.refuse_what_cannot_go_on(plan, run, options.arguments)
 
 def _preempted(plan: Plan, folder: Path, options: Options) -> Run | None:
     from trainwiz.cli import redaction

@@ -51,6 +51,11 @@ def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
     }
 
 
+def amount(count: int) -> str:
+    """Bytes as people speak of them, small ones too."""
+    return size(count) if count >= _MEGABYTE else f"{count / 1e3:.0f} kB"
+
+
 class Reading:
     """How much has been read, in one line of a terminal's stderr that goes away at the end; silent elsewhere."""
 
@@ -63,7 +68,7 @@ class Reading:
         percent = 100 * self.read // max(1, self.total)
         if percent != self.shown and sys.stderr.isatty():
             self.shown = percent
-            line = t("comparing: {percent} % of {size}", percent=percent, size=size(self.total))
+            line = t("comparing: {percent} % of {size}", percent=percent, size=amount(self.total))
             sys.stderr.write(f"\r{line}\x1b[K")
             sys.stderr.flush()
 
@@ -77,7 +82,7 @@ class Reading:
 def _cells(each: Checkpoint, verified: Verified | None, now: float) -> list[str]:
     return [
         str(each.update),
-        size(each.size_bytes) if each.size_bytes >= _MEGABYTE else f"{each.size_bytes / 1e3:.0f} kB",
+        amount(each.size_bytes),
         str(each.files),
         "-" if each.world is None else str(each.world),
         _age(now - each.written),

@@ -1,0 +1,101 @@
+"""The whole weights out of a checkpoint of any strategy, written as the task writes its final ones, and read back.
+
+Arguments: the project's folder, the checkpoint's, and the one to write. Needs no GPU and no other rank. The checkpoint
+must have been compared with its manifest before: what DeepSpeed has written is unpickled here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+SHARDED_STAGE = "zero3"
+
+
+def main() -> None:
+    project, checkpoint, output = map(Path, sys.argv[1:4])
+    sys.path[0] = str(project)
+    os.chdir(project)
+    os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
+    task: Any = importlib.import_module("task")
+
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    trained = {field.name for field in dataclasses.fields(task.TaskConfig)}
+    config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
+    model = task.build_model(config)
+    weights = gather(manifest, checkpoint, model)
+    save(task, model, weights, output)
+    sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
+
+
+def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, Any]:
+    """Every weight whole, in the format that the model had when it was saved."""
+    import torch
+
+    layout = manifest["layout"]
+    if layout == "whole":
+        from safetensors.torch import load_model
+
+        load_model(model, checkpoint / "model.safetensors")
+        return dict(model.state_dict())
+    if layout == "fsdp":
+        dcp: Any = importlib.import_module("torch.distributed.checkpoint")
+        state = {"model": model.state_dict()}
+        dcp.load(state, storage_reader=dcp.FileSystemReader(checkpoint), no_dist=True)
+        return dict(state["model"])
+    if layout not in ("zero0", "zero1", "zero2", SHARDED_STAGE):
+        raise SystemExit(f"weights of a checkpoint that was saved as {layout} cannot be gathered")
+    precision = PRECISIONS.get(manifest["config"]["mixed_precision"])
+    if precision:
+        model.to(getattr(torch, precision))
+    if layout == SHARDED_STAGE:
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+        whole = get_fp32_state_dict_from_zero_checkpoint(checkpoint, tag="state")
+    else:
+        # Up to stage 2 every rank has the whole model, and the first of them writes it.
+        whole = torch.load(checkpoint / "state" / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
+        whole = whole["module"]
+    # The engine's 16-bit weights are its fp32 ones, rounded to the nearest.
+    formats = {name: value.dtype for name, value in model.state_dict().items()}
+    return {name: value.to(formats.get(name, value.dtype)) for name, value in whole.items()}
+
+
+def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
+    """As the task's own `save_model`, which a project that never gathers its weights does not have."""
+    if hasattr(task, "save_model"):
+        task.save_model(model, weights, output)
+    elif hasattr(model, "save_pretrained"):
+        model.save_pretrained(output, state_dict=weights)
+    else:
+        from safetensors.torch import save_file
+
+        output.mkdir(parents=True)
+        save_file({name: value.contiguous().clone() for name, value in weights.items()}, output / "model.safetensors")
+
+
+def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
+    """What was written, read back: how much it is, and which tensors are not those of the checkpoint."""
+    import torch
+    from safetensors import safe_open
+
+    read, size, other = set(), 0, []
+    for file in sorted(output.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                value = tensors.get_tensor(name)
+                read.add(name)
+                size += value.numel() * value.element_size()
+                if name in weights and not torch.equal(value, weights[name].cpu()):
+                    other.append(name)
+    return {"tensors": len(read), "bytes": size, "different": other}
+
+
+if __name__ == "__main__":
+    main()
