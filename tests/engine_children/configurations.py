@@ -1,14 +1,15 @@
 """Gives configurations to the engines themselves: what they stop with, if they stop. JSON in, JSON out.
 
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
-that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `fill` (accelerate fills every `auto` it
-can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's), `parallelism`
+that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a
+whole engine on one CPU rank), `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's), `parallelism`
 (a rank holds the sizes against its world), `inert`
 (the launch with and without a key: it stops where nothing changes).
 """
 
 import json
 import os
+import socket
 import sys
 import types
 import warnings
@@ -91,6 +92,30 @@ def deepspeed(case: dict[str, Any]) -> None:
     world = case.get("world", 1)
     config_module.dist = types.SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda *_: world)
     DeepSpeedConfig(config)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def engine(case: dict[str, Any]) -> None:
+    """A whole engine, for one rank on the CPU, and one update."""
+    import deepspeed as package
+    from deepspeed import comm
+
+    config_module.dist = comm
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    if not torch.distributed.is_initialized():
+        package.init_distributed("gloo", verbose=False)
+    config = json.loads(Path(case["deepspeed"]).read_text())
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    theirs = None if "optimizer" in config else torch.optim.AdamW(model.parameters(), lr=1e-3)
+    made, *_ = package.initialize(model=model, optimizer=theirs, config=config,
+                                  model_parameters=None if theirs else model.parameters())  # fmt: skip
+    made.backward(made(torch.ones(1, 8, dtype=next(model.parameters()).dtype)).sum())
+    made.step()
 
 
 def fill(case: dict[str, Any]) -> None:
