@@ -1,10 +1,10 @@
 """Gives configurations to the engines themselves: what they stop with, if they stop. JSON in, JSON out.
 
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
-that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a
-whole engine on one CPU rank), `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision` (accelerate's against the file's), `parallelism`
-(a rank holds the sizes against its world), `inert`
-(the launch with and without a key: it stops where nothing changes).
+that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
+`fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
+(accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
+and without a key: it stops where nothing changes).
 """
 
 import json

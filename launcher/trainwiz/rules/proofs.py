@@ -6,9 +6,10 @@ PROVEN = frozenset({
     # tests/test_claims.py
     "TW104", "TW201", "TW202", "TW301", "TW305", "TW317", "TW401", "TW403", "TW611", "TW612",
     # tests/test_configurations.py
-    "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW348", "TW352",
-    "TW353", "TW354", "TW355", "TW361", "TW362", "TW364", "TW366", "TW368", "TW369", "TW370", "TW371", "TW382", "TW383",
-    "TW431", "TW432", "TW651", "TW653", "TW656", "TW657", "TW659", "TW661", "TW662", "TW663", "TW671",
+    "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW348",
+    "TW350", "TW351", "TW352", "TW353", "TW354", "TW355", "TW357", "TW358", "TW359", "TW361", "TW362", "TW364",
+    "TW366", "TW368", "TW369", "TW370", "TW371", "TW373", "TW374", "TW375", "TW378", "TW382", "TW383", "TW431",
+    "TW432", "TW651", "TW653", "TW656", "TW657", "TW659", "TW661", "TW662", "TW663", "TW671",
     # tests/test_script_claims.py
     "TW701", "TW702", "TW703", "TW705", "TW710", "TW711", "TW712", "TW713", "TW714", "TW720", "TW721", "TW723", "TW724",
     "TW726", "TW727", "TW728", "TW729", "TW756",
