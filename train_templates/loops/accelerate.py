@@ -409,10 +409,15 @@ class Metrics:
 
 def train(config: Config, accelerator: Accelerator) -> bool:
     """Train; return whether it reached the end, and was not asked to stop before."""
+    agreement = Agreement()  # first of all, to hear while data and model are loaded that a stop is asked for
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     train_data = task.load_train_data(config)
+    if len(train_data) == 0:
+        raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
     # feature: eval
     eval_data = task.load_eval_data(config)
+    if len(eval_data) == 0:
+        raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
     model = task.build_model(config)
     optimizer = build_optimizer(config, model, accelerator.device)
@@ -425,7 +430,6 @@ def train(config: Config, accelerator: Accelerator) -> bool:
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
-    agreement = Agreement()
     checkpoints = build_checkpoints(config, accelerator, model, optimizer)
     start = checkpoints.resume()
     metrics = Metrics(config, accelerator, start, total)
@@ -433,8 +437,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     batches = iter(load_batches(config, train_data, order))
 
     loss_since, count_since, updates_since = torch.zeros((), device=accelerator.device), 0, 0
-    began, stop = time.perf_counter(), False
-    for update in range(start, total):
+    # feature: fp16
+    skipped = 0  # updates that the scaler left out, since a gradient did not fit into fp16
+    # end: fp16
+    began, (_, stop) = time.perf_counter(), agreement.reach(0)
+    for update in range(start, start if stop else total):
         torch.manual_seed(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
@@ -453,15 +460,23 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                 norm = backward(config, accelerator, model, loss * scale)
         optimizer.step()
         optimizer.zero_grad()
+        # feature: fp16
+        skipped += accelerator.optimizer_step_was_skipped
+        # end: fp16
         count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
         metrics.bar.update()
 
-        # The device is read here, and nowhere between two log points.
-        if done % config.logging_steps == 0 or done == total or stop:
-            mean_loss = float(accelerator.reduce(loss_since)) / updates_since
+        last = stop or done == total
+        due_log = last or done % config.logging_steps == 0
+        due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
+        # The device is read here, and nowhere in between.
+        if due_log or due_save:
+            mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
             if not math.isfinite(mean_loss):
                 raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
-            pre_clip = float(norm)
+            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler leaves such updates out
+                raise SystemExit(f"update {done}: the gradient is {pre_clip}; the newest checkpoint is from before")
+        if due_log:
             metrics.write(
                 {
                     "update": done,
@@ -473,12 +488,15 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                     # feature: weight_norm
                     "weight_norm": weight_norm(accelerator, model),
                     # end: weight_norm
+                    # feature: fp16
+                    "skipped_updates": skipped,
+                    # end: fp16
                     "tokens_per_second": count_since / (time.perf_counter() - began),
                 }
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
         paused = time.perf_counter()
-        if stop or done == total or (config.checkpointing_steps and done % config.checkpointing_steps == 0):
+        if due_save:
             failures = checkpoints.save(done)
             if failures:
                 metrics.write({"update": done, "failed_saves": failures})
@@ -516,7 +534,7 @@ def main() -> None:
     accelerator.state.deepspeed_plugin.dschf = None  # what transformers loads from here on is whole
     # end: zero3
     if accelerator.is_main_process:
-        print("finished" if finished else "stopped, with a checkpoint to resume from", flush=True)
+        print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)
         # feature: sample
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)

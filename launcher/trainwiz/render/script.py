@@ -64,6 +64,7 @@ def features(plan: Plan) -> frozenset[str]:
         "whole_weights": plain or (kind == "deepspeed" and not sharded),
         # Parameters on nvme are not in memory to be measured.
         "weight_norm": not (sharded and on_nvme),
+        "fp16": plan.precision.mixed_precision == "fp16",
         "adamw": plan.optimizer.name == "adamw",
         "sgd": plan.optimizer.name == "sgd",
         "eval": plan.data.eval is not None,
