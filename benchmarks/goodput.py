@@ -1,7 +1,7 @@
 """How much of the time is training, while ranks are killed at random: `trainwiz launch --max-restarts`.
 
-`python benchmarks/goodput.py` runs 5 seeds side by side for 10 minutes each, 2 CPU ranks, DDP. A random rank gets
-SIGKILL after exponentially distributed waits with a mean of 60 s. An update mostly waits, as for a device, so that the
+`python benchmarks/goodput.py` runs 5 seeds, 2 of them at a time, for 10 minutes each, 2 CPU ranks, DDP. A random rank
+gets SIGKILL after exponentially distributed waits with a mean of 60 s. An update mostly waits, as for a device, so that
 seeds do not slow each other down. Goodput is the number of updates reached, times the seconds per update of a run
 without kills and without checkpoints, over the seconds since the launch, all start-ups included. Then an uninterrupted
 run, without the waiting, must show the same losses. `--write` puts the table into docs/reliability.md.
@@ -186,14 +186,21 @@ def difference(ours: dict[int, float], theirs: dict[int, float]) -> float:
     return max(abs(loss - theirs[update]) / max(abs(theirs[update]), 1e-12) for update, loss in ours.items())
 
 
-def side_by_side(tasks: list[Callable[[], Seen]]) -> list[Seen]:
-    """All at once."""
+def side_by_side(tasks: list[Callable[[], Seen]], together: int) -> list[Seen]:
+    """So many at a time."""
     results: list[Seen] = []
-    threads = [threading.Thread(target=lambda task=task: results.append(task())) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for i in range(0, len(tasks), together):
+        threads = [
+            threading.Thread(target=lambda task=task: results.append(task())) for task in tasks[i : i + together]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for seen in results[i:]:
+            print(
+                f"seed {seen.seed}: kills {len(seen.died)}, updates {seen.updates}, back {seen.back}", file=sys.stderr
+            )
     return sorted(results, key=lambda seen: seen.seed)
 
 
@@ -201,12 +208,13 @@ def table(results: list[Seen], per_update: float, whole: dict[int, float], optio
     """What came out, a line for each seed."""
     goodputs = [seen.updates * per_update / seen.wall for seen in results]
     load = os.getloadavg()[2] / (os.cpu_count() or 1)
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
     said = (
-        f"{len(results)} runs side by side, {results[0].wall:.0f} s each, {RANKS} CPU ranks, {options.kind}; SIGKILL "
-        f"to a random rank, mean {options.mean:g} s; an update takes {1000 * per_update:.0f} ms (undisturbed, without "
-        f"checkpoints); a checkpoint every {options.every} updates; {'with' if options.spares else 'without'} "
-        f"`--spares`. Load average per core: {load:.1f}. Command: `python benchmarks/goodput.py "
-        f"{' '.join(word for word in sys.argv[1:] if word != '--write')}`."
+        f"{len(results)} runs, {options.together} at a time, {results[0].wall:.0f} s each, {RANKS} CPU ranks, "
+        f"{options.kind}; SIGKILL to a random rank, mean {options.mean:g} s; an update takes {1000 * per_update:.0f} ms"
+        f" (undisturbed, without checkpoints); a checkpoint every {options.every} updates; "
+        f"{'with' if options.spares else 'without'} `--spares`. Load average per core {load:.1f}, nice {priority}. "
+        f"Command: `python benchmarks/goodput.py {' '.join(word for word in sys.argv[1:] if word != '--write')}`."
     )
     lines = [
         said,
@@ -238,7 +246,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Seen], float, dict[int, f
         results = side_by_side([
             lambda folder=folder, seed=seed: run(folder, seed, options)
             for folder, seed in zip(folders, options.seeds, strict=True)
-        ])  # fmt: skip
+        ], options.together)  # fmt: skip
         for seen, folder in zip(results, folders, strict=True):
             if seen.code != 0:
                 print((folder / "said.txt").read_text(errors="replace")[-3000:], file=sys.stderr)
@@ -251,6 +259,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--together", type=int, default=2, help="seeds at a time")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--mean", type=float, default=60.0, help="seconds between kills")
     parser.add_argument("--update-seconds", type=float, default=0.1, help="what an update waits")

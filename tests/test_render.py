@@ -267,7 +267,7 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = dict.fromkeys(("task", "batches", "checkpoints"))
+    distribution = dict.fromkeys(("task", "batches", "checkpoints", "rows", "adapter"))
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         imported = set(re.findall(r"^(?:import|from) (\w+)", made["train.py"] + made["task.py"], re.MULTILINE))

@@ -15,7 +15,7 @@ from trainwiz.outcome import HANG_CODE, Outcome
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
 """Back-off: doubled from the first for every attempt in a row that trained nothing; none after one that did."""
 SAME_PLACE = 3
-"""So many attempts in a row that end in the same way after the same update: the next one would, too."""
+"""So many attempts in a row in which the same rank ends in the same way after the same update: so would the next."""
 HOUR_SECONDS = 3600.0
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP) out of memory|DefaultCPUAllocator: can.t allocate")
 
@@ -163,7 +163,7 @@ def out_of_memory(said: str) -> bool:
 def _same(attempts: Sequence[Attempt]) -> bool:
     if len(attempts) < SAME_PLACE:
         return False
-    return len({(attempt.update, attempt.outcome.exit_code) for attempt in attempts}) == 1
+    return len({(a.update, a.outcome.exit_code, a.outcome.first_failed) for a in attempts}) == 1
 
 
 def _idle(history: Sequence[Attempt]) -> int:

@@ -38,6 +38,8 @@ def _show(launch: Launch, by_hand: Sequence[str]) -> None:
     console.data(t("environment  {variables}", variables=_assignments(command.environ)))
     for rank in command.ranks:
         console.data(t("rank {rank}  {variables}", rank=rank.rank, variables=_assignments(rank.environ)))
+        if rank.argv:
+            console.data(t("command      {command}", command=shlex.join(redaction.arguments(rank.argv))))
     for line in by_hand:
         console.talk(line, style="dim")
 

@@ -27,7 +27,7 @@ _ABOUT = ("machine.", "precision.", "strategy.", "python")
 
 def launch(options: Options, *, config: str, script: str) -> int:
     """Check what can be checked, run the script, and return its exit code; the records are those of any run."""
-    from trainwiz.cli import dry_run, facts, preflight, supervised
+    from trainwiz.cli import debugging, dry_run, facts, preflight, supervised
     from trainwiz.network import ports
     from trainwiz.store import plans, runs
 
@@ -38,6 +38,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
     findings = _findings(values, machine, options, config=config)
     port = ports.claim(_port(values))
     command = _command(options, values, config, script, machine, port.number)
+    chosen = debugging.check(options, world=max(1, _count(values)), launcher=command.launcher)
     if options.dry_run:
         port.release()
         run = runs.Run(folder / runs.RUNS / runs.next_name(folder))
@@ -58,7 +59,9 @@ def launch(options: Options, *, config: str, script: str) -> int:
             max_restarts=options.max_restarts or 0, restarts_per_hour=options.restarts_per_hour,
             hang_limit=options.hang_limit or 0.0, stop_on_hang=options.on_hang == "stop",
         )  # fmt: skip
-        return supervised.run(prepared)
+        with debugging.applied(prepared, chosen) as debugged:
+            debugging.tell(debugged.debugged)
+            return supervised.run(debugged)
     finally:
         port.release()
 

@@ -35,6 +35,7 @@ class Options:
     restarts_per_hour: int
     auto_batch: bool
     spares: bool
+    debug: str
     on_hang: str | None
     hang_limit: float | None
     machine_file: str | None
@@ -52,7 +53,7 @@ class Command(TyperCommand):
             ctx.allow_interspersed_args = False
             return super().parse_args(ctx, args)
         ctx.meta[_ARGUMENTS] = args[len(ours) + 1 :]
-        return super().parse_args(ctx, _with_resume_value(ours))
+        return super().parse_args(ctx, _with_values(ours))
 
 
 def launch(
@@ -100,12 +101,21 @@ def launch(
         "--auto-batch",
         help=t("On out of memory: halve the micro-batch and double the accumulation; the real batch stays."),
     ),
+    debug: str = typer.Option(
+        "",
+        "--debug",
+        metavar="[RANK|all]",
+        help=t(
+            "A rank (default: 0), several (0,2) or all wait for a debugger; the others wait for them, however long."
+        ),
+    ),
     on_hang: str | None = typer.Option(
         None,
         "--on-hang",
         metavar="wait|stop",
         help=t(
-            "When no progress comes: only say where each rank is, or also end the run, exit code 124 (else by the plan)."
+            "When no progress comes: only say where each rank is, or also end the run, exit code 124 "
+            "(else by the plan)."
         ),
     ),
     hang_limit: float | None = typer.Option(
@@ -166,6 +176,7 @@ def launch(
         restarts_per_hour=restarts_per_hour,
         auto_batch=auto_batch,
         spares=spares,
+        debug=debug,
         on_hang=on_hang,
         hang_limit=hang_limit,
         machine_file=machine or None,
@@ -188,15 +199,19 @@ def launch(
     raise typer.Exit(world.launch(options))
 
 
-def _with_resume_value(words: list[str]) -> list[str]:
-    """`--resume` alone means the newest run; a run's name may follow it, and so may the project's folder."""
+def _with_values(words: list[str]) -> list[str]:
+    """`--resume` alone means the newest run, `--debug` alone rank 0; the project's folder may follow either."""
+    from trainwiz.cli import debugging
     from trainwiz.store import runs
 
     completed = []
     for i, word in enumerate(words):
         completed.append(word)
-        if word == "--resume" and not (i + 1 < len(words) and runs.is_name(words[i + 1])):
+        following = words[i + 1] if i + 1 < len(words) else ""
+        if word == "--resume" and not runs.is_name(following):
             completed.append(runs.LATEST)
+        if word == "--debug" and not debugging.is_value(following):
+            completed.append("0")
     return completed
 
 

@@ -62,6 +62,7 @@ class Launch:
     spares: bool = False
     hang_limit: float = 0.0
     stop_on_hang: bool = False
+    debugged: Mapping[int, int] = field(default_factory=dict)
 
 
 def run(launch: Launch) -> int:
@@ -135,6 +136,8 @@ def describe(launch: Launch) -> dict[str, Any]:
 
 
 def _watching(launch: Launch) -> Watching | None:
+    if launch.debugged:
+        return None  # who steps through a rank is silent
     if launch.first_rank:
         return None  # machine 0 has the metrics; the other machines' ranks may rightly be silent
     from trainwiz.process.progress import FLOOR_SECONDS
@@ -161,7 +164,7 @@ def _processes(launch: Launch, terminal: Mapping[str, str]) -> list[Process]:
     return [
         Process(
             rank=rank.rank,
-            argv=command.argv,
+            argv=rank.argv or command.argv,
             environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ},
             cwd=command.cwd,
             log=agent_log if launch.workers else log(rank.rank),

@@ -41,11 +41,12 @@ class World:
     place: Place | None = None
     continues: Run | None = None
     added: Mapping[str, str] = field(default_factory=dict)
+    debugged: Sequence[int] = ()
 
 
 def launch(options: Options) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
-    from trainwiz.cli import facts, preflight
+    from trainwiz.cli import debugging, facts, preflight
     from trainwiz.store import plans
 
     plan_file = plans.find(options.folder)
@@ -60,6 +61,7 @@ def launch(options: Options) -> int:
         preflight.refuse_errors(findings)
     world = World(
         plan=plan, folder=folder, machine=machine, options=options,
+        debugged=debugging.check(options, world=plan.machine.num_processes, machines=plan.machine.num_machines),
         place=_place(plan, options), continues=_continued(plan, folder, options),
     )  # fmt: skip
     if options.dry_run:
@@ -101,18 +103,18 @@ def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
     # Over several machines, machine 0 says which run goes on; the others may not even see it.
     if plan.machine.num_machines > 1 and options.machine_rank:
         return None
+    from trainwiz.cli import resuming
     from trainwiz.store import runs
 
-    from trainwiz.cli import resuming
     if not options.resume:
         return None if options.new else _preempted(plan, folder, options)
     run = runs.to_continue(folder, options.resume)
     before = run.read("command").get("plan_hash")
     if before and before != plan.digest():
         console.talk(t("note: the plan has changed since run {name}", name=run.name), style="warning")
+        resuming.refuse_what_cannot_go_on(plan, run, options.arguments)
     return run
 
-        resuming.refuse_what_cannot_go_on(plan, run, options.arguments)
 
 def _preempted(plan: Plan, folder: Path, options: Options) -> Run | None:
     from trainwiz.cli import redaction
@@ -138,7 +140,7 @@ def _preempted(plan: Plan, folder: Path, options: Options) -> Run | None:
 
 
 def _start(world: World) -> int:
-    from trainwiz.cli import supervised
+    from trainwiz.cli import debugging, supervised
     from trainwiz.network.ports import Port
     from trainwiz.store import runs
 
@@ -157,21 +159,23 @@ def _start(world: World) -> int:
         for line in by_hand(world, run):
             console.talk(console.styled(f"  {line}", "dim"))
         console.talk(t("this run: {folder}", folder=supervised.near(run.folder)))
-        return supervised.run(prepare(world, run, port.number))
+        with debugging.applied(prepare(world, run, port.number), world.debugged) as prepared:
+            debugging.tell(prepared.debugged)
+            return supervised.run(prepared)
     finally:
         port.release()
 
 
 def _rehearsed(world: World, findings: Sequence[Finding]) -> int:
-    from trainwiz.cli import dry_run
+    from trainwiz.cli import debugging, dry_run
     from trainwiz.network import ports
     from trainwiz.store import runs
 
     run = runs.Run(world.folder / runs.RUNS / runs.next_name(world.folder))
     port = _claimed(world.plan) if world.place is None else ports.Port(world.place.port, None)
     port.release()
-    prepared = prepare(world, run, port.number)
-    return dry_run.show(prepared, findings, by_hand=by_hand(world, run), as_json=world.options.as_json)
+    with debugging.applied(prepare(world, run, port.number), world.debugged) as prepared:
+        return dry_run.show(prepared, findings, by_hand=by_hand(world, run), as_json=world.options.as_json)
 
 
 def _claimed(plan: Plan) -> Port:

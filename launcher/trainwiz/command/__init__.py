@@ -6,8 +6,19 @@ understand, go through torchrun and `accelerate launch`.
 """
 
 from trainwiz.command.by_hand import equivalents, line
+from trainwiz.command.debugging import debugged, port_of
 from trainwiz.command.foreign import for_accelerate_config
 from trainwiz.command.plans import for_plan, torchrun_for_plan
 from trainwiz.command.types import Command, Rank
 
-__all__ = ["Command", "Rank", "equivalents", "for_accelerate_config", "for_plan", "line", "torchrun_for_plan"]
+__all__ = [
+    "Command",
+    "Rank",
+    "debugged",
+    "equivalents",
+    "for_accelerate_config",
+    "for_plan",
+    "line",
+    "port_of",
+    "torchrun_for_plan",
+]

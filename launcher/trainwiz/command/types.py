@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One process to start, and what is added to its environment beside the command's."""
+    """One process to start, and what is added to its environment beside the command's.
+
+    `argv` replaces the command's where this rank is started in another way.
+    """
 
     rank: int
     local_rank: int
     environ: Mapping[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,48 @@
-"""`.vscode/launch.json`: the script under a debugger, as rank 0 alone and as all ranks of this machine."""
+"""`.vscode/launch.json`: the script under a debugger, and the ranks of `trainwiz launch --debug` to attach to."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from trainwiz.command.debugging import HOST, port_of
 from trainwiz.plan import Plan
+
+_MOST_RANKS = 16
 
 
 def configurations(plan: Plan) -> dict[str, Any]:
     """The values of the file (VS Code's debugpy: https://code.visualstudio.com/docs/python/debugging).
 
-    torchrun's ranks are child processes, which debugpy follows with `subProcess`.
+    torchrun's ranks are child processes, which debugpy follows with `subProcess`. The entries to attach with have the
+    ports that `trainwiz launch --debug` gives the ranks.
     """
     local, world = plan.machine.ranks_per_machine, plan.machine.num_processes
     if world == 1:
-        return {"version": "0.2.0", "configurations": [_configuration(plan, "train.py", 1, world)]}
-    listed = [
-        _configuration(plan, "train.py: rank 0 alone", 1, world),
-        _configuration(plan, f"train.py: all {local} ranks", local, world),
-    ]
-    return {"version": "0.2.0", "configurations": listed}
+        listed = [_configuration(plan, "train.py", 1, world)]
+    else:
+        listed = [
+            _configuration(plan, "train.py: rank 0 alone", 1, world),
+            _configuration(plan, f"train.py: all {local} ranks", local, world),
+        ]
+    if plan.machine.num_machines > 1:
+        return {"version": "0.2.0", "configurations": listed}
+    ranks = [_attaching(rank) for rank in range(min(world, _MOST_RANKS))]
+    values: dict[str, Any] = {"version": "0.2.0", "configurations": [*listed, *ranks]}
+    if len(ranks) > 1:
+        # For `--debug all`: VS Code attaches to each, and shows them side by side.
+        values["compounds"] = [{"name": "attach to all ranks", "configurations": [rank["name"] for rank in ranks]}]
+    return values
+
+
+def _attaching(rank: int) -> dict[str, Any]:
+    return {
+        "name": f"attach to rank {rank}",
+        "type": "debugpy",
+        "request": "attach",
+        "connect": {"host": HOST, "port": port_of(rank)},
+        "justMyCode": False,
+    }
 
 
 def text(plan: Plan) -> str:

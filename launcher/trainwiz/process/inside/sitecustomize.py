@@ -1,5 +1,7 @@
 """Runs first in every rank: lets trainwiz ask for its Python stack by a signal, at no cost until it does.
 
+Where ranks are debugged, it also widens the others' timeouts.
+
 Python imports the first `sitecustomize` on its path. This one steps aside at once: its folder leaves the path, and the
 `sitecustomize` that would have been found without it runs in its place.
 """
@@ -40,10 +42,14 @@ def step_aside() -> None:
         spec.loader.exec_module(module)
 
 
-if "TRAINWIZ_STACKS" in os.environ:
+if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
     # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
-    try:  # noqa: SIM105 (contextlib costs 3 ms)
+    try:
         _open = listen()
+        if "TRAINWIZ_PATIENCE" in os.environ:
+            import _trainwiz_patience  # type: ignore[import-not-found]
+
+            _trainwiz_patience.install()
     except Exception:
         pass
     step_aside()
