@@ -145,13 +145,6 @@ class Agreement:
             dist.all_reduce(numbers, group=self.group)
         return int(numbers[0]), bool(numbers[1])
 
-    def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        values = [value]
-        if self.group is not None:
-            dist.broadcast_object_list(values, src=0, group=self.group)
-        return values[0]
-
     def wait(self) -> None:
         """Until every rank is here."""
         if self.group is not None:

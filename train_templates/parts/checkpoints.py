@@ -7,6 +7,7 @@ every file. They are compared before anything is loaded, and nothing is loaded t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -119,7 +120,7 @@ class Checkpoints:
         last = self.complete()[-1:]
         needed = sum((last[0] / name).stat().st_size for name in files_in(last[0])) if last else 0
         if needed > (free := shutil.disk_usage(aside).free):
-            raise Failed(f"No space left on device: {needed:,} bytes needed, {free:,} free in {self.folder}")
+            raise OSError(errno.ENOSPC, f"No space left on device: {needed:,} bytes needed, {free:,} free")
 
     def seal(self, update: int, aside: Path) -> None:
         """Have all files on the disk and hashed, shared among the ranks; then write the manifest and rename."""
