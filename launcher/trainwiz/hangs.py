@@ -103,15 +103,15 @@ def parse(dump: str) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-def compare(before: Sequence[Rank], after: Sequence[Rank]) -> Verdict:
-    """Who is where the others are not, from two looks at all ranks."""
-    suspects = _suspects(after)
+def compare(before: Sequence[Rank], after: Sequence[Rank], *, elsewhere: bool = False) -> Verdict:
+    """Who is where the others are not, from two looks at all ranks. `elsewhere`: other machines have ranks, too."""
+    suspects = _suspects(after) or ([r for r in after if not r.waiting] if elsewhere else [])
     earlier = {rank.rank: rank for rank in before}
     still = all(_still(earlier.get(rank.rank), rank) for rank in after)
     sentences = [_where(rank) for rank in after]
     return Verdict(
         suspects=tuple(rank.rank for rank in suspects),
-        sentences=(*sentences, _conclusion(after, suspects)),
+        sentences=(*sentences, _beyond(after, suspects) if elsewhere else _conclusion(after, suspects)),
         still=still,
         stuck=still and all(rank.waiting or rank.state in (State.ENDED, State.STOPPED) for rank in after),
     )
@@ -183,6 +183,16 @@ def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
     if all(rank.state is State.BUSY for rank in suspects):
         return say("the others wait for rank {ranks}, which is alive but slow: a straggler", ranks=named)
     return say("the others wait for rank {ranks}", ranks=named)
+
+
+def _beyond(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
+    """The conclusion on one of several machines: whom this machine's ranks wait for may be on another."""
+    if not suspects:
+        return say("all ranks of this machine wait for others: see what trainwiz says on the other machines")
+    if len(suspects) < len(ranks):
+        return _conclusion(ranks, suspects)
+    named = ", ".join(str(rank.rank) for rank in suspects)
+    return say("no rank of this machine waits: those of the other machines may wait for rank {ranks}", ranks=named)
 
 
 def _spot(frame: Frame) -> str:

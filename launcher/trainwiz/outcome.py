@@ -23,7 +23,8 @@ class Outcome:
     `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
     `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed;
     `saving_seconds` is how long the last rank took to end after that signal; `hung` means stopped for standing still,
-    and `stalls` holds every silence that was too long, with where the ranks were;
+    and `stalls` holds every silence that was too long, with where the ranks were; `stragglers` ranks that were slower
+    than the others, and for how much of the time these waited;
     `observed` is what the surroundings showed at the end: `oom_kills` of the cgroup during the run, `shm_free_bytes`,
     `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`, each where it is known.
     """
@@ -37,6 +38,7 @@ class Outcome:
     saving_seconds: float | None = None
     hung: bool = False
     stalls: tuple[Mapping[str, object], ...] = ()
+    stragglers: tuple[Mapping[str, object], ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -60,6 +62,7 @@ class Outcome:
             "signal": self.signal,
             "hung": self.hung,
             "stalls": list(self.stalls),
+            "stragglers": list(self.stragglers),
             "observed": dict(self.observed),
             "killed_ranks": list(self.killed),
             "saving_seconds": None if self.saving_seconds is None else round(self.saving_seconds, 3),

@@ -34,6 +34,7 @@ class Attempts:
     def run(self, once: Callable[[Launch, Inbox], Outcome], audience: Audience, update: Callable[[], int]) -> Outcome:
         """Try until it ends, or must. `once` runs one attempt; `update` is the last one that was trained."""
         from trainwiz import recovery
+        from trainwiz.cli import unlocking
         from trainwiz.process import ranks
 
         policy = recovery.Policy(
@@ -42,7 +43,7 @@ class Attempts:
             auto_batch=self.launch.auto_batch,
         )
         decide = recovery.Recovery(policy, batch_of(self.launch) if policy.auto_batch else None)
-        launch = self.launch
+        launch, began = self.launch, time.time()
         with ranks.listening() as inbox, self._spared():
             while True:
                 outcome = once(launch, inbox)
@@ -57,6 +58,7 @@ class Attempts:
                 if signum := ranks.pause(inbox, follows.delay):
                     return dataclasses.replace(outcome, signal=signum)
                 self._put_logs_aside(len(self.entries))
+                unlocking.remove_left_locks(self.launch, began, audience)
                 launch = _again(self.launch, decide.batch)
 
     @contextlib.contextmanager
@@ -87,7 +89,7 @@ class Attempts:
     def _put_logs_aside(self, number: int) -> None:
         # What the next attempt says is then alone in `rank-N.log`: to be followed, and to be diagnosed.
         for log in self.launch.run.logs.glob("*"):
-            if log.suffix in (".log", ".stack") and ".attempt-" not in log.name:
+            if log.suffix in (".beat", ".log", ".stack") and ".attempt-" not in log.name:
                 with contextlib.suppress(OSError):
                     os.replace(log, _aside(log, number))
 

@@ -138,8 +138,6 @@ def describe(launch: Launch) -> dict[str, Any]:
 def _watching(launch: Launch) -> Watching | None:
     if launch.debugged:
         return None  # who steps through a rank is silent
-    if launch.first_rank:
-        return None  # machine 0 has the metrics; the other machines' ranks may rightly be silent
     from trainwiz.process.progress import FLOOR_SECONDS
     from trainwiz.process.watch import Watching
 
@@ -151,6 +149,8 @@ def _watching(launch: Launch) -> Watching | None:
         ranks=tuple(here),
         floor=launch.hang_limit or FLOOR_SECONDS,
         stop=launch.stop_on_hang,
+        # Behind torchrun the world spans several machines.
+        machine=launch.run.machine if launch.workers else None,
     )
 
 

@@ -23,6 +23,7 @@ from typing import IO, Protocol
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
+from trainwiz.process.beats import Straggler
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
 from trainwiz.process.spares import Spares
@@ -128,7 +129,7 @@ class _Stopped:
     at: float
 
 
-Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | int]
+Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | Straggler | int]
 """What happens meanwhile: a rank's end, what the watch finds, or the number of a signal that came in."""
 
 
@@ -153,6 +154,8 @@ def _consume(events: Inbox, supervisor: Supervisor, clock: Callable[[], float], 
                 actions = supervisor.stopped(event.rank, event.code, event.at)
             elif isinstance(event, Stall):
                 actions = supervisor.stalled(event, clock())
+            elif isinstance(event, Straggler):
+                actions = supervisor.late(event)
             elif isinstance(event, Resumed):
                 actions = supervisor.resumed(event.silence, event.suspects)
             else:

@@ -48,6 +48,22 @@ class Stall(Protocol):
     def verdict(self) -> Verdict: ...
     @property
     def stop(self) -> bool: ...
+    @property
+    def machine(self) -> int | None: ...
+
+
+class Late(Protocol):
+    """What the watch tells of a rank that the others wait for again and again; `process.beats.Straggler` is one."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def share(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def place(self) -> str: ...
+    def to_dict(self) -> Mapping[str, object]: ...
 
 
 class Supervisor:
@@ -63,6 +79,7 @@ class Supervisor:
         self.killed: tuple[int, ...] = ()
         self.hung = False
         self._stalls: list[Mapping[str, object]] = []
+        self._stragglers: list[Mapping[str, object]] = []
         self._failed_before_asked = False
         self._given_up = False
         self._asked_at: float | None = None
@@ -128,16 +145,11 @@ class Supervisor:
         if self.deadline is not None:
             return []
         where = [str(sentence) for sentence in stall.verdict.sentences]
-        self._stalls.append({"seconds": round(stall.silence, 1), "suspects": stall.verdict.suspects, "where": where})
+        at = {} if stall.machine is None else {"machine": stall.machine}
+        seen = {"seconds": round(stall.silence, 1), "suspects": stall.verdict.suspects, "where": where}
+        self._stalls.append({**at, **seen})
         if not stall.stop:
-            told: list[Action] = [
-                say(
-                    "no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:",
-                    seconds=stall.silence,
-                    limit=stall.limit,
-                ),
-            ]
-            return [*told, *stall.verdict.sentences]
+            return [_silence(stall), *stall.verdict.sentences]
         self.hung = True
         self.deadline = now + self._teardown
         return [
@@ -145,6 +157,20 @@ class Supervisor:
                 code=HANG_CODE),
             Send(signal.SIGTERM, self.alive),
         ]  # fmt: skip
+
+    def late(self, straggler: Late) -> list[Action]:
+        """One rank is slower than the others, and the run goes on."""
+        self._stragglers.append(straggler.to_dict())
+        return [
+            say(
+                "rank {rank} is slow: for {seconds:.0f} s the others have waited for it {share:.0%} of the time; it "
+                "was mostly in {place}",
+                rank=straggler.rank,
+                seconds=straggler.seconds,
+                share=straggler.share,
+                place=straggler.place,
+            )
+        ]
 
     def resumed(self, silence: float, suspects: Sequence[int]) -> list[Action]:
         """Progress again, after a stall was told."""
@@ -187,6 +213,7 @@ class Supervisor:
             saving_seconds=max(0.0, self._ended_at - self._asked_at) if self._asked_at is not None else None,
             hung=self.hung,
             stalls=tuple(self._stalls),
+            stragglers=tuple(self._stragglers),
         )
 
     def _kill(self, now: float) -> list[Action]:
@@ -208,6 +235,18 @@ class Supervisor:
             return shell_code(own[0] or 0)
         # Ended by a signal of ours, on behalf of the one that came in: the shell should see that one.
         return 0 if all(code == 0 for code in self.codes.values()) else SIGNAL_BASE + self.asked_by
+
+
+def _silence(stall: Stall) -> Message:
+    if stall.machine is None:
+        return say("no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:", seconds=stall.silence,
+                   limit=stall.limit)  # fmt: skip
+    return say(
+        "machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); where its ranks are:",
+        machine=stall.machine,
+        seconds=stall.silence,
+        limit=stall.limit,
+    )
 
 
 def ending(code: int) -> Message:

@@ -1,7 +1,9 @@
-"""A thread that looks for signs of life, and asks the ranks where they are when there are none for too long."""
+"""A thread that looks for signs of life, asks the ranks where they are when there are none for too long, and names the
+one that keeps the others waiting."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz.hangs import Verdict, compare
-from trainwiz.process.progress import FLOOR_SECONDS, Progress
+from trainwiz.process.beats import WINDOW_SECONDS, Beats, Straggler
+from trainwiz.process.progress import FLOOR_SECONDS, LEARNED_UPDATES, Progress
 from trainwiz.process.stacks import Look, Stacks
 
 _TICK_SECONDS = 1.0
@@ -20,7 +23,11 @@ _CONFIRM_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What to watch: files whose growth is life, the metrics among them, and where stacks are written."""
+    """What to watch: files whose growth is life, the metrics among them, and where stacks are written.
+
+    `machine` is set where the world spans several: one but the first lives by its ranks' beats, for rank 0 alone writes
+    the metrics, and never ends the run, since only the first machine sees whether it comes on.
+    """
 
     files: Callable[[], Sequence[Path]]
     metrics: Path
@@ -28,6 +35,7 @@ class Watching:
     ranks: Sequence[int]
     floor: float = FLOOR_SECONDS
     stop: bool = False
+    machine: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,7 @@ class Stall:
     limit: float
     verdict: Verdict
     stop: bool = False
+    machine: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +64,12 @@ class Watch:
         self,
         watching: Watching,
         codes: Callable[[], Mapping[int, int | None]],
-        tell: Callable[[Stall | Resumed], None],
+        tell: Callable[[Stall | Resumed | Straggler], None],
     ) -> None:
         self._watching, self._codes, self._tell = watching, codes, tell
         self._stacks = Stacks(watching.stacks)
+        self._beats = Beats(watching.stacks, watching.ranks, min(WINDOW_SECONDS, max(8.0, watching.floor)))
+        self._signs = 0
         self._tick = min(_TICK_SECONDS, watching.floor / 4)
         self._sizes: dict[Path, int] = {}
         self._grown: set[Path] = set()
@@ -81,13 +92,23 @@ class Watch:
             codes = self._codes()
             if any(code is None for code in codes.values()) and 0 in codes.values():
                 progress.ended_well(now)
-            if self._grew():
+            moved = self._beats.read(now)
+            if self._grew() or (moved and self._watching.machine):
+                self._signs += 1
                 gap = progress.sign(now, update=self._watching.metrics in self._grown)
                 if self._told:
                     self._tell(Resumed(silence=gap, suspects=self._told.verdict.suspects))
                 self._told, self._stopped = None, False
+                self._name_straggler(now)
             elif progress.silence(now) > progress.limit(now):
                 self._overdue(progress.silence(now), progress.limit(now), may_stop=progress.known)
+
+    def _name_straggler(self, now: float) -> None:
+        if self._beats.due(now):
+            slow = self._beats.straggler(moving=self._signs >= LEARNED_UPDATES)
+            self._signs = 0
+            if slow:
+                self._tell(slow)
 
     def _grew(self) -> bool:
         sizes = {}
@@ -106,15 +127,23 @@ class Watch:
             if self._ended.wait(min(_BETWEEN_LOOKS_SECONDS, limit)):
                 return
             self._before = self._stacks.look(self._codes(), first)
-            self._told = Stall(silence=silence, limit=limit, verdict=compare(first.ranks, self._before.ranks))
+            self._told = self._stall(silence, limit, first, self._before)
             self._tell(self._told)
-        elif self._watching.stop and (may_stop or self._told.verdict.stuck) and not self._stopped and self._before:
+        elif self._before and not self._stopped and self._may_end(self._told.verdict, may_stop):
             if silence < self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
                 return
             later = self._stacks.look(self._codes(), self._before)
-            verdict = compare(self._before.ranks, later.ranks)
+            told = self._stall(silence, limit, self._before, later)
             self._before = later
-            self._stopped = verdict.still and (may_stop or verdict.stuck)
-            self._told = Stall(silence=silence, limit=limit, verdict=verdict, stop=self._stopped)
+            self._stopped = told.verdict.still and self._may_end(told.verdict, may_stop)
+            self._told = dataclasses.replace(told, stop=self._stopped)
             if self._stopped:
                 self._tell(self._told)
+
+    def _may_end(self, verdict: Verdict, known: bool) -> bool:
+        return self._watching.stop and not self._watching.machine and (known or verdict.stuck)
+
+    def _stall(self, silence: float, limit: float, before: Look, after: Look) -> Stall:
+        machine = self._watching.machine
+        verdict = compare(before.ranks, after.ranks, elsewhere=machine is not None)
+        return Stall(silence=silence, limit=limit, verdict=verdict, machine=machine)

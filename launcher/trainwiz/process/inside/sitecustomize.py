@@ -1,4 +1,4 @@
-"""Runs first in every rank: lets trainwiz ask for its Python stack by a signal, at no cost until it does.
+"""Runs first in every rank: lets trainwiz ask for its Python stack by a signal, and beats once a second.
 
 Where ranks are debugged, it also widens the others' timeouts.
 
@@ -10,6 +10,15 @@ Python imports the first `sitecustomize` on its path. This one steps aside at on
 import importlib.machinery
 import os
 import sys
+
+BEAT_SECONDS = 1.0
+LITTLE_SECONDS = 0.001
+LINE = 200
+"""Bytes of a beat: always as many, so that it is replaced whole."""
+DEPTH = 12
+"""Calls from the innermost outwards in which a collective is looked for, as `hangs.Rank.waiting` does."""
+COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/", "/accelerate/utils/operations.py")
+BACKWARD = "/torch/autograd/graph.py"
 
 
 def listen() -> object:
@@ -26,7 +35,62 @@ def listen() -> object:
     # The rank starts before what it starts itself, so its line comes first.
     file.write(f"process {os.getpid()}\n")
     file.flush()
+    try:  # noqa: SIM105
+        beat(folder, rank)
+    except OSError:
+        pass
     return file
+
+
+def look(descriptor: int, main: int) -> None:
+    """Look at the main thread once a second; keep the counts of looks, waits for other ranks, and moves in a file.
+
+    Backward passes wait inside for other ranks' gradients; they count as waiting only where they do not compute. Who is
+    seen in the same calls again has moved if it computed a little in between: who waits does not, or spins without end.
+    """
+    import time
+
+    clock = time.pthread_getcpuclockid(main)
+    looks = waits = moves = 0
+    last, before = None, 0.0
+    while True:
+        time.sleep(BEAT_SECONDS)
+        frame = sys._current_frames().get(main)
+        if frame is None:
+            return
+        used = time.clock_gettime(clock)
+        spent, before = used - before, used
+        busy = spent > BEAT_SECONDS / 2
+        place, waiting, outer, calls = "", False, 0, [id(frame)]
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if outer < DEPTH and not waiting:
+                waiting = any(part in file for part in COLLECTIVES) or (BACKWARD in file and not busy)
+            if not place and "-packages/" not in file and "/lib/python3" not in file and file[:1] != "<":
+                place = f"{frame.f_code.co_name}, {os.path.basename(file)}:{frame.f_lineno}"
+            calls.append(frame.f_lasti)
+            frame, outer = frame.f_back, outer + 1
+        moved = calls != last or (not busy and spent > LITTLE_SECONDS)
+        looks, waits, moves, last = looks + 1, waits + waiting, moves + moved, calls
+        os.pwrite(descriptor, f"{looks} {waits} {moves} {place}".encode()[:LINE].ljust(LINE), 0)
+
+
+def beat(folder: str, rank: str) -> None:
+    """Begin to beat, unless somebody already does for this rank: what a rank starts inherits its environment."""
+    import _thread
+
+    file = os.path.join(folder, f"rank-{rank}.beat")
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    main = _thread.get_ident()
+
+    def quietly() -> None:
+        # A platform without clocks of threads, an interpreter that is ending: then there are no beats.
+        try:  # noqa: SIM105
+            look(descriptor, main)
+        except Exception:
+            pass
+
+    _thread.start_new_thread(quietly, ())
 
 
 def step_aside() -> None:
