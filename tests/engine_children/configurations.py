@@ -4,7 +4,7 @@ Each case has a `how`: `launch` (accelerate's launcher prepares its command), `p
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
-and without a key: it stops where nothing changes).
+and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`.
 """
 
 import json
@@ -79,6 +79,26 @@ def parallelism(case: dict[str, Any]) -> None:
         num_processes=case["world"], multi_device=True, is_fsdp2=environ.get("FSDP_VERSION") == "2", distributed_type=""
     )
     ParallelismConfig()._validate_accelerator(seen)
+
+
+def sequence(case: dict[str, Any]) -> None:
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp as groups
+
+    made: list[Any] = []
+    groups.dist = types.SimpleNamespace(
+        is_initialized=lambda: True,
+        get_world_size=lambda *_: case["world"],
+        get_rank=lambda *_: 0,
+        new_group=made.append,
+    )
+    size = launch(case)["PARALLELISM_CONFIG_SP_SIZE"]
+    groups.initialize_sequence_parallel(int(size))
+
+
+def hostfile(case: dict[str, Any]) -> None:
+    from deepspeed.launcher.runner import _parse_hostfile
+
+    _parse_hostfile(Path(case["folder"], "hostfile").read_text().splitlines())
 
 
 def deepspeed(case: dict[str, Any]) -> None:

@@ -85,7 +85,11 @@ class Files:
         found = configurations.resolve(named, path) if named else None
         # Under the name that it has here, should it be one of the files to judge.
         known = next((p for p in self.documents if found and _same(p, found)), found)
-        return config.Accelerate(document=document, version=bare.version, files={named: known} if named else {})
+        hosts = bare.get("deepspeed_config.deepspeed_hostfile")
+        return config.Accelerate(
+            document=document, version=bare.version, files={named: known} if named else {},
+            hostfile=configurations.text_of(hosts, path) if isinstance(hosts, str) else None,
+        )  # fmt: skip
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""

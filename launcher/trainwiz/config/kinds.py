@@ -52,6 +52,8 @@ class Accelerate(_Configuration):
 
     files: Mapping[str, str | None]
     """Each path named by the file, and where it was found; None where it was not."""
+    hostfile: tuple[str, str] | None = None
+    """DeepSpeed's hostfile, where one is named and found: its path from here, and its text."""
 
     @property
     def kind(self) -> str:

@@ -63,6 +63,15 @@ BLOCKS: dict[str, tuple[str, frozenset[str]]] = {
         "parallelism_config_sp_size", "parallelism_config_tp_size",
     })),
     "mpirun_config": ("", frozenset({"mpirun_hostfile"})),
+    "megatron_lm_config": ("", frozenset(f"megatron_lm_{name}" for name in (
+        "attention_backend", "attention_dropout", "attention_softmax_in_fp32", "calculate_per_token_loss",
+        "context_parallel_size", "decoder_last_pipeline_num_layers", "eod_mask_loss", "expert_model_parallel_size",
+        "expert_tensor_parallel_size", "gradient_clipping", "hidden_dropout", "no_load_optim", "no_save_optim",
+        "num_micro_batches", "optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d", "pp_degree",
+        "recompute_activations", "recompute_granularity", "recompute_method", "recompute_num_layers",
+        "sequence_parallelism", "tp_degree", "use_custom_fsdp", "use_distributed_optimizer",
+        "use_precision_aware_optimizer", "use_rotary_position_embeddings",
+    ))),
 }  # fmt: skip
 """Blocks of an accelerate file: the prefix of their keys, and the keys that reach anything."""
 
@@ -79,6 +88,9 @@ LAUNCH_ARGUMENTS = frozenset({
 DISTRIBUTED = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU",
                "MULTI_HPU", "MULTI_NEURON", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM")  # fmt: skip
 SAGEMAKER_DISTRIBUTED = ("NO", "DATA_PARALLEL", "MODEL_PARALLEL")
+DYNAMO = ("NO", "EAGER", "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER", "NVPRIMS_NVFUSER", "CUDAGRAPHS", "OFI", "FX2TRT",
+          "ONNXRT", "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM", "HPU_BACKEND",
+          "NEURON")  # fmt: skip
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 ENVIRONMENTS = ("LOCAL_MACHINE", "AMAZON_SAGEMAKER")
 

@@ -73,6 +73,7 @@ def of_configurations() -> tuple[Rule, ...]:
         features,
         fsdp,
         inert,
+        launchers,
         optimizers,
         pairs,
         parallelism,

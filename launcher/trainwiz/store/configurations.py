@@ -79,6 +79,15 @@ def resolve(named: str, by: str) -> str | None:
     return next((path for path in (named, beside, *above) if os.path.isfile(path)), None)
 
 
+def text_of(named: str, by: str) -> tuple[str, str] | None:
+    """A file that a configuration names, with its text; None where there is none that can be read."""
+    found = resolve(named, by)
+    try:
+        return (found, Path(found).read_text(encoding="utf-8")) if found and _may_be_one(found) else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def write(path: str, text: str) -> None:
     """Replace a file's text, whole or not at all."""
     file = Path(path)

@@ -134,7 +134,7 @@ def _reaches(block: str, prefix: str, key: str) -> bool:
     known = vocabulary.BLOCKS[block][1]
     if key in known or key in vocabulary.LAUNCH_ARGUMENTS:
         return True
-    if any(key in others for _, others in vocabulary.BLOCKS.values()) or key.startswith("megatron_lm_"):
+    if any(key in others for _, others in vocabulary.BLOCKS.values()):
         return True
     # In these blocks, short names stand for the long ones.
     return block in ("fsdp_config", "fp8_config", "dynamo_config") and prefix + key in known

@@ -69,7 +69,8 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violati
     Instead: distributed_type: 'NO'
     Source: seen with accelerate 1.15.0 and PyYAML 6.0
     """
-    if accelerate.get("distributed_type") is False:
+    on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"  # where the quoted word stops
+    if accelerate.get("distributed_type") is False and not on_sagemaker:
         yield accelerate.wrong(
             "distributed_type",
             say("distributed_type {written} is false to YAML, and not the word NO",
