@@ -146,3 +146,65 @@ def test_what_a_plan_can_go_on_from(before: tuple[str, int], plan: Plan, says: s
         assert found
         assert says in language.text(found.what)
     assert checkpoint.obstacle(plan, {}) is None, "what is not known is for the script to say"
+
+
+def test_a_launch_that_could_not_go_on_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    values = {**projects.REGRESSION, "strategy.kind": "deepspeed", "strategy.zero_stage": 2}
+    folder = projects.make(tmp_path / "project", values)
+    config = {"seed": 42, "real_batch_size": 16}
+    write(folder / "runs" / "2026-11-21_01-02-03-1", 3, layout="zero2", world=4, config=config)
+    refused = projects.trainwiz("launch", str(folder), "--resume", "--dry-run")
+    assert refused.code == 1
+    assert "saved by 4 ranks, and zero2 loads it with as many only; the plan has 2" in refused.err
+    assert "trainwiz export" in refused.err
+    write(folder / "runs" / "2026-11-21_01-02-04-1", 3, layout="zero2", world=2, config=config)
+    assert projects.trainwiz("launch", str(folder), "--resume", "--dry-run").code == 0
+
+
+TASK = """
+from dataclasses import dataclass
+@dataclass
+class TaskConfig:
+    size: int = 1
+def build_model(config):
+    return config.size
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder that has a task and two checkpoints of an engine whose shards nobody can put together."""
+    (tmp_path / "task.py").write_text(TASK)
+    for update in (3, 6):
+        write(tmp_path / "output", update, layout="colossal_zero")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), 1, "weights of a checkpoint that was saved as colossal_zero cannot be gathered"),
+        (("--checkpoint", "5"), 2, "has no complete checkpoint of update 5"),
+        (("--output", "{folder}"), 2, "is there already; nothing was written"),
+        (("--python", "/nowhere/python"), 1, "the weights could not be gathered"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(project: Path, words: tuple[str, ...], code: int, says: str) -> None:
+    done = projects.trainwiz("export", str(project), *(word.format(folder=project) for word in words))
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert not (project / "exported" / "checkpoint-00000006").exists()
+
+
+def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
+    newest, before = (project / "output" / "checkpoints" / f"checkpoint-0000000{n}" for n in (6, 3))
+    (newest / "model").write_bytes(b"weightz")
+    done = projects.trainwiz("export", str(project))
+    assert f"skipping {newest}: damaged: model" in done.err
+    assert f"gathering the weights of {before}" in done.err
+    (before / "stray.pkl").write_bytes(b"")
+    done = projects.trainwiz("export", str(project))
+    assert (done.code, "is as it was written" in done.err) == (1, True)
+    (project / "task.py").unlink()
+    done = projects.trainwiz("export", str(project / "output"))
+    assert (done.code, "no task.py above" in done.err) == (2, True)

@@ -112,7 +112,7 @@ def _continued(plan: Plan, folder: Path, options: Options) -> Run | None:
     before = run.read("command").get("plan_hash")
     if before and before != plan.digest():
         console.talk(t("note: the plan has changed since run {name}", name=run.name), style="warning")
-        resuming.refuse_what_cannot_go_on(plan, run, options.arguments)
+    resuming.refuse_what_cannot_go_on(plan, run, options.arguments)
     return run
 
 
