@@ -132,7 +132,7 @@ def main() -> None:
         "killed_while_writing": torn,
         "skipped": logs().count("skipping"),
         "complete": len(complete),
-        "whole": sum(not damage_in(path, 0, 1) for path in complete),
+        "whole": sum(not damage_in(path, {}) for path in complete),
     }
     print(json.dumps(found))
 

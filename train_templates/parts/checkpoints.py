@@ -122,17 +122,22 @@ class Checkpoints:
         if needed > (free := shutil.disk_usage(aside).free):
             raise OSError(errno.ENOSPC, f"No space left on device: {needed:,} bytes needed, {free:,} free")
 
-    def seal(self, update: int, aside: Path) -> None:
-        """Have all files on the disk and hashed, shared among the ranks; then write the manifest and rename."""
-        names = self.first(files_in, aside)
+    def hashed(self, folder: Path) -> dict[str, str]:
+        """sha256 of the files below a folder, by name; each rank hashes a share of them, and has it on the disk."""
+        names = self.first(files_in, folder)
         hashes: dict[str, str] = {}
-        for part in self.together(hash_files, aside, names[self.rank :: self.world]):
+        for part in self.together(hash_files, folder, names[self.rank :: self.world]):
             hashes |= part
-        self.first(self.publish, update, aside, names, hashes)
+        return hashes
+
+    def seal(self, update: int, aside: Path) -> None:
+        """Have everything on the disk and hashed, with its manifest, under the final name."""
+        self.first(self.publish, update, aside, self.hashed(aside))
         self.problem = ""
 
-    def publish(self, update: int, aside: Path, names: list[str], hashes: dict[str, str]) -> None:
+    def publish(self, update: int, aside: Path, hashes: dict[str, str]) -> None:
         """Write the manifest, give the checkpoint its final name, and remove those beyond the limit."""
+        names = files_in(aside)
         hashes |= hash_files(aside, [name for name in names if name not in hashes])  # other machines may not see it
         manifest = {
             "update": update,
@@ -216,7 +221,7 @@ class Checkpoints:
     def newest_valid(self) -> Path | None:
         """The newest checkpoint without damage, compared by all ranks together; damaged ones are put aside."""
         for path in reversed(self.first(self.complete)):
-            damage = [one for part in self.together(damage_in, path, self.rank, self.world) for one in part]
+            damage = self.first(damage_in, path) or self.first(damage_in, path, self.hashed(path))
             if not damage:
                 return path
             self.first(put_aside, path, damage)
@@ -260,21 +265,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def damage_in(path: Path, rank: int, world: int) -> list[str]:
-    """What is not as it was written, in this rank's share of the files."""
+def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
+    """What is not as it was written: names and sizes, and the files themselves where their hashes are given."""
     try:
         manifest = read_manifest(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{MANIFEST}: {type(error).__name__} {error}"][rank:]
+        return [f"{MANIFEST}: {type(error).__name__} {error}"]
     sizes, found = manifest["bytes"], {name: (path / name).stat().st_size for name in files_in(path)}
     damage = [f"{name}: not in the manifest" for name in found.keys() - sizes.keys() - {MANIFEST}]
     damage += [f"{name}: missing" for name in sizes.keys() - found.keys()]
     damage += [f"{n}: {found[n]} bytes, not {sizes[n]}" for n in sizes.keys() & found.keys() if found[n] != sizes[n]]
-    if damage:
-        return sorted(damage)[rank::world]
-    mine = list(sizes)[rank::world]
-    hashes = hash_files(path, mine)
-    return [f"{name}: changed" for name in mine if hashes[name] != manifest["sha256"][name]]
+    if damage or hashes is None:
+        return sorted(damage)
+    hashes = hash_files(path, [name for name in sizes if name not in hashes]) | hashes
+    return [f"{name}: changed" for name in sizes if hashes[name] != manifest["sha256"][name]]
 
 
 def put_aside(path: Path, damage: list[str]) -> None:
