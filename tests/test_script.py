@@ -44,11 +44,27 @@ TASKS: list[dict[str, object]] = [
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
     {"model.name": "org/model", "model.from_scratch": True},
+    {"task": "sft"},
+    {"task": "sft", "model.name": "org/model", "model.from_scratch": True},
+    {"task": "sft", "model.name": "org/model", "model.from_scratch": False},
+    {"task": "sft", "model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"},
+    {
+        "task": "sft",
+        "model.name": "org/model",
+        "model.from_scratch": False,
+        "model.adapter": "qlora",
+        "model.merge_adapter": True,
+    },
 ]
 REST: list[dict[str, object]] = [
     {},
     {"data.eval": None, "optimizer.name": "sgd", "precision.mixed_precision": "bf16"},
-    {"tracking.log_with": "tensorboard", "machine.device": "cuda", "checkpoint.background": True},
+    {
+        "tracking.log_with": "tensorboard",
+        "machine.device": "cuda",
+        "precision.mixed_precision": "bf16",
+        "checkpoint.background": True,
+    },
     {"tracking.log_with": "wandb", "precision.mixed_precision": "fp16", "data.packing": False},
 ]
 
@@ -77,6 +93,8 @@ def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_som
             programs.add(artifact.text)
             ast.parse(artifact.text)
             assert "feature:" not in artifact.text
+            if artifact.path == "task.py" and plan.task in vocabulary.GENERATIVE:
+                assert artifact.text.count("\n") <= 250
             assert "trainwiz" not in artifact.text
     assert all(both == {True, False} for both in seen.values()), seen
     assert len(programs) >= 60
@@ -113,6 +131,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "text_column",
         "label_column",
         "loss_chunk",
+        "cache_dir",
     }
     fields = {
         node.target.id

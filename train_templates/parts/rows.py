@@ -258,6 +258,13 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
 
+# feature: eval
+def loss_and_count(loss: Tensor, batch: Batch) -> Tensor:
+    """A summed loss beside the number of labels that it sums over."""
+    return torch.stack((loss, (batch["labels"] != IGNORED).sum()))
+
+
+# end: eval
 def write_on(folder: Path, tokens: list[int], length: int) -> list[int]:
     """What the trained model in the folder writes after some tokens: `length` more, as far as it has positions."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **FP32).eval()

@@ -11,9 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-import torch
 import transformers
 from torch import Tensor, nn
 
@@ -227,7 +225,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
-    return torch.stack((loss_sum(model, batch), (batch["labels"] != rows.IGNORED).sum()))
+    return rows.loss_and_count(loss_sum(model, batch), batch)
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
@@ -238,7 +236,7 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 # end: eval
 # feature: final_weights
-def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
     """The final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
     model.save_pretrained(folder, state_dict=weights)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from torch import Tensor, nn
 
@@ -172,8 +171,9 @@ def file_conversations(file: Path) -> Iterator[list[Message]]:
     number = 1
     with file.open(encoding="utf-8") as text:
         try:
-            for number, row in enumerate(json.load(text) if file.suffix == ".json" else text, start=1):
+            for row in json.load(text) if file.suffix == ".json" else text:
                 yield messages_of(json.loads(row) if isinstance(row, str) else row)
+                number += 1
         except (ValueError, KeyError, TypeError) as error:
             raise SystemExit(f"{file}:{number}: neither messages nor instruction and output: {error!r}") from None
 
@@ -268,7 +268,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     """The pretrained model, frozen, with an adapter to train; the engine moves and shards it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
-        dtype=getattr(torch, config.frozen_dtype),
+        dtype=config.frozen_dtype,
         use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
@@ -334,7 +334,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
-    return torch.stack((loss_sum(model, batch), (batch["labels"] != rows.IGNORED).sum()))
+    return rows.loss_and_count(loss_sum(model, batch), batch)
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
@@ -346,14 +346,14 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # end: eval
 # feature: final_weights
 # feature: whole_model
-def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
     """The final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
     model.save_pretrained(folder, state_dict=weights)
 
 
 # end: whole_model
 # feature: lora
-def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
     """The adapter as peft keeps it; `AutoModelForCausalLM.from_pretrained(folder)` loads it with the model below."""
     adapter.save(model, weights, folder)
 
