@@ -1,9 +1,11 @@
 """What follows a failed attempt: histories replayed, then real launches that are restarted."""
 
 import json
+import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import projects
 import pytest
 from test_launch import TRAINWIZ, launch, project, read
 
+from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
-from trainwiz.recovery import Again, Attempt, Batch, Policy, Recovery, out_of_memory
+from trainwiz.recovery import OUT_OF_MEMORY, Again, Attempt, Batch, Policy, Recovery
 
 DONE = Attempt(outcome=Outcome(exit_code=0, codes={0: 0}), update=100)
 
@@ -124,10 +127,8 @@ def test_any_history_ends(seed: int) -> None:
     assert n <= 5 + 2
 
 
-def test_memory_is_recognised() -> None:
-    assert out_of_memory("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB")
-    assert out_of_memory("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory")
-    assert not out_of_memory("RuntimeError: out of ideas")
+def test_memory_is_what_the_diagnosis_calls_so() -> None:
+    assert set(OUT_OF_MEMORY) <= {signature.name for signature in SIGNATURES}
 
 
 # Real launches
@@ -158,6 +159,32 @@ def test_a_killed_rank_is_replaced_in_the_same_run(tmp_path: Path) -> None:
     logs = folder / "runs" / "latest" / "logs"
     assert (logs / "rank-0.attempt-1.log").read_text() == "attempt 0\n"
     assert (logs / "rank-0.log").read_text() == "attempt 1\n"
+
+
+def test_the_build_lock_of_a_killed_attempt_is_removed(tmp_path: Path) -> None:
+    script = (
+        COUNTED
+        + """
+ops = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+if n == 0:
+    (ops / "mine").mkdir(exist_ok=True)
+    held = os.open(ops / "mine" / "lock", os.O_CREAT | os.O_EXCL)
+    os.kill(os.getpid(), 9)
+print(sorted(str(lock.relative_to(ops)) for lock in ops.glob("*/lock")))
+"""
+    )
+    folder = project(tmp_path / "p", script, ranks=1)
+    ops = tmp_path / "ops"
+    for name in ("older", "held"):
+        (ops / name).mkdir(parents=True)
+        (ops / name / "lock").touch()
+    os.utime(ops / "older" / "lock", (1, 1))  # not this launch's
+    with (ops / "held" / "lock").open() as held:
+        os.utime(held.name, (time.time() + 5,) * 2)
+        done = launch(folder, "--max-restarts", "1", TORCH_EXTENSIONS_DIR=str(ops))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "['held/lock', 'older/lock']"
+    assert f"removed the build lock that the killed attempt left: {ops / 'mine' / 'lock'}" in done.stderr
 
 
 def test_an_exception_is_not_tried_again(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from test_ranks import wait_for
 
 from trainwiz import plan as plans
 from trainwiz.cli import machines
+from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import Refused, UsageError
 from trainwiz.plan import Plan
-from trainwiz.process.torchrun import first_failure
 
 PORT = 29561
 
@@ -74,8 +74,8 @@ Root Cause (first observed failure):
     assert first_failure(elastic) == (3, 42)
     assert first_failure(
         "subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 42."
-    ) == (0, 42)
-    assert first_failure("Command '['python', 't.py']' died with <Signals.SIGKILL: 9>.") == (0, -9)
+    ) == (None, 42)
+    assert first_failure("Command '['python', 't.py']' died with <Signals.SIGKILL: 9>.") == (None, -9)
     assert first_failure("anything else") is None
 
 

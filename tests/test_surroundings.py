@@ -139,6 +139,23 @@ def test_a_lock_of_this_moment_is_given_time(tmp_path: Path) -> None:
     assert locks.stale_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == ()
 
 
+def test_a_lock_that_was_left_meanwhile_is_found_however_young(tmp_path: Path) -> None:
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    before = time.time() - 1
+    young, old = tmp_path / "young" / "lock", lock(tmp_path, "old")
+    young.parent.mkdir()
+    with young.open("x"):
+        assert locks.left_since(before, environ) == ()  # its maker lives
+    (left,) = locks.left_since(before, environ)
+    assert (left.path, left.inode, left.shared) == (young, young.stat().st_ino, False)
+    assert {left.path for left in locks.left_since(0, environ)} == {young, old}
+    mounts = tmp_path / "root" / "proc" / "self" / "mountinfo"
+    mounts.parent.mkdir(parents=True)
+    device = young.stat().st_dev
+    mounts.write_text(f"36 35 {os.major(device)}:{os.minor(device)} / / rw,noatime shared:1 - nfs4 server:/home rw\n")
+    assert locks.left_since(before, environ, root=tmp_path / "root")[0].shared
+
+
 # DeepSpeed
 
 

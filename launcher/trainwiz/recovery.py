@@ -5,7 +5,6 @@ Decides only: it is told how each attempt ended and when, so that a test replays
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,8 @@ FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
 SAME_PLACE = 3
 """So many attempts in a row in which the same rank ends in the same way after the same update: so would the next."""
 HOUR_SECONDS = 3600.0
-_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP) out of memory|DefaultCPUAllocator: can.t allocate")
+OUT_OF_MEMORY = ("cuda_memory", "host_memory")
+"""The diagnoses that a smaller micro-batch helps against."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +153,6 @@ def is_passing(attempt: Attempt) -> bool:
         return attempt.passing
     rank = outcome.first_failed
     return rank is not None and (outcome.codes.get(rank) or 0) < 0
-
-
-def out_of_memory(said: str) -> bool:
-    """Whether the end of a rank's log says that memory was full."""
-    return bool(_OUT_OF_MEMORY.search(said))
 
 
 def _same(attempts: Sequence[Attempt]) -> bool:

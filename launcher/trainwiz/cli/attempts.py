@@ -78,13 +78,14 @@ class Attempts:
         from trainwiz import recovery
         from trainwiz.cli import supervised
 
-        passing = memory = None
-        if outcome.exit_code and not outcome.interrupted:
-            diagnosis = supervised.diagnosed(self.launch, outcome)
-            passing = getattr(diagnosis, "passing", None)
-            rank = outcome.first_failed
-            memory = rank is not None and recovery.out_of_memory(supervised.tail(self.launch.run.log(rank)))
-        return recovery.Attempt(outcome=outcome, update=update, passing=passing, out_of_memory=bool(memory))
+        failed = outcome.exit_code and not outcome.interrupted
+        diagnosis = supervised.diagnosed(self.launch, outcome) if failed else None
+        return recovery.Attempt(
+            outcome=outcome,
+            update=update,
+            passing=diagnosis.passing if diagnosis else None,
+            out_of_memory=diagnosis is not None and diagnosis.name in recovery.OUT_OF_MEMORY,
+        )
 
     def _put_logs_aside(self, number: int) -> None:
         # What the next attempt says is then alone in `rank-N.log`: to be followed, and to be diagnosed.

@@ -180,7 +180,7 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
 
     if launch.command.launcher is None:
         return outcome
-    from trainwiz.process.torchrun import first_failure
+    from trainwiz.diagnose.launchers import first_failure
 
     here = range(launch.first_rank, launch.first_rank + launch.ranks_here)
     if outcome.exit_code == 0:
@@ -189,7 +189,8 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     failure = first_failure(tail(name))
     if failure is None:
         return outcome
-    rank, code = failure
+    # Where only one process is started, nobody says which.
+    rank, code = failure[0] or 0, failure[1]
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
 
 

@@ -5,10 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 JUST_NOW = 2.0
 """Seconds; a lock as young as this may belong to a process that is not listed yet."""
+
+
+_SHARED = ("nfs", "lustre", "ceph", "gpfs", "beegfs", "cifs", "smb", "fuse", "9p", "afs", "gfs2", "ocfs2", "glusterfs")
+"""File systems that other machines may write to, too (proc(5), mountinfo). Of FUSE nobody can tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """A lock that nobody here holds. `shared`: another machine might."""
+
+    path: Path
+    inode: int
+    shared: bool
 
 
 def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -25,15 +39,51 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
     torch's FileBaton creates the file and keeps it open until the build ends, so a live builder is found in /proc.
     One on another machine that shares the folder is not.
     """
+    suspects = [lock for lock in _locks(environ) if _age(lock) > JUST_NOW]
+    held = _open_files(root) if suspects else set()
+    return tuple(str(lock) for lock in suspects if os.path.realpath(lock) not in held)
+
+
+def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[Left, ...]:
+    """Locks made after `began` (seconds since the epoch) whose makers have died.
+
+    Who holds one is asked after the locks were listed, so that a living maker is found, however young its lock is.
+    """
+    found = []
+    for lock in _locks(environ):
+        try:
+            status = lock.stat()
+        except OSError:
+            continue
+        if status.st_mtime >= began:
+            found.append(Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root)))
+    held = _open_files(root) if found else set()
+    return tuple(lock for lock in found if os.path.realpath(lock.path) not in held)
+
+
+def _locks(environ: Mapping[str, str]) -> list[Path]:
     folder = extensions_folder(environ)
     try:
         # <op>/lock under TORCH_EXTENSIONS_DIR, <python and cuda>/<op>/lock elsewhere.
-        locks = [lock for pattern in ("*/lock", "*/*/lock") for lock in sorted(folder.glob(pattern))]
+        return [lock for pattern in ("*/lock", "*/*/lock") for lock in sorted(folder.glob(pattern))]
     except OSError:
-        return ()
-    suspects = [lock for lock in locks if _age(lock) > JUST_NOW]
-    held = _open_files(root) if suspects else set()
-    return tuple(str(lock) for lock in suspects if os.path.realpath(lock) not in held)
+        return []
+
+
+def _is_shared(file: Path, root: Path) -> bool:
+    """By the kind of the file system that it lies on; unknown counts as shared."""
+    try:
+        mounts = (root / "proc/self/mountinfo").read_text()
+        wanted = os.stat(file).st_dev
+    except OSError:
+        return True
+    for line in mounts.splitlines():
+        # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw
+        before, _, after = line.partition(" - ")
+        numbers = before.split()[2].split(":")
+        if os.makedev(int(numbers[0]), int(numbers[1])) == wanted:
+            return after.split()[0].startswith(_SHARED)
+    return True
 
 
 def _age(lock: Path) -> float:

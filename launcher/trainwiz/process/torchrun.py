@@ -1,19 +1,13 @@
-"""What torchrun and accelerate leave of their workers: log files in a folder of theirs, and a failure in prose."""
+"""What torchrun leaves of its workers: log files in a folder of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 _STREAMS = {"stdout.log": "", "stderr.log": ".err"}
-# torch.distributed.elastic.multiprocessing.errors: `rank      : 1 (local_rank: 1)`, `exitcode  : 42 (pid: 7)`
-_ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d+) .*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
-)
-_SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
 
 
 class WorkerLogs:
@@ -40,12 +34,3 @@ class WorkerLogs:
                 if local == "0":
                     first.append(file)
         return first
-
-
-def first_failure(text: str) -> tuple[int, int] | None:
-    """Rank and exit code of the first failure, from what the launcher wrote; negative for a signal."""
-    if match := _ROOT_CAUSE.search(text):
-        return int(match["rank"]), int(match["code"])
-    if match := _SUBPROCESS.search(text):
-        return 0, int(match["code"]) if match["code"] else -int(match["signal"])
-    return None
