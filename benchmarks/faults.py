@@ -232,6 +232,8 @@ def trial(engine: str, script: str, fault: str, *, ready: Path | None = None) ->
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     mark = os.urandom(8).hex()
     project = folder / "p"
+    if engine == "deepspeed":
+        signals.forget_killed_builds()
     if ready:
         shutil.copytree(ready, project)
         line = json.loads((ready / "line.json").read_text())
@@ -293,7 +295,7 @@ def surroundings(fault: str, project: Path, mark: str) -> Any:
 
 def _ended(process: subprocess.Popen[bytes], project: Path, fault: str, terminal: int, said: Path) -> float:
     """Seconds from the fault to the launcher's end, or to its verdict where it goes on."""
-    limit = time.monotonic() + signals.WAIT_SECONDS
+    limit = time.monotonic() + signals.patience()
     if fault in ("launcher killed", "terminal lost"):
         _wait(lambda: _trains(project) or process.poll() is not None, limit)
         struck = time.time()

@@ -91,17 +91,37 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def ready(folder: Path, script: str, mark: str) -> list[int]:
+def patience() -> float:
+    """Seconds that a start may take: two ranks that import DeepSpeed need 20 s of a core, and may have to share."""
+    return WAIT_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def forget_killed_builds() -> None:
+    """Remove what an earlier trial's SIGKILL left while DeepSpeed loaded an op: the next would wait for it for ever."""
+    from trainwiz.probe import locks
+
+    time.sleep(locks.JUST_NOW if list(locks.extensions_folder().glob("**/lock")) else 0)
+    for lock in locks.stale_locks():
+        Path(lock).unlink(missing_ok=True)
+
+
+def ready(folder: Path, script: str, mark: str, launcher: subprocess.Popen[bytes]) -> list[int]:
     """The ranks' processes, by what they write, or for a generated project by its metrics."""
-    until = time.monotonic() + WAIT_SECONDS
+    until = time.monotonic() + patience()
     while time.monotonic() < until:
+        if launcher.poll() is not None:
+            said = (folder / "said.txt").read_text(errors="replace")
+            raise TimeoutError(
+                f"the launcher ended with {launcher.returncode} before the ranks were ready: {said[-3000:]}"
+            )
         if script == "generated":
             if any(metrics.stat().st_size for metrics in (folder / "runs").glob("*-*/metrics.jsonl")):
                 return ranks_of(mark)
         elif all((folder / f"ready-{rank}").exists() for rank in (0, 1)):
             return [int((folder / f"ready-{rank}").read_text()) for rank in (0, 1)]
         time.sleep(0.05)
-    raise TimeoutError(f"{folder}: the ranks did not get ready")
+    said = (folder / "said.txt").read_text(errors="replace")
+    raise TimeoutError(f"{folder}: the ranks did not get ready; what was said: {said[-3000:]}")
 
 
 def ranks_of(mark: str) -> list[int]:
@@ -164,6 +184,8 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
         **({"DS_ACCELERATOR": "cpu"} if engine == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}),
     }  # fmt: skip
     try:
+        if engine == "deepspeed":
+            forget_killed_builds()
         if script == "generated":
             make(folder, engine)
         words = [word if word != "0" or launcher != "torchrun" else str(port) for word in
@@ -177,7 +199,7 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
         os.close(theirs)
         if launcher == "accelerate" and script == "foreign":
             (folder / "ready-1").write_text("0")
-        ranks = [pid for pid in ready(folder, script, mark) if pid]
+        ranks = [pid for pid in ready(folder, script, mark, process) if pid]
         began = time.monotonic()
         EVENTS[event](process, ranks, ours)
         seconds = _emptied(process, mark, began, grace(script) + LIMIT_SECONDS)

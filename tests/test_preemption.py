@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,3 +170,88 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     whole = projects.losses(folder)
     assert len(whole) == 300
     assert interrupted + resumed == pytest.approx(whole, rel=1e-6)
+
+
+MOMENTS = '''
+import os, time
+from pathlib import Path
+
+def moment(name):
+    """Say once that it is here, and stay for a while: somebody signals meanwhile."""
+    if os.environ.get("MOMENT") == name and os.environ.get("RANK") == "0" and not Path("here").exists():
+        Path("here").touch()
+        time.sleep(1.5)
+
+save = torch.save
+def slow_save(*arguments, **options):
+    moment("saving")
+    return save(*arguments, **options)
+torch.save = slow_save
+'''
+
+
+def at_moments(folder: Path) -> Path:
+    """A project whose training can be met while it loads, evaluates and saves."""
+    task = folder / "task.py"
+    source = task.read_text()
+    for name, moment in (("load_train_data", "loading"), ("evaluation_sums", "evaluating")):
+        start = source.index(f"def {name}(")
+        body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
+        source = source[:body] + f'    moment("{moment}")\n' + source[body:]
+    head = source.index("Batch = dict")
+    task.write_text(source[:head] + MOMENTS + "\n\n" + source[head:])
+    return folder
+
+
+def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
+    """Launch, and signal the launcher when the training is there: its code, what it said, seconds until it ended."""
+    (folder / "here").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "trainwiz", "launch", "--grace", "20"]
+    environ = projects.environment({"MOMENT": moment})
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        until = time.monotonic() + 120
+        while not (folder / "here").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signum)
+        began = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    return process.returncode, said, time.monotonic() - began
+
+
+@pytest.mark.train
+def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Path) -> None:
+    values = {
+        **projects.REGRESSION, "batch.real_batch_size": 64, "batch.per_device_batch_size": 32, "schedule.n_steps": 40,
+        "checkpoint.checkpointing_steps": 35, "checkpoint.checkpoints_total_limit": 2,
+    }  # fmt: skip
+    folder = at_moments(projects.make(tmp_path / "p", values))
+    # Nothing is trained yet: nothing to save, and nothing to go on from.
+    code, said, _ = met(folder, "loading", signal.SIGUSR1)
+    assert code == 0, said
+    assert not any(folder.glob("runs/latest/checkpoints/checkpoint-*"))
+    curve: list[float] = []
+    for moment, signum, last in (
+        ("evaluating", signal.SIGTERM, 33),
+        ("saving", signal.SIGUSR1, 36),
+        ("loading", 15, 36),
+    ):
+        code, said, seconds = met(folder, moment, signum)
+        assert code == 0, said
+        assert seconds < 20, said
+        assert ("going on from its last checkpoint" in said) == (moment != "evaluating")
+        outcome = json.loads((folder / "runs/latest/outcome.json").read_text())
+        assert outcome["preempted"] is True
+        assert outcome["checkpoint"] == f"checkpoint-{last:08}"
+        assert outcome["verified"]["whole"] is True
+        curve += projects.losses(folder) if (folder / "runs/latest/metrics.jsonl").exists() else []
+    done = projects.launch(folder)
+    assert done.code == 0, done.err
+    curve += projects.losses(folder)
+    assert projects.launch(folder, "--new").code == 0
+    whole = projects.losses(folder)
+    assert len(whole) == 40
+    assert curve == pytest.approx(whole, rel=1e-6)
