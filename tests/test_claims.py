@@ -20,6 +20,7 @@ EXPECTED: dict[str, Any] = {
     "tw104_without_cuda_each_rank_is_alone": [2, 1, True],
     "tw115_a_missing_tracker_is_dropped": [True, 0],
     "tw123_a_lock_is_waited_for": [True, False],
+    "tw131_torch_compile_needs_a_compiler": "InductorError: InvalidCxxCompiler: No working C++ compiler found",
     "tw201_accelerate_says_fp16_and_computes_fp32": ["fp16", "torch.float32"],
     "tw202_fp8_without_a_library_stops": "ValueError: Using `fp8` precision requires",
     "tw203_emulated_bf16_counts_as_supported": True,

@@ -218,8 +218,8 @@ def test_fields_are_keys_of_the_plan_or_parts_of_the_surroundings() -> None:
 
 def test_ids_belong_to_their_subject() -> None:
     modules = {
-        "1": {"environment", "packages", "toolchain", "colossalai", "adapters"},
-        "2": {"precision", "colossalai"},
+        "1": {"environment", "packages", "toolchain", "colossalai", "compiling", "adapters"},
+        "2": {"precision", "colossalai", "compiling"},
         "3": {"sharding", "offload", "memory", "settings", "colossalai"},
         "4": {"equation", "schedule"},
         "5": {"checkpoint", "data", "files", "adapters"},

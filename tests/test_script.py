@@ -64,6 +64,7 @@ REST: list[dict[str, object]] = [
         "machine.device": "cuda",
         "precision.mixed_precision": "bf16",
         "checkpoint.background": True,
+        "model.compile": True,
     },
     {"tracking.log_with": "wandb", "precision.mixed_precision": "fp16", "data.packing": False},
 ]

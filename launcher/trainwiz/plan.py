@@ -67,10 +67,11 @@ class _Section(BaseModel):
 
 
 class Model(_Section):
-    """Which model, whether it starts from random weights, and whether only an adapter (LoRA) is trained."""
+    """Which model, whether it starts from random weights, whether only an adapter is trained, and torch.compile."""
 
     name: Text = "tiny"
     from_scratch: bool = True
+    compile: bool = False
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=65536)] = 32

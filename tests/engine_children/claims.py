@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+import tempfile
 import threading
 import types
 import warnings
@@ -51,6 +52,16 @@ def second_of_two() -> Iterator[None]:
         yield
     finally:
         torch.distributed.destroy_process_group()
+
+
+@claim
+def tw131_torch_compile_needs_a_compiler() -> Any:
+    from torch._inductor import config
+
+    compiled = torch.compile(lambda x: torch.sin(x) * 0.731)
+    with tempfile.TemporaryDirectory() as empty, config.patch({"cpp.cxx": (None, f"{empty}/g++")}):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
+        compiled(torch.zeros(4))
 
 
 @claim

@@ -159,6 +159,18 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
 
 
 # end: adamw
+# feature: compile
+def compile_layers(model: nn.Module) -> None:
+    """Let each repeated layer be compiled when it is first used; without such layers, the model as a whole.
+
+    Alike layers share their code, and ranks exchange one layer's gradients while the next one's are computed.
+    """
+    layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
+    for part in layers or [model]:
+        part.compile()
+
+
+# end: compile
 # feature: deepspeed
 def build_accelerator(config: Config) -> Accelerator:
     """DeepSpeed as ds_config.json says, with the values that a person may override here."""
@@ -420,6 +432,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
     model = task.build_model(config)
+    # feature: compile
+    compile_layers(model)
+    # end: compile
     optimizer = build_optimizer(config, model, accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
     model.train()

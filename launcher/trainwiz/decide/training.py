@@ -36,6 +36,7 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
+    d.settle("model.compile", False, say("compiling takes a minute or more at each start"))
     if d.values["task"] in GENERATIVE:
         d.settle("data.packing", True, say("documents share a row, but see nothing of each other: no place is wasted"))
     else:

@@ -38,6 +38,10 @@ def _adapts(values: Values) -> bool:
     return _fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
+def _accelerate(values: Values) -> bool:
+    return values.get("engine") != "colossalai"
+
+
 def _evaluates(values: Values) -> bool:
     return names_data(values)
 
@@ -84,6 +88,17 @@ ADVANCED: tuple[Question, ...] = (
         help=say(
             "true makes random weights of the model's shape; false loads its trained weights (for a preset, from the "
             "hub) and continues from them. Continuing wants a learning rate that is about ten times smaller."
+        ),
+    ),
+    Question(
+        key="model.compile",
+        prompt=say("Compile the model"),
+        when=_accelerate,
+        choices=YES_NO,
+        help=say(
+            "true lets torch.compile make kernels for each layer of the model: the same numbers up to rounding, meant "
+            "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. Samples of ever "
+            "new lengths are compiled once more, and then for any length."
         ),
     ),
     Question(

@@ -69,6 +69,7 @@ def features(plan: Plan) -> frozenset[str]:
         "sgd": plan.optimizer.name == "sgd",
         "eval": plan.data.eval is not None,
         "tracker": plan.tracking.log_with != "none",
+        "compile": plan.model.compile,
         "final_weights": gathered,
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,

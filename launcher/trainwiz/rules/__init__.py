@@ -27,6 +27,7 @@ def of_plans() -> tuple[Rule, ...]:
         checkpoint,
         cluster,
         colossalai,
+        compiling,
         data,
         environment,
         equation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PROVEN = frozenset({
+    "TW131",
     # tests/test_claims.py
     "TW104", "TW201", "TW202", "TW301", "TW305", "TW317", "TW401", "TW403", "TW611", "TW612",
     # tests/test_configurations.py
