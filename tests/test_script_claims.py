@@ -51,6 +51,18 @@ DEEPSPEED: dict[str, Any] = {
     "tw729_no_sync_is_refused": REFUSED,
 }
 """The same, of DeepSpeed's engine on one rank."""
+BOOSTING = {
+    "731_gemini_fp32": "AssertionError: precision fp32 is not supported",
+    "731_low_level_zero_fp8": "AssertionError: LowLevelZeroPlugin only supports ['fp16', 'bf16', 'fp32'] training",
+    "731_booster_bf16": "TypeError: Can't instantiate abstract class BF16MixedPrecision",
+    "731_booster_none": "",
+    "732_low_level_zero_3": "AssertionError: LowLevelZeroPlugin only supports stage 1/2 training",
+    "732_hybrid_3": "AssertionError: ",
+    "732_hybrid_2": "",
+    "733_gemini_adamw": "AssertionError: You should use an optimizer in the available list",
+}
+"""How Colossal-AI's plugins stop."""
+COLOSSALAI = Path(__file__).parent.parent / ".venv-colossalai" / "bin" / "python"
 
 
 def world(size: int) -> dict[str, str]:
@@ -103,14 +115,25 @@ def test_claims_about_deepspeed() -> None:
     assert run(CHILD.with_name("script_claims_deepspeed.py")) == DEEPSPEED
 
 
+@pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
+def test_claims_about_colossalai() -> None:
+    done = subprocess.run([str(COLOSSALAI), str(CHILD.with_name("boosting.py"))], capture_output=True, text=True,
+                          timeout=120, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)  # fmt: skip
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said.keys() == BOOSTING.keys()
+    for name, words in BOOSTING.items():
+        assert said[name].startswith(words), name
+        assert bool(said[name]) == bool(words), name
+
+
 def test_tw756_names_are_no_numbers() -> None:
     assert max(f"checkpoint-{n}" for n in (100, 900, 1000)) == "checkpoint-900"
 
 
 def test_what_is_called_proven_is_proven_here() -> None:
     """A claim's name begins with the ids of its rules: `tw720_721_722_…`."""
-    names = [*EXPECTED, *DEEPSPEED, "tw756_"]
+    names = [*EXPECTED, *DEEPSPEED, "tw756_", *BOOSTING]
     shown = {f"TW{id}" for name in names for id in re.findall(r"(?<![a-z0-9])(\d{3})(?=_)", name.replace("tw", "", 1))}
     errors = {rule.id for rule in rules.of_scripts() if rule.level is Level.ERROR}
     assert {id for id in proofs.PROVEN if id.startswith(rules.SCRIPTS)} == shown & errors
-    assert errors - shown == {"TW760"}  # needs two GPUs
+    assert errors - shown == {"TW760", "TW734"}  # need two GPUs, and one

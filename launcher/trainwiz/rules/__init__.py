@@ -51,6 +51,7 @@ def of_scripts() -> tuple[Rule, ...]:
     """The rules on training scripts, by id. They need nothing of plans, so that `lint` starts fast."""
     from trainwiz.rules import (  # noqa: F401
         accumulation,
+        boosting,
         divergence,
         evaluation,
         gradients,

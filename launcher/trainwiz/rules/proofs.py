@@ -14,6 +14,6 @@ PROVEN = frozenset({
     "TW677", "TW678", "TW679", "TW680",
     # tests/test_script_claims.py
     "TW701", "TW702", "TW703", "TW705", "TW710", "TW711", "TW712", "TW713", "TW714", "TW720", "TW721", "TW723", "TW724",
-    "TW726", "TW727", "TW728", "TW729", "TW756",
+    "TW726", "TW727", "TW728", "TW729", "TW731", "TW732", "TW733", "TW756",
 })  # fmt: skip
 """Ids of error rules whose violation a test gives to the real engine, which fails or does what the rule claims."""
