@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.adoption import accelerate as accelerates
 from trainwiz.adoption import deepspeed as deepspeeds
-from trainwiz.adoption import fsdp
+from trainwiz.adoption import free, fsdp, settings
 from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left
 from trainwiz.message import say
 
@@ -28,7 +28,7 @@ class Adoption:
     def __init__(self, accelerate: Accelerate | None, deepspeed: DeepSpeed | None) -> None:
         self._accelerate = accelerate
         self._ledger = Ledger()
-        self._settings = deepspeeds.of(accelerate, deepspeed)
+        self._settings = settings.of(accelerate, deepspeed)
         if accelerate is not None:
             accelerates.read(self._ledger, accelerate)
         if self._settings is not None:
@@ -41,7 +41,7 @@ class Adoption:
 
     def settings(self, plan: Plan) -> dict[str, Any]:
         """What the plan's section `deepspeed` has to hold for DeepSpeed to run as by the file."""
-        return deepspeeds.free_settings(self._settings, plan) if self._settings else {}
+        return free.free_settings(self._settings, plan) if self._settings else {}
 
     def place_of_setting(self, path: str) -> str | None:
         """`ds.json:7` for one of `settings`; None for one that the file leaves to DeepSpeed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.message import say
 
 if TYPE_CHECKING:
-    from trainwiz.adoption.deepspeed import Settings
+    from trainwiz.adoption.settings import Settings
     from trainwiz.adoption.ledger import Ledger
 
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}

@@ -1,0 +1,93 @@
+"""What DeepSpeed has to be told beside the plan's keys, to be set as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trainwiz import vocabulary
+from trainwiz.adoption.settings import DEFAULTS
+from trainwiz.config import vocabulary as known
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.adoption.settings import Settings
+    from trainwiz.plan import Plan
+
+ACCELERATE_SAYS = {
+    "steps_per_print": say("accelerate sets it to infinity, whatever the file says"),
+    "zero_allow_untested_optimizer": say("accelerate allows every optimizer that the script makes"),
+}
+
+
+def free_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
+    """What has to be written beside the plan's keys for DeepSpeed to be set as before."""
+    if plan.strategy.kind != "deepspeed":
+        return {}
+    base = rendered(plan, {})
+    found = {}
+    for name in dict.fromkeys([*settings.values, *base]):
+        wanted = settings.effective(name)
+        if not is_free(name) or wanted == "auto" or same(base.get(name, default(name, plan)), wanted):
+            continue
+        if acts(name, plan):
+            found[name] = wanted
+    return found
+
+
+def rendered(plan: Plan, free: Mapping[str, Any]) -> dict[str, Any]:
+    from trainwiz.render import deepspeed
+
+    config = deepspeed.config(plan.model_copy(update={"deepspeed": dict(free)}))
+    return dict(_flat(config, ""))
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def default(name: str, plan: Plan) -> Any:
+    if name == "zero_optimization.overlap_comm":
+        return plan.strategy.zero_stage == 3
+    return DEFAULTS.get(name)
+
+
+def is_free(name: str) -> bool:
+    if name in vocabulary.DECIDED_SETTINGS or name in ACCELERATE_SAYS or name == "fp16.auto_cast":
+        return False
+    block, _, last = name.rpartition(".")
+    if block in known.STRICT and last not in known.STRICT[block]:
+        return False
+    return any(name == free or (free.endswith(".") and name.startswith(free)) for free in vocabulary.FREE_SETTINGS)
+
+
+def acts(name: str, plan: Plan) -> bool:
+    """Whether anything reads a setting under this plan."""
+    strategy, precision = plan.strategy, plan.precision.mixed_precision
+    if name.startswith("fp16."):
+        return precision == "fp16"
+    if name.startswith("bf16."):
+        return precision in ("bf16", "fp8")
+    if name == "data_types.grad_accum_dtype":
+        return precision != "no"
+    if name.startswith("zero_optimization.stage3_"):
+        return strategy.zero_stage == 3
+    if name.startswith("zero_optimization.offload_optimizer."):
+        return strategy.offload_optimizer_device != "none"
+    if name.startswith("zero_optimization.offload_param."):
+        return strategy.offload_param_device != "none"
+    if name.startswith("zero_optimization."):
+        return strategy.zero_stage != 0
+    if name == "zero_force_ds_cpu_optimizer":
+        return strategy.offload_optimizer_device != "none"
+    if name.startswith("aio."):
+        return "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
+    return True
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
