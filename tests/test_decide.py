@@ -29,7 +29,7 @@ def why(decided: Decided, key: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model", ["tiny", "gpt2-124m", "llama-1b", "some/model"])
-@pytest.mark.parametrize("task", ["causal_lm", "text_classification", "image_classification", "custom"])
+@pytest.mark.parametrize("task", ["causal_lm", "sft", "text_classification", "image_classification", "custom"])
 def test_every_value_has_a_reason_and_the_batch_holds(name: str, model: str, task: str) -> None:
     decided = decide({"model.name": model, "task": task}, machine(name))
     assert set(decided.sources) == set(plans.fields()) - {"version"}
@@ -153,6 +153,16 @@ def test_what_is_not_answered_follows_what_is(answers: dict[str, Any], key: str,
         assert decided.plan.get(given_key) == value
         assert decided.sources[given_key].kind == "yours"
     assert decided.sources[key].kind != "yours"
+
+
+def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() -> None:
+    answers = {"task": "sft", "model.name": "org/seven-billion"}
+    for adapter, strategy, rate in (("none", "zero1", 2e-5), ("lora", "ddp", 2e-4)):
+        decided = decide({**answers, "model.adapter": adapter}, machine("8xh100"), parameters=7 * 10**9)
+        assert (decided.plan.strategy.label, decided.plan.optimizer.learning_rate) == (strategy, rate)
+        assert decided.plan.model.lora_alpha == 32
+    assert decide({**answers, "model.lora_rank": 8}, None).plan.model.lora_alpha == 16
+    assert not decide({"task": "custom"}, None).plan.data.packing
 
 
 def test_an_answer_from_a_file_says_so() -> None:

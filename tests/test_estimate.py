@@ -4,6 +4,7 @@ import pytest
 from plans import make
 
 from trainwiz.estimate import estimate
+from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.models import PRESETS, preset, preset_parameters
 from trainwiz.estimate.state import REDUCE_BUCKET_ELEMENTS, state_bytes_per_rank
 from trainwiz.render import deepspeed
@@ -95,6 +96,40 @@ def test_the_formula_counts_what_transformers_builds(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(p.numel() for p in model.parameters()) == shape.parameters
+
+
+def test_an_adapter_leaves_little_to_train() -> None:
+    """Llama 2 7B has 39,976,960 such numbers at rank 16: 16 × (inputs + outputs) of seven matrices in 32 layers."""
+    seven_billion = 6_738_415_616
+    layer = 4 * (4096 + 4096) + 3 * (4096 + 11008)
+    assert trained_parameters(seven_billion, "lora", 16) == pytest.approx(32 * 16 * layer, rel=0.1)
+    assert trained_parameters(seven_billion, "none", 16) == seven_billion
+    assert trained_parameters(1000, "lora", 60000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("adapter", "strategy", "precision", "frozen_bytes"),
+    [
+        ("lora", {"strategy__kind": "ddp"}, "bf16", 2),
+        ("lora", {"strategy__kind": "ddp"}, "no", 4),
+        ("lora", {"strategy__kind": "fsdp"}, "bf16", 4 / 8),
+        ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 3}, "bf16", 2 / 8),
+        ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 2}, "bf16", 2),
+        ("qlora", {"strategy__kind": "ddp"}, "bf16", 0.516),
+    ],
+)
+def test_what_is_frozen_takes_its_weights_alone(
+    adapter: str, strategy: dict[str, object], precision: str, frozen_bytes: float
+) -> None:
+    """The optimizer, the gradients and the checkpoint are those of the adapter."""
+    values = {"machine__device": "cuda", "machine__num_processes": 8, "precision__mixed_precision": precision}
+    needs = estimate(make(task="sft", model__adapter=adapter, **values, **strategy), 8 * B)
+    trained = trained_parameters(8 * B, adapter, 16)
+    label = make(**strategy).strategy.label
+    state = state_bytes_per_rank(label, parameters=trained, world=8, half=precision == "bf16")
+    assert needs.device_bytes_per_rank - state == pytest.approx(frozen_bytes * (8 * B - trained), rel=1e-3)
+    assert needs.checkpoint_bytes <= 14 * trained
+    assert estimate(make(**values, **strategy), 8 * B).device_bytes_per_rank > 2 * needs.device_bytes_per_rank
 
 
 def test_presets_belong_to_their_tasks() -> None:

@@ -74,7 +74,7 @@ class Model(_Section):
     compile: bool = False
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
-    lora_alpha: Annotated[int, Field(ge=1, le=65536)] = 32
+    lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)] = 32
     lora_targets: Text = "all-linear"
     merge_adapter: bool = False
 
