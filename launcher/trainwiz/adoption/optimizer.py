@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.message import say
 
 if TYPE_CHECKING:
-    from trainwiz.adoption.settings import Settings
     from trainwiz.adoption.ledger import Ledger
+    from trainwiz.adoption.settings import Settings
 
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}
 _BETAS, _EPS, _MOMENTUM = [0.9, 0.95], 1e-8, 0.9
