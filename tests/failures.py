@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 LOGS = Path(__file__).parent / "logs"
 _KEPT_LINES = 120
@@ -63,6 +64,30 @@ ONE_RANK = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29612",
     "DS_ACCELERATOR": "cpu",
 }  # fmt: skip
+
+# Colossal-AI lives in an environment of its own: make colossalai.
+COLOSSAL: dict[str, Any] = {
+    "shell": f"{LOGS.parent.parent}/.venv-colossalai/bin/python -W ignore fails.py",
+    "packages": (),
+}
+BOOSTER = (
+    "import torch, colossalai\nfrom colossalai.booster import Booster\nfrom colossalai.booster.plugin import {plugin}\n"
+    "colossalai.launch_from_torch(verbose=False)\nmodel = torch.nn.Linear(2, 2)\n"
+    "booster = Booster(plugin={plugin}({arguments}))\n"
+)
+BOOST = "booster.boost(model, torch.optim.SGD(model.parameters()))"
+# A project of the custom task, made by trainwiz; what follows is run in it.
+GENERATED = (
+    '"$PYTHON" -m trainwiz init p --defaults --yes --set task=custom --set machine.device=cpu '
+    "--set machine.num_processes=1 --set batch.real_batch_size=8 --set batch.per_device_batch_size=8 "
+    "--set schedule.n_steps=4 --set data.eval= > made.txt 2>&1 && cd p && "
+)
+
+
+def generated(then: str) -> Failure:
+    """A failure that the generated script reports in its own words."""
+    return Failure("", shell=GENERATED + then, packages=("torch", "accelerate"))
+
 
 FAILURES = {
     # memory
@@ -348,6 +373,37 @@ def produce(failure: Failure) -> str:
             **failure.env,
         }  # fmt: skip
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
+    "colossal_device": Failure(
+        BOOSTER.format(plugin="LowLevelZeroPlugin", arguments="precision='fp32'") + BOOST, env=ONE_RANK, **COLOSSAL
+    ),
+    "colossal_device--gemini": Failure(
+        "from colossalai.nn.optimizer import FusedAdam\nimport torch\nFusedAdam(torch.nn.Linear(2, 2).parameters())",
+        **COLOSSAL,
+    ),
+    "colossal_precision": Failure(
+        BOOSTER.format(plugin="TorchDDPPlugin", arguments="").replace("()", "(), mixed_precision='bf16'"),
+        env=ONE_RANK, **COLOSSAL,
+    ),
+    "colossal_precision--gemini": Failure(
+        BOOSTER.format(plugin="GeminiPlugin", arguments="precision='no'"), env=ONE_RANK, **COLOSSAL
+    ),
+    "colossal_precision--zero": Failure(
+        BOOSTER.format(plugin="LowLevelZeroPlugin", arguments="precision='fp8'"), env=ONE_RANK, **COLOSSAL
+    ),
+    "colossal_optimizer": Failure(
+        BOOSTER.format(plugin="GeminiPlugin", arguments="precision='bf16'") + BOOST, **COLOSSAL,
+        env={**ONE_RANK, "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": f"{LOGS.parent}/standin_colossalai"},
+    ),
+    "colossal_no_sync": Failure(
+        BOOSTER.format(plugin="GeminiPlugin", arguments="") + "with booster.no_sync(model): pass", env=ONE_RANK, **COLOSSAL
+    ),
+    "colossal_fsdp_optimizer": Failure(
+        "import torch\ntorch.cuda.current_device = lambda: torch.device('cpu')\n"
+        + BOOSTER.format(plugin="TorchFSDPPlugin", arguments="")
+        + "booster.boost(model, torch.optim.AdamW(model.parameters()))",
+        env=ONE_RANK, **COLOSSAL,
+    ),
+    "colossal_launcher": Failure("import colossalai\ncolossalai.launch_from_torch()", **COLOSSAL),
         argv = ["bash", "-c", failure.shell]
         if failure.ranks:
             argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={failure.ranks}",

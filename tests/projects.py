@@ -52,14 +52,14 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     return {**kept, "TRAINWIZ_LANG": "en", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(extra or {})}
 
 
-def make(folder: Path, values: dict[str, object]) -> Path:
+def make(folder: Path, values: dict[str, object], *arguments: str) -> Path:
     """A project with these values, by dotted key; everything else is trainwiz's own choice."""
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}") if key != "ignore"]
     if "ignore" in values:
         answers = folder.with_suffix(".answers.yaml")
         answers.write_text(json.dumps({"ignore": values["ignore"]}))
         settings += ["--answers", str(answers)]
-    done = trainwiz("init", str(folder), "--defaults", "--yes", *settings)
+    done = trainwiz("init", str(folder), "--defaults", "--yes", *settings, *arguments)
     assert done.code == 0, done.err
     return folder
 
