@@ -71,26 +71,34 @@ def test_every_split_over_1_2_and_4_ranks_follows_one_curve(project: Path, tmp_p
             assert note["sent"] == {str(update): note["gradient"] for update in range(2 * PER_EPOCH)}, split
 
 
-@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
-@pytest.mark.parametrize("length", [{"n_steps": 7, "n_epochs": 0}, {"n_steps": 0, "n_epochs": 3}])
-def test_the_rate_warms_up_and_ends_with_the_training(
-    kind: str, length: dict[str, int], project: Path, tmp_path: Path
-) -> None:
+KINDS = ("cosine", "linear", "constant")
+LENGTHS = {"steps": {"n_steps": 7, "n_epochs": 0}, "epochs": {"n_steps": 0, "n_epochs": 3}}
+
+
+def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: Path) -> None:
     """For steps and epochs, worlds and accumulations: the same rates, the last update the last before the floor."""
-    warmup, total = 3, length["n_steps"] or 3 * PER_EPOCH
-    overrides = {**length, "n_warmup_steps": warmup, "lr_scheduler_type": kind, "learning_rate": 0.01}
-    cuts = [(1, 8), (1, 2), (2, 1), (4, 2)] if kind == "cosine" else [(2, 2)]
-    ended = many(project, [run(tmp_path / f"{r}-{m}", r, m, **overrides) for r, m in cuts], tmp_path)
+    cases = [("cosine", ranks, micro) for ranks, micro in ((1, 8), (1, 2), (2, 1), (4, 2))]
+    cases += [(kind, 2, 2) for kind in KINDS]
+    runs = {}
+    for name, length in LENGTHS.items():
+        for kind, ranks, micro in cases:
+            key = (kind, name, ranks, micro)
+            planned = {**length, "n_warmup_steps": 3, "lr_scheduler_type": kind, "learning_rate": 0.01}
+            runs[key] = run(tmp_path / "-".join(map(str, key)), ranks, micro, **planned)
+    ended = many(project, list(runs.values()), tmp_path)
     assert {code for end in ended for code in end["codes"]} == {0}
-    floor = {"constant": 0.01}.get(kind, 0.0)
-    for ranks, micro in cuts:
-        rates = [r["lr"] for r in records(tmp_path / f"{ranks}-{micro}") if "loss" in r]
+    rate_of = generated(project, "train").learning_rate
+    for (kind, name, *_), made in runs.items():
+        total = LENGTHS[name]["n_steps"] or 3 * PER_EPOCH
+        floor = {"constant": 0.01}.get(kind, 0.0)
+        rates = [r["lr"] for r in records(Path(made["output"])) if "loss" in r]
         assert len(rates) == total
-        assert rates[:warmup] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
-        assert rates[warmup - 1] == max(rates) == 0.01
-        assert all(a >= b >= floor for a, b in pairwise(rates[warmup:]))
+        assert rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
+        assert rates[2] == max(rates) == 0.01
+        assert all(a >= b >= floor for a, b in pairwise(rates[3:]))
         assert kind == "constant" or rates[-1] > floor
-    assert generated(project, "train").learning_rate(config(project, **overrides), total, total) == floor
+        planned = {**LENGTHS[name], "n_warmup_steps": 3, "lr_scheduler_type": kind, "learning_rate": 0.01}
+        assert rate_of(config(project, **planned), total, total) == floor
 
 
 def test_no_rate_is_ever_below_its_floor(project: Path) -> None:
@@ -161,6 +169,24 @@ def test_a_rank_without_data_changes_nothing(project: Path, tmp_path: Path) -> N
     one, four = ([r["loss"] for r in records(tmp_path / name) if "loss" in r] for name in ("1", "4"))
     assert four == pytest.approx(one, rel=1e-5)
     assert all(map(math.isfinite, four))
+
+
+@pytest.mark.parametrize("task", ["custom", "causal_lm", "sft", "text_classification", "image_classification"])
+def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> None:
+    """Logged are updates 3 and 6: there three numbers are read, and in the others none; masks are not looked at."""
+    folder = make(
+        tmp_path / "project", {"task": task, "machine.device": "cpu", "strategy.kind": "single", "data.eval": ""}
+    )
+    cut = ["--real_batch_size", "8", "--per_device_batch_size", "2", "--gradient_accumulation_steps", "4"]
+    steps = ["--n_steps", "6", "--n_warmup_steps", "0", "--logging_steps", "3", "--checkpointing_steps", "0"]
+    done = subprocess.run(
+        [sys.executable, str(CHILD.with_name("waits.py")), *cut, *steps], cwd=folder,
+        env=projects.environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    read = [(update, line) for update, _, line in json.loads(done.stdout.splitlines()[-1]) if update]
+    assert [update for update, _ in read if update <= 5] == [3, 3, 3]
+    assert all(line.startswith("train.py:") for update, line in read if update <= 5)
 
 
 POISON = '''
