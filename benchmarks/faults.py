@@ -344,7 +344,7 @@ def _outcome(project: Path) -> dict[str, Any]:
     if record["interrupted"] and not record["stalls"]:
         return {"rank": None, "cause": ""}
     suspects = [rank for stall in record["stalls"] for rank in stall["suspects"]]
-    if suspects:
+    if suspects and (record["hung"] or record["first_failed_rank"] is None):  # else only a start that was slow
         return {"rank": suspects[0], "cause": "hang"}
     return {"rank": record["first_failed_rank"], "cause": (record["diagnosis"] or {}).get("name", "")}
 

@@ -198,6 +198,25 @@ FAILURES = {
         "    next(iter(loader))\n"
         "if __name__ == '__main__': main()"
     ),
+    # what the generated script says itself
+    "world_mismatch--planned": generated('WORLD_SIZE=3 "$PYTHON" train.py'),
+    "batch_equation": generated('"$PYTHON" train.py --per_device_batch_size 3'),
+    "no_data--samples": generated('"$PYTHON" train.py --n_samples 0'),
+    "nothing_counts": generated("sed -i 's/return batch, sum(counted)/return batch, 0/' task.py && \"$PYTHON\" train.py"),
+    "nan_loss--generated": generated(
+        "sed -i 's/return (errors.square/return float(\"nan\") * (errors.square/' task.py && \"$PYTHON\" train.py"
+    ),
+    "nan_gradient": generated(
+        "sed -i 's/return (errors.square/return (0 * errors).abs().sqrt().sum() + (errors.square/' task.py && "
+        '"$PYTHON" train.py'
+    ),
+    "two_runs": generated('"$PYTHON" train.py --n_steps 1 > first.txt 2>&1; "$PYTHON" train.py'),
+    "other_plan": generated(
+        '"$PYTHON" train.py --n_steps 1 > first.txt 2>&1; "$PYTHON" train.py --resume auto --seed 7'
+    ),
+    "disk_full--generated": generated(
+        "unshare -m sh -c 'mkdir output && mount -t tmpfs -o size=64k tmpfs output && \"$PYTHON\" train.py'"
+    ),
     # the model's arithmetic
     "dtype": Failure("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2, 2, dtype=torch.float16))"),
     "shape": Failure("import torch\ntorch.nn.Linear(4, 5)(torch.ones(2, 3))"),
@@ -354,25 +373,6 @@ FAILURES = {
     "program_missing": Failure("import subprocess\nsubprocess.run(['nvidia-smii', '-L'])", packages=()),
     "missing_package--module": Failure("", shell="accelerate launch --cpu --num_processes 1 -m nothere",
                                        packages=("accelerate",)),
-    "unknown--deepspeed": Failure(
-        "import os, time\nif os.environ['RANK'] == '1': raise ValueError('the second rank is wrong')\ntime.sleep(9)",
-        shell="deepspeed --num_gpus 2 fails.py", env={"DS_ACCELERATOR": "cpu"}, packages=("deepspeed",),
-    ),
-    "unknown--torchrun": Failure(GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\n"
-                        "dist.barrier()", ranks=2),
-}  # fmt: skip
-
-
-def produce(failure: Failure) -> str:
-    """Run one and return its log, with a first line that says what it ran on."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "fails.py").write_text(failure.program)
-        kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
-        environ = {
-            **kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
-            **failure.env,
-        }  # fmt: skip
-        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
     "colossal_device": Failure(
         BOOSTER.format(plugin="LowLevelZeroPlugin", arguments="precision='fp32'") + BOOST, env=ONE_RANK, **COLOSSAL
     ),
@@ -404,6 +404,25 @@ def produce(failure: Failure) -> str:
         env=ONE_RANK, **COLOSSAL,
     ),
     "colossal_launcher": Failure("import colossalai\ncolossalai.launch_from_torch()", **COLOSSAL),
+    "unknown--deepspeed": Failure(
+        "import os, time\nif os.environ['RANK'] == '1': raise ValueError('the second rank is wrong')\ntime.sleep(9)",
+        shell="deepspeed --num_gpus 2 fails.py", env={"DS_ACCELERATOR": "cpu"}, packages=("deepspeed",),
+    ),
+    "unknown--torchrun": Failure(GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\n"
+                        "dist.barrier()", ranks=2),
+}  # fmt: skip
+
+
+def produce(failure: Failure) -> str:
+    """Run one and return its log, with a first line that says what it ran on."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "fails.py").write_text(failure.program)
+        kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
+        environ = {
+            **kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
+            **failure.env,
+        }  # fmt: skip
+        environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
         argv = ["bash", "-c", failure.shell]
         if failure.ranks:
             argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={failure.ranks}",

@@ -3,6 +3,7 @@
 One column for each fault, taken in turn; `--whole-menu` runs every fault in all of them (about ten minutes).
 """
 
+import ast
 import json
 import os
 import sys
@@ -96,3 +97,42 @@ def test_an_exit_code_of_its_own_is_not_called_unknown() -> None:
     plain = diagnose(Outcome(exit_code=1, codes={0: 1}, first_failed=0), {0: "bye\n"})
     assert plain is not None
     assert plain.name == "unknown"
+
+
+SAMPLES = {
+    "mean_loss": "nan", "pre_clip": "nan", "equation": "real_batch_size 8 = per_device_batch_size 3",
+    "self.problem": "update 7 was not saved: rank 0: RuntimeError: x", "failure": "rank 0: RuntimeError: x",
+    "columns": 'a "text"', "name": "seed",
+}  # fmt: skip
+"""What stands for a value in a sentence of the generated code; everything else is 7."""
+
+
+def sentences_of_generated_code() -> list[str]:
+    """Every sentence with which a generated program may end."""
+
+    def text(node: ast.expr) -> str:
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        if isinstance(node, ast.JoinedStr):
+            return "".join(text(part) for part in node.values)
+        value = ast.unparse(node.value) if isinstance(node, ast.FormattedValue) else ast.unparse(node)
+        return SAMPLES.get(value, "7")
+
+    found = []
+    for file in sorted((Path(__file__).parent.parent / "train_templates").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant | ast.JoinedStr):
+                ends = ast.unparse(node.func)
+                if ends in ("SystemExit", "Failed"):
+                    found.append(text(node.args[0]))
+                elif ends == "parser.error":
+                    found.append(f"train.py: error: {text(node.args[0])}")
+    return found
+
+
+def test_every_sentence_that_generated_code_ends_with_is_known() -> None:
+    sentences = sentences_of_generated_code()
+    assert len(sentences) > 25
+    outcome = Outcome(exit_code=1, codes={0: 1}, first_failed=0)
+    found = {sentence: diagnose(outcome, {0: f"step 1\n{sentence}\n"}) for sentence in sentences}
+    assert [sentence for sentence, diagnosis in found.items() if diagnosis is None or not diagnosis.evidence] == []

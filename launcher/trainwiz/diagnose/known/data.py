@@ -8,7 +8,7 @@ from trainwiz.message import say
 SIGNATURES = (
     known(
         "malformed_data",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): not a JSON object with a \"text\"",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
@@ -18,7 +18,8 @@ SIGNATURES = (
     ),
     known(
         "no_data",
-        r"(?P<source>\S+): no text to train on",
+        r"(?P<source>\S+): no (?:text to train on|pictures; they belong)",
+        r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause=say("there is nothing to train on {source}"),

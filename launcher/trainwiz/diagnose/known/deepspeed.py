@@ -41,6 +41,7 @@ SIGNATURES = (
         "other_world",
         r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) "
         r"but the current world size is (?P<now>\d+)",
+        r"was saved by (?P<saved>\d+) ranks, and \w+ loads it with as many only, not with (?P<now>\d+)",
         cause=say("the checkpoint is of {saved} ranks, and {now} load it: ZeRO's parts do not fit"),
         remedy=say("resume with {saved} ranks, or convert it: python zero_to_fp32.py (weights), ds_to_universal (all)"),
     ),

@@ -61,12 +61,6 @@ SIGNATURES = (
         remedy=say("make the Accelerator (or init_process_group) first, then call collectives"),
     ),
     known(
-        "world_mismatch",
-        r"planned for (?P<planned>\d+) ranks?, but (?P<found>\d+) found each other",
-        cause=say("planned for {planned} ranks, and {found} started"),
-        remedy=say("trainwiz launch starts the planned world; or set machine.num_processes to what you have"),
-    ),
-    known(
         "spawn_without_main",
         r"attempt has been made to start a new process before the",
         cause=say("the script starts processes while it is imported, and so starts itself over and over"),
