@@ -29,6 +29,7 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+CORPUS = Path(__file__).parent.parent.parent / "shared" / "corpus"
 BEGIN, END = "<!-- startup: written by benchmarks/startup.py -->", "<!-- startup: end -->"
 LAST_LINE_OF_THE_FIRST_QUESTION = b"Ctrl-C"
 WHERE_IS_THE_CURSOR, CURSOR = b"\x1b[6n", b"\x1b[1;1R"
@@ -64,6 +65,7 @@ MARKS = (
     Mark(case="trainwiz init --defaults --yes", beside="python -c 'import torch'", seconds=0.5),
     Mark(case="the same, machine never probed", beside="python -c 'import torch'", seconds=0.5),
     Mark(case="trainwiz check", seconds=0.4),
+    Mark(case="trainwiz check, a corpus of public files", seconds=1.5),
     Mark(case="trainwiz launch, 1 rank", beside="python train.py", seconds=0.3),
     Mark(case="trainwiz launch, 1 rank", beside="accelerate launch, 1 rank", ratio=0.3),
     Mark(case="trainwiz launch, 2 ranks", beside="python train.py", seconds=0.3),
@@ -88,7 +90,11 @@ def cases(scratch: Path) -> dict[str, Case]:
     unknown = {"XDG_CACHE_HOME": str(scratch / "empty")}
     init = [trainwiz, "init", str(new)]
     decided = [*init, "--defaults", "--yes"]
-    return {
+    # Only where there is one: configurations of public projects, which tests/test_check_files.py knows, too.
+    files = {
+        "trainwiz check, a corpus of public files": Case(argv=["sh", "-c", f"{trainwiz} check {CORPUS} || test $? = 1"])
+    }
+    return (files if CORPUS.is_dir() else {}) | {
         "trainwiz --help": Case(argv=[trainwiz, "--help"]),
         "accelerate --help": Case(argv=[accelerate, "--help"]),
         "first question of trainwiz init": Case(argv=init, prepare=without_project, asks=True),
