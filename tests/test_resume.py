@@ -1,0 +1,143 @@
+"""Resuming real trainings: after any update, on another number of ranks, after a full disk; and exporting them."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import projects
+import pytest
+from projects import REGRESSION, SMALL, make
+from test_checkpoints import small_disk  # noqa: F401
+from test_training import ON_STANDIN, SINGLE, STRATEGIES, spawn
+
+pytestmark = pytest.mark.train
+
+NOISY: dict[str, object] = {
+    **SMALL, "task": "image_classification", "batch.real_batch_size": 256, "batch.per_device_batch_size": 64,
+    "data.num_workers": 1, "schedule.n_steps": 9, "checkpoint.checkpointing_steps": 1,
+    "checkpoint.checkpoints_total_limit": "",
+}  # fmt: skip
+"""Augmented pictures through a data worker and dropout; an epoch has 6 updates, its last one is filled up."""
+
+
+def noisy(folder: Path, values: dict[str, object]) -> Path:
+    """A project whose model also drops out."""
+    task = make(folder, {**NOISY, **values}) / "task.py"
+    text = task.read_text()
+    features = "self.blocks(self.stem(pictures)).mean((2, 3))"
+    assert text.count(features) == 1
+    task.write_text(text.replace(features, f"nn.functional.dropout({features}, 0.2, self.training)"))
+    return folder
+
+
+def trained(folder: Path, ranks: int, output: Path, env: dict[str, str] | None = None, **overrides: object) -> str:
+    """Train to the end; the hash of the final weights."""
+    assert spawn(folder, ranks, output, overrides, env) == 0
+    return hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def go_back(source: Path, update: int, output: Path) -> None:
+    """Leave in `output` what a training that was killed after that update has left."""
+    name = f"checkpoints/checkpoint-{update:08d}"
+    shutil.copytree(source / name, output / name)
+    lines = (source / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (output / "metrics.jsonl").write_text("".join(lines[: update + 1]))  # one update more was logged, not saved
+
+
+def curve(output: Path) -> dict[int, float]:
+    """The loss by update."""
+    records = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return {record["update"]: record["loss"] for record in records if "loss" in record}
+
+
+@pytest.mark.parametrize(("name", "updates"), [("single", (1, 7)), ("ddp", (2, 6))])
+def test_with_dropout_augmentation_and_workers_the_bytes_are_the_same(
+    name: str, updates: tuple[int, ...], tmp_path: Path
+) -> None:
+    """In mid-epoch and at its end; benchmarks/checkpoints.py does it after every update, and under ZeRO."""
+    values = SINGLE if name == "single" else {**STRATEGIES[name], "checkpoint.background": True}
+    folder, ranks = noisy(tmp_path / "project", values), 1 if name == "single" else 2
+    whole = trained(folder, ranks, tmp_path / "whole")
+    for update in updates:
+        go_back(tmp_path / "whole", update, tmp_path / str(update))
+        assert trained(folder, ranks, tmp_path / str(update), resume="auto") == whole, update
+        assert curve(tmp_path / str(update)) == curve(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_on_another_number_of_ranks_the_trajectory_goes_on(name: str, tmp_path: Path) -> None:
+    """From 2 ranks to 1 and back to 2; the real batch stays, the accumulation follows."""
+    every = {"checkpoint.checkpointing_steps": 1, "checkpoint.checkpoints_total_limit": ""}
+    folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **every})
+    env = ON_STANDIN if name == "fsdp" else None
+    trained(folder, 2, tmp_path / "whole", env)
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    go_back(tmp_path / "whole", 2, alone)
+    trained(folder, 1, alone, env, resume="auto", num_processes=1, gradient_accumulation_steps=4)
+    go_back(alone, 5, both)
+    trained(folder, 2, both, env, resume="auto")
+    for output in (alone, both):
+        assert curve(output) == pytest.approx(curve(tmp_path / "whole"), rel=1e-5)
+        exported_is_final(folder, output)
+
+
+def exported_is_final(folder: Path, output: Path) -> None:
+    """What `trainwiz export` writes from the last checkpoint is what the training itself wrote at its end."""
+    shutil.rmtree(folder / "output", ignore_errors=True)
+    shutil.copytree(output / "checkpoints", folder / "output" / "checkpoints")
+    target = output / "exported"
+    done = projects.trainwiz("export", str(folder), "--output", str(target))
+    assert done.code == 0, done.err
+    assert done.out.strip() == str(target)
+    files = sorted(path.name for path in (output / "model").iterdir())
+    assert files == sorted(path.name for path in target.iterdir())
+    for name in files:
+        assert (target / name).read_bytes() == (output / "model" / name).read_bytes(), name
+    again = projects.trainwiz("export", str(folder), "--output", str(target))
+    assert (again.code, "is there already" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(("name", "values"), [
+    ("zero2", {}),
+    ("zero3", {"precision.mixed_precision": "bf16"}),
+])  # fmt: skip
+def test_weights_in_shards_are_exported_whole(name: str, values: dict[str, object], tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **values, "schedule.n_steps": 3})
+    trained(folder, 2, tmp_path / "output")
+    exported_is_final(folder, tmp_path / "output")
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero2"])
+def test_a_disk_that_fills_up_costs_no_checkpoint(name: str, tmp_path: Path, small_disk: Path) -> None:  # noqa: F811
+    """The training ends with an error, since its last update could not be saved, and everybody ends."""
+    subprocess.run(["mount", "-o", "remount,size=900k", str(small_disk)], check=True)
+    values = {"checkpoint.checkpointing_steps": 2, "checkpoint.checkpoints_total_limit": "", "task": "custom"}
+    folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **values})
+    output = small_disk / "output"
+    assert spawn(folder, 2, output, {}) != 0
+    found = projects.trainwiz("checkpoints", str(output), "--json")
+    rows: list[dict[str, Any]] = json.loads(found.out)
+    assert [row["complete"] for row in rows if row["valid"]] == [True] * len(rows)
+    assert 1 <= len(rows) < 4
+    assert rows[0]["update"] == 2
+
+
+def test_a_plan_with_fewer_ranks_goes_on_by_launch(tmp_path: Path) -> None:
+    values = {**REGRESSION, "schedule.n_steps": 8, "checkpoint.checkpointing_steps": 4}
+    folder = make(tmp_path / "project", values)
+    assert projects.launch(folder).code == 0
+    whole = curve(folder / "runs" / "latest")
+    shutil.rmtree(folder / "runs" / "latest" / "checkpoints" / "checkpoint-00000008")
+    fewer = {**values, **SINGLE, "batch.gradient_accumulation_steps": 4}
+    settings = [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
+    done = projects.trainwiz("init", str(folder), "--defaults", "--yes", "--on-conflict", "overwrite", *settings)
+    assert done.code == 0, done.err
+    done = projects.launch(folder, "--resume")
+    assert done.code == 0, done.err
+    assert "note: the plan has changed" in done.err
+    assert "changed since: num_processes 2 -> 1" in done.out
+    rest = curve(folder / "runs" / "latest")
+    assert rest == pytest.approx({update: whole[update] for update in range(5, 9)}, rel=1e-5)
