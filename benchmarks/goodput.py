@@ -95,6 +95,11 @@ def losses(folder: Path) -> dict[int, float]:
     return found
 
 
+def attempts(folder: Path) -> int:
+    """How many have ended: their logs are put aside."""
+    return len(list((folder / "runs" / "latest" / "logs").glob("rank-0.attempt-*.log")))
+
+
 def reach(folder: Path, update: int, process: subprocess.Popen[bytes]) -> float:
     """When it was reached."""
     while process.poll() is None:
@@ -143,16 +148,17 @@ def run(folder: Path, seed: int, options: argparse.Namespace) -> Seen:
     process = launch(folder, options.update_seconds, "--max-restarts", "999", "--restarts-per-hour", "999", *spares)
     began = time.monotonic()
     due, until = began + chance.expovariate(1 / options.mean), began + options.seconds
-    down: tuple[float, int] | None = None
-    reached = last = 0
+    killed: tuple[float, int] | None = None
+    again: int | None = None
     while (now := time.monotonic()) < until and process.poll() is None:
         current = max(losses(folder), default=0)
-        if down and current > 0 and (current < last or current > down[1]):
-            # The file was cut back to the checkpoint, and has grown since, or another update came.
-            seen.back.append(now - down[0])
-            seen.lost += max(0, down[1] - current + 1)
-            down = None
-        last, reached = current, max(reached, current)
+        if killed and attempts(folder) >= len(seen.died):
+            # The file is cut back to the checkpoint; what comes after that was trained by the new ranks.
+            again = current if again is None else min(again, current)
+            if current > again:
+                seen.back.append(now - killed[0])
+                seen.lost += killed[1] - again
+                killed = again = None
         if now >= due:
             ranks = ranks_of(process.pid)
             victim = ranks.get(chance.randrange(RANKS))
@@ -160,7 +166,7 @@ def run(folder: Path, seed: int, options: argparse.Namespace) -> Seen:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
                 seen.died.append(now - began)
-                down = down or (now, current)
+                killed, again = killed or (now, current), None
                 due = now + chance.expovariate(1 / options.mean)
         time.sleep(0.05)
     seen.wall, seen.updates = time.monotonic() - began, max(losses(folder), default=0)
@@ -183,7 +189,8 @@ def difference(ours: dict[int, float], theirs: dict[int, float]) -> float:
     """The greatest relative difference of a loss; infinite where one is missing."""
     if any(update not in theirs for update in ours) or sorted(ours) != list(range(1, len(ours) + 1)):
         return math.inf
-    return max(abs(loss - theirs[update]) / max(abs(theirs[update]), 1e-12) for update, loss in ours.items())
+    apart = [abs(loss - theirs[update]) / max(abs(theirs[update]), 1e-12) for update, loss in ours.items()]
+    return max(apart, default=0.0)
 
 
 def side_by_side(tasks: list[Callable[[], Seen]], together: int) -> list[Seen]:
@@ -263,7 +270,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--mean", type=float, default=60.0, help="seconds between kills")
     parser.add_argument("--update-seconds", type=float, default=0.1, help="what an update waits")
-    parser.add_argument("--every", type=int, default=20, help="updates between checkpoints")
+    parser.add_argument("--every", type=int, default=40, help="updates between checkpoints")
     parser.add_argument("--kind", default="ddp", choices=["ddp", "deepspeed"])
     parser.add_argument("--spares", action="store_true")
     parser.add_argument("--write", action="store_true")

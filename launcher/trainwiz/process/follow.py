@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _CHUNK_BYTES = 1 << 16
-_POLL_SECONDS = 0.03
-"""Short enough that a typed answer's echo feels immediate; a stat costs microseconds."""
+_TYPED_SECONDS, _POLL_SECONDS = 0.03, 0.1
+"""Between looks: short enough that a typed answer's echo feels immediate, and longer where nobody can type."""
 _TICK_SECONDS = 0.5
 
 
@@ -25,7 +27,8 @@ class Follower:
 
     def __init__(self, files: Files, output: Callable[[bytes], None], tick: Callable[[], None]) -> None:
         self._find = files
-        self._positions: dict[Path, int] = {}
+        self._open: dict[Path, int] = {}
+        self._rest = _TYPED_SECONDS if sys.stdin and sys.stdin.isatty() else _POLL_SECONDS
         self._output, self._tick = output, tick
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -35,6 +38,9 @@ class Follower:
         """Read to the end, then stop."""
         self._ended.set()
         self._thread.join()
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
 
     def _follow(self) -> None:
         next_tick = time.monotonic() + _TICK_SECONDS
@@ -47,20 +53,19 @@ class Follower:
             if ended and not grew:
                 return
             if not grew:
-                self._ended.wait(_POLL_SECONDS)
+                self._ended.wait(self._rest)
 
     def _read_all(self) -> bool:
         grew = False
         for file in self._find():
-            position = self._positions.get(file, 0)
-            try:
-                with file.open("rb") as stream:
-                    stream.seek(position)
-                    data = stream.read(_CHUNK_BYTES)
-            except FileNotFoundError:
-                continue
+            # Kept open: this is asked ten times a second, for as long as a training lasts.
+            if file not in self._open:
+                try:
+                    self._open[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue
+            data = os.read(self._open[file], _CHUNK_BYTES)
             if data:
                 grew = True
-                self._positions[file] = position + len(data)
                 self._output(data)
         return grew
