@@ -14,8 +14,12 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+os.environ["DS_ACCELERATOR"] = "cpu"
+
 import accelerate  # noqa: F401
+import deepspeed  # noqa: F401  # accelerate imports it in the end, which would take each rank 0.6 s
 import torch
+import torch._dynamo  # and the optimizer this, 1.1 s
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 
