@@ -311,7 +311,7 @@ def _ended(process: subprocess.Popen[bytes], project: Path, fault: str, terminal
     struck = float((project / "struck").read_text())
     if fault == "a rank never starts":
         # A start may rightly be slow and silent, so it is only named; then a person ends it.
-        _wait(lambda: "where the ranks are" in said.read_text(errors="replace"), limit)
+        _wait(lambda: FAULTS[fault].says in said.read_text(errors="replace"), limit)
         time.sleep(0.5)
         seconds = time.time() - struck
         process.terminate()

@@ -81,6 +81,18 @@ def test_the_card_says_who_why_where_and_what_to_do() -> None:
     assert any(line.startswith("→ use their output") for line in lines)
 
 
+def test_a_long_exception_can_be_read_whole_in_80_columns(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    words = "RuntimeError: " + " ".join(f"word{n}" for n in range(15))
+    log.write_text(f'Traceback (most recent call last):\n  File "train.py", line 3, in step\n    go()\n{words}\n')
+    lines = on_a_terminal("diagnose", str(log))
+    assert max(map(len, lines)) <= 80
+    start = next(n for n, line in enumerate(lines) if line.startswith("exception: "))
+    assert "word14" in " ".join(lines[start:])
+    log.write_text(log.read_text().replace(words, "RuntimeError: short"))
+    assert not any(line.startswith("exception: ") for line in on_a_terminal("diagnose", str(log)))
+
+
 def test_json_is_for_programs() -> None:
     told = json.loads(trainwiz("diagnose", "--json", str(LOGS / "deepspeed_batch.log")).out)
     assert (told["name"], told["known"], told["passing"]) == ("deepspeed_batch", True, False)

@@ -264,6 +264,36 @@ def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
     assert str(found.how) == "rank 2 failed first, with exit code 1"
 
 
+LIBRARY = """Traceback (most recent call last):
+  File "/home/u/p/train.py", line 30, in <module>
+    main()
+  File "/home/u/p/task.py", line 12, in collate
+    return frame.loc[index]
+  File "/venv/lib/python3.11/site-packages/pandas/core/indexing.py", line 1192, in __getitem__
+    return self._getitem_axis(maybe_callable, axis=axis)
+  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed
+KeyError: 7
+"""
+
+
+def test_of_an_unknown_exception_the_line_of_ones_own_is_named() -> None:
+    found = failed(1, LIBRARY)
+    assert found.name == "unknown"
+    assert "your own code was in collate, task.py:12" in str(found.cause)
+    assert "look at task.py:12 first; runs/r/logs/rank-0.log has" in str(found.remedy)
+
+
+def test_what_is_printed_behind_a_progress_bar_is_a_line_of_its_own() -> None:
+    bar = "\r  3%|▎         | 12/400 [00:01<00:30, 12.5update/s, loss=1.2]"
+    lines = [
+        line.text for line in read(f"{bar}update 13: the loss is nan; the newest checkpoint is from before\n{bar}")
+    ]
+    assert lines[1] == "update 13: the loss is nan; the newest checkpoint is from before"
+    assert len(lines) == 3
+    found = failed(1, f"{bar}update 13: the loss is nan; the newest checkpoint is from before\n")
+    assert found.evidence == ("update 13: the loss is nan; the newest checkpoint is from before",)
+
+
 @pytest.mark.parametrize(
     ("name", "passing"),
     [("node_failed", True), ("preempted", True), ("port_in_use", True), ("cuda_memory", False), ("shape", False),

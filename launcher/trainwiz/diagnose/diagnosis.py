@@ -119,7 +119,7 @@ def _of(
     if chosen is None and exception is None:
         chosen, values = _wordless(code, observed or {}), {"log": log}
     if chosen is None:
-        cause, remedy = _unknown(exception, log)
+        cause, remedy = _unknown(exception, reading.own_place(own), log)
     else:
         cause = say(chosen.cause.template, **{**chosen.cause.values, **values})
         remedy = say(chosen.remedy.template, **{**chosen.remedy.values, **values})
@@ -199,7 +199,13 @@ def _how(rank: int | None, code: int | None) -> Message:
     return say("rank {rank} failed first, with exit code {code}", rank=rank, code=code)
 
 
-def _unknown(exception: Line | None, log: str) -> tuple[Message, Message]:
+def _unknown(exception: Line | None, place: tuple[str, str] | None, log: str) -> tuple[Message, Message]:
+    if exception and place:
+        return (
+            say("an exception that is none of those that trainwiz knows; your own code was in {function}, {place}",
+                function=place[0], place=place[1]),
+            say("look at {place} first; {log} has the whole traceback", place=place[1], log=log),
+        )  # fmt: skip
     remedy = say(
         "read {log} from its first error on; PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch "
         "makes it say more",

@@ -16,6 +16,12 @@ _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
 # A traceback that is printed behind a progress bar begins in the middle of a line.
 _BEGINNING = re.compile(r"(?<=[^\s:])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
+# tqdm leaves its bar without an end of line, and what is printed next begins behind it.
+_BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]*\])(?=[^\s\r])")
+_OWN_FRAME = re.compile(
+    r'^\s+File "(?P<file>(?!.*(?:/(?:site|dist)-packages/|/lib/python3\.\d+/)|<).+)", '
+    r"line (?P<line>\d+), in (?P<function>.+)$"
+)
 _POINTERS = re.compile(r"[\s^~]+")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 # The end of a traceback: `package.module.SomeError: words`, or a bare `KeyboardInterrupt`.
@@ -45,7 +51,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     lines = []
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line: each drawing is a line of its own, under the same number.
-        for part in _BEGINNING.sub(r"\r\1", words).split("\r"):
+        for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
             cleaned = _CONTROL.sub("", part).rstrip()
             if not cleaned:
                 continue
@@ -75,6 +81,15 @@ def exception(lines: Sequence[Line]) -> Line | None:
         for line in reversed(lines[start:end]):
             if _EXCEPTION.match(line.text):
                 return line
+    return None
+
+
+def own_place(lines: Sequence[Line]) -> tuple[str, str] | None:
+    """Function and `file:line` of the innermost call in the last traceback that is no library's."""
+    for start, end in reversed(tuple(tracebacks(lines))):
+        for line in reversed(lines[start:end]):
+            if match := _OWN_FRAME.match(line.text):
+                return match["function"], f"{match['file'].rpartition('/')[2]}:{match['line']}"
     return None
 
 

@@ -46,13 +46,21 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
         yield from _wrapped(t("taken down with it, ranks: {ranks}", ranks=ranks), "", stream, style="dim")
     for line in diagnosis.last:
         yield console.styled(_cut(f"{_INDENT}| {line}", stream), "dim", stream)
-    if diagnosis.exception and diagnosis.exception not in diagnosis.last:
+    if diagnosis.exception and not _shown_whole(diagnosis, stream):
         yield from _wrapped(diagnosis.exception[:_EVIDENCE], t("exception: "), stream)
     yield from _wrapped(text(diagnosis.cause).rstrip(_EMPTY), t("cause: "), stream, style="bold")
     yield from _evidence(diagnosis, log, stream)
     yield from _wrapped(text(diagnosis.remedy), "→ ", stream, style="good")
     if fix:
         yield from _fix(fix, stream)
+
+
+def _shown_whole(diagnosis: Diagnosis, stream: TextIO) -> bool:
+    """Whether the exception can be read elsewhere on the card: as evidence, or among the last lines, uncut."""
+    if any(diagnosis.exception in words for words in diagnosis.evidence):
+        return True
+    line = f"{_INDENT}| {diagnosis.exception}"
+    return diagnosis.exception in diagnosis.last and _cut(line, stream) == line
 
 
 def _evidence(diagnosis: Diagnosis, log: str, stream: TextIO) -> Iterator[str]:
