@@ -201,6 +201,7 @@ def test_a_machine_without_an_interpreter_has_its_other_lines() -> None:
         ({"deepspeed": "0.15.4", "torch": "2.6.0"}, "deepspeed+torch"),
         ({"torch": "2.5.1", "transformers": "4.52.3"}, "torch+transformers"),
         ({"torch": "2.2.2", "numpy": "2.0.0"}, "numpy+torch"),
+        ({"colossalai": "0.5.0", "transformers": "5.23.0"}, "colossalai+transformers"),
     ],
 )
 def test_known_bad_pairs_are_named_with_the_way_out(packages: dict[str, str], pair: str) -> None:
@@ -220,6 +221,7 @@ def test_known_bad_pairs_are_named_with_the_way_out(packages: dict[str, str], pa
         {"torch": "2.6.0", "transformers": "4.52.3"},
         {"torch": "2.2.2", "numpy": "1.26.4", "transformers": "4.51.0"},
         {"torch": None, "numpy": "2.0.0", "deepspeed": None},
+        {"colossalai": "0.5.0", "transformers": "4.51.3"},
     ],
 )
 def test_neighbours_of_known_bad_pairs_are_not(packages: dict[str, str | None]) -> None:

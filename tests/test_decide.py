@@ -236,3 +236,24 @@ def test_earlier_answers_fall_only_when_they_are_illegal() -> None:
 def test_a_new_length_takes_back_the_old_one() -> None:
     kept, fallen = carry({"schedule.n_epochs": 2}, {"schedule.n_steps": 50, "seed": 1}, lambda a: decide(a, None))
     assert (kept, fallen) == ({"seed": 1}, ())
+
+
+@pytest.mark.parametrize(
+    ("answers", "engine", "kind", "precision"),
+    [
+        ({"strategy.kind": "ddp"}, "accelerate", "ddp", "bf16"),
+        ({"strategy.kind": "gemini"}, "colossalai", "gemini", "bf16"),
+        ({"strategy.kind": "colossal_zero2", "engine": "colossalai"}, "colossalai", "colossal_zero2", "bf16"),
+        ({"strategy.kind": "colossal_ddp"}, "colossalai", "colossal_ddp", "no"),
+        ({"engine": "colossalai"}, "colossalai", "colossal_zero1", "bf16"),
+        ({"engine": "colossalai", "machine.device": "cpu"}, "colossalai", "colossal_ddp", "no"),
+    ],
+)
+def test_the_strategy_decides_the_engine(answers: dict[str, Any], engine: str, kind: str, precision: str) -> None:
+    plan = decide(answers, machine("8xh100")).plan
+    assert (plan.engine, plan.strategy.kind, plan.precision.mixed_precision) == (engine, kind, precision)
+
+
+def test_an_engine_that_cannot_do_the_strategy_is_refused() -> None:
+    with pytest.raises(PlanError, match="engine: accelerate cannot do"):
+        decide({"engine": "accelerate", "strategy.kind": "gemini"}, machine("8xh100"))

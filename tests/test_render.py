@@ -13,6 +13,7 @@ import yaml
 from plans import make, product
 
 from trainwiz import command, plan, render
+from trainwiz import vocabulary as v
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
 from trainwiz.render.yaml_text import commented
@@ -106,6 +107,28 @@ def test_the_files_of_a_project() -> None:
                   "requirements.txt", ".gitignore", ".vscode/launch.json"}  # fmt: skip
     assert set(files(make())) == everywhere
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
+
+
+@pytest.mark.parametrize("kind", v.COLOSSAL_KINDS)
+def test_a_project_for_colossalai_knows_nothing_of_accelerate(kind: str) -> None:
+    made = make(engine="colossalai", strategy__kind=kind, machine__device="cuda", machine__num_processes=4)
+    rendered = files(made)
+    assert "accelerate.yaml" not in rendered
+    for name in ("train.py", "README.md", "requirements.txt"):
+        assert "accelerate" not in rendered[name].replace("colossalai.accelerator", "").replace("get_accelerator", "")
+    assert "    torchrun --standalone --nproc_per_node 4 train.py\n" in rendered["README.md"]
+    assert "    colossalai run --nproc_per_node 4 train.py\n" in rendered["README.md"]
+    assert "\ncolossalai>=0.5.0" in rendered["requirements.txt"]
+    started = command.for_plan(made, python="python", folder=".", port=29500)
+    assert len(started.ranks) == 4
+    assert not [name for name in started.environ if name.startswith(("ACCELERATE_", "FSDP_"))]
+
+
+def test_one_rank_of_colossalai_has_a_process_group_too() -> None:
+    made = make(engine="colossalai", strategy__kind="colossal_ddp")
+    (rank,) = command.for_plan(made, python="python", folder=".", port=29500).ranks
+    assert rank.environ["RANK"] == "0"
+    assert editor.configurations(made)["configurations"][0]["module"] == "torch.distributed.run"
 
 
 # The plan

@@ -59,6 +59,12 @@ KNOWN_BAD = (
         source="https://nvd.nist.gov/vuln/detail/CVE-2025-32434; https://github.com/hiyouga/LlamaFactory/issues/8379",
     ),
     Pair(
+        first="colossalai", first_at_least="0.5", second="transformers", second_at_least="4.52",
+        message=say("Colossal-AI's model policies replace methods of transformers 4.51.3, which it declares"),
+        requirement="transformers==4.51.3", level=Level.WARNING,
+        source="https://pypi.org/project/colossalai/0.5.0/ (Requires-Dist)",
+    ),
+    Pair(
         first="numpy", first_at_least="2", second="torch", second_below="2.3",
         message=say("this torch was compiled for NumPy 1 and fails when it meets an array of NumPy 2"),
         requirement="numpy<2", level=Level.ERROR,

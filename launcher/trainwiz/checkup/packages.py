@@ -40,6 +40,8 @@ def lines(machine: Machine) -> Iterator[Line]:
     )
     for name, needed in _NEEDED_BY.items():
         yield _package(interpreter, name, needed)
+    if version := interpreter.version("colossalai"):  # in an environment of its own; elsewhere nobody misses it
+        yield Line(subject="colossalai", title="colossalai", found=version)
     yield _others(interpreter)
     for pair in known_bad(interpreter):
         yield Line(
@@ -107,7 +109,7 @@ def _old(interpreter: Interpreter, name: str) -> Message | None:
 
 
 def _others(interpreter: Interpreter) -> Line:
-    shown = {"torch", *_NEEDED_BY}
+    shown = {"torch", "colossalai", *_NEEDED_BY}
     others = [f"{name} {version}" for name, version in sorted(interpreter.packages.items()) if version]
     named = [other for other in others if other.partition(" ")[0] not in shown]
     return Line(subject="others", title=say("other packages"), found=joined(named))

@@ -153,7 +153,9 @@ def _settle_engine(d: Decision) -> None:
 def _of_colossalai(d: Decision) -> tuple[str, Message]:
     """The plugin that does what would be recommended under accelerate."""
     name, reason = recommend(d)
-    plugins = {"single": "colossal_ddp", "ddp": "colossal_ddp", "zero1": "colossal_zero1", "zero2": "colossal_zero2"}
+    # Booster knows no bf16 for DDP; ZeRO 1 communicates hardly more.
+    whole = "colossal_zero1" if d.values["precision.mixed_precision"] == "bf16" and not d.on_cpu else "colossal_ddp"
+    plugins = {"single": whole, "ddp": whole, "zero1": "colossal_zero1", "zero2": "colossal_zero2"}
     return plugins.get(name, "gemini"), reason
 
 
