@@ -39,7 +39,7 @@ def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
 def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """A DeepSpeed plan needs DeepSpeed.
 
-    Without it: `ImportError: DeepSpeed is not available`, after the ranks have imported torch.
+    Without it: `ImportError: DeepSpeed is not installed`, after the ranks have imported torch.
     Why: accelerate does not depend on DeepSpeed.
     Instead: install it, or choose fsdp (on GPUs) or ddp.
     Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
