@@ -58,9 +58,10 @@ for update in range(10**9):
         os.rename(f"{folder}/ready-{rank}.part", f"{folder}/ready-{rank}")
     time.sleep(0.01)
 """
+WORLD = "num_processes: 2\nnum_machines: 1\nmain_process_port: 0\nmixed_precision: 'no'\n"
 CONFIGS = {
-    "ddp": "distributed_type: MULTI_CPU\nnum_processes: 2\nnum_machines: 1\nuse_cpu: true\nmixed_precision: 'no'\n",
-    "deepspeed": "distributed_type: DEEPSPEED\nnum_processes: 2\nnum_machines: 1\nmixed_precision: 'no'\n"
+    "ddp": f"distributed_type: MULTI_CPU\n{WORLD}use_cpu: true\n",
+    "deepspeed": f"distributed_type: DEEPSPEED\n{WORLD}"
     "deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: 1, offload_optimizer_device: none, "
     "offload_param_device: none}\n",
 }
@@ -141,7 +142,7 @@ def make(folder: Path, engine: str) -> None:
     values = [
         "task=custom", "machine.device=cpu", "machine.num_processes=2", "batch.real_batch_size=16",
         "batch.per_device_batch_size=4", "schedule.n_steps=1000000", "tracking.logging_steps=1",
-        "checkpoint.checkpointing_steps=0", "data.eval=", *kind,
+        "checkpoint.checkpointing_steps=0", "data.eval=", "machine.main_process_port=0", *kind,
     ]  # fmt: skip
     settings = [word for value in values for word in ("--set", value)]
     command = [str(BIN / "trainwiz"), "init", str(folder), "--defaults", "--yes", *settings]

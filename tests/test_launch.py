@@ -71,6 +71,29 @@ for _ in range(3000): time.sleep(0.02)
 """
 
 
+def test_two_launches_never_have_one_port(tmp_path: Path) -> None:
+    """Also where each has a folder for temporary files of its own, as the jobs of a scheduler do."""
+    with socket.create_server(("", 0)) as server:
+        wanted = server.getsockname()[1]
+    code = f"from trainwiz.network import ports; port = ports.claim({wanted}); print(port.number, flush=True); input()"
+    held = []
+    try:
+        for job in ("a", "b"):
+            (tmp_path / job).mkdir()
+            held.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                    env={**os.environ, "TMPDIR": str(tmp_path / job)},
+                )
+            )  # fmt: skip
+        numbers = [int(process.stdout.readline()) for process in held if process.stdout]
+    finally:
+        for process in held:
+            process.communicate("\n")
+    assert len(set(numbers)) == 2
+    assert wanted in numbers
+
+
 def test_a_run_and_all_that_it_leaves(tmp_path: Path) -> None:
     script = """
 rank = os.environ["RANK"]

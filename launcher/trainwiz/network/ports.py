@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,7 @@ class Port:
     The ranks bind it only once torch is imported; until then a second launch would find it free, too.
     """
 
-    def __init__(self, number: int, lock: IO[str] | None) -> None:
+    def __init__(self, number: int, lock: IO[str] | socket.socket | None) -> None:
         self.number = number
         self._lock = lock
 
@@ -75,7 +76,16 @@ def _any() -> int:
         return int(probe.getsockname()[1])
 
 
-def _lock(port: int) -> IO[str] | None:
+def _lock(port: int) -> IO[str] | socket.socket | None:
+    """What keeps other launches from the port while it is open; None where one of them has it."""
+    if sys.platform == "linux":
+        # An abstract name (unix(7)) belongs to the network namespace, as ports do: whatever each one's TMPDIR is.
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError):
+            name.bind(f"\0trainwiz-port-{port}")
+            return name
+        name.close()
+        return None
     folder = Path(tempfile.gettempdir()) / f"trainwiz-ports-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
