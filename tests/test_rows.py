@@ -109,6 +109,51 @@ def test_the_kernel_for_documents_is_told_where_they_end(tmp_path: Path, monkeyp
     assert torch.allclose(flashed.view_as(masked), masked, atol=1e-6)
 
 
+def reference(  # as PyTorch 2.13 has it
+    q: Tensor, k: Tensor, v: Tensor, ends: Tensor, _ends: Tensor, longest: int, _longest: int, *,
+    scale: float | None, window_size: tuple[int, int], enable_gqa: bool,
+) -> Tensor:  # fmt: skip
+    """What varlen_attn computes, without a GPU."""
+    assert window_size[1] == 0
+    assert max(b - a for a, b in itertools.pairwise(ends.tolist())) <= longest
+    parts = []
+    for a, b in itertools.pairwise(ends.tolist()):
+        place = torch.arange(b - a)
+        before = place[:, None] - place
+        mask = (before >= 0) & ((before <= window_size[0]) | (window_size[0] < 0))
+        some = (x[a:b].transpose(0, 1)[None] for x in (q, k, v))
+        out = torch.nn.functional.scaled_dot_product_attention(*some, mask, scale=scale, enable_gqa=enable_gqa)
+        parts.append(out[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text", "gpt2"])
+def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel needs a GPU: a reference with its signature stands in its place."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    rows, model = load(tmp_path, "causal_lm", "rows", **CUDA), decoder(kind)
+    inputs, positions = three_documents()
+    given = {"inputs": inputs, "positions": positions, "bounds": torch.tensor([0, 7, 16, 20, 27, 36, 40]).int()}
+    masked = model(**rows.given(model.config, **given)).logits
+    assert not rows.kernel_agrees(2, 2, 16, "cpu"), "it does not run here, and is not chosen"
+    rows.choose_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(varlen, "varlen_attn", lambda *a, **k: 1.1 * reference(*a, **k))
+    assert not rows.kernel_agrees(2, 2, 16, "cpu"), "one that gives something else is not chosen"
+    monkeypatch.setattr(varlen, "varlen_attn", reference)
+    assert rows.kernel_agrees(4, 2, 16, "cpu")
+    kernel_agrees = rows.kernel_agrees
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(rows, "kernel_agrees", lambda *shape: kernel_agrees(*shape, "cpu"))
+    rows.choose_attention(model)
+    if kind == "gpt2":  # its attention drops out
+        assert model.config._attn_implementation == "sdpa"
+        return
+    assert model.config._attn_implementation == "by_document"
+    flat = model(**rows.given(model.config, **given)).logits
+    assert torch.allclose(flat.view_as(masked), masked, atol=1e-5)
+
+
 def tokenized(rows: ModuleType, folder: Path, length: int, documents: list[list[int]]) -> Any:
     return rows.Rows("test", folder, length, documents)
 

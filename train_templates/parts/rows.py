@@ -164,7 +164,47 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 # end: unpacked
 # feature: flash
 ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
-"""With the flash-attn package each document is attended to by itself; else by the model's default, with a mask."""
+"""With the flash-attn package each document is attended to by itself; else by PyTorch's kernel, or with a mask."""
+
+
+def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any) -> tuple[Tensor, None]:
+    """PyTorch's own kernel for sequences of many lengths, here documents. (1, heads, places, width) each."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
+    parts = [part[0].transpose(0, 1).to(dtype) for part in (query, key, value)]
+    ends, longest = told["cu_seq_lens_q"], told["max_length_q"]
+    window = ((told.get("sliding_window") or 0) - 1, 0)  # places before, -1 for all; and none after
+    scale = told.get("scaling")
+    return varlen_attn(*parts, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=True)[
+        None
+    ], None
+
+
+def kernel_agrees(heads: int, shared: int, width: int, device: str = "cuda") -> bool:
+    """Whether the kernel is there, and gives on two documents what a mask gives: it came with PyTorch 2.13."""
+    query, key, value = (torch.randn(1, n, 48, width, device=device).bfloat16() for n in (heads, shared, shared))
+    ends, place = torch.tensor([0, 20, 48], device=device).int(), torch.arange(48, device=device)
+    mask = ((place[:, None] >= 20) == (place >= 20)) & (place[:, None] >= place)
+    theirs = nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    try:
+        ours, _ = attend(None, query.requires_grad_(), key, value, None, cu_seq_lens_q=ends, max_length_q=48)
+        ours.sum().backward()
+    except (ImportError, RuntimeError, TypeError, ValueError):
+        return False
+    return torch.allclose(ours.transpose(1, 2), theirs, atol=0.02)
+
+
+def choose_attention(model: Any) -> None:
+    """Attend by PyTorch's kernel where it would give the same as the model's own attention with a mask."""
+    config = model.config
+    dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
+    if config._attn_implementation == "sdpa" and not dropout and torch.cuda.is_available():
+        heads = config.num_attention_heads
+        shared = getattr(config, "num_key_value_heads", None) or heads
+        if kernel_agrees(heads, shared, getattr(config, "head_dim", None) or config.hidden_size // heads):
+            transformers.AttentionInterface.register("by_document", attend)
+            config._attn_implementation = "by_document"
 
 
 # end: flash
@@ -186,10 +226,10 @@ def given(
 ) -> dict[str, Any]:
     """What a model is given so that no token sees another document: positions that begin anew in each, and a mask."""
     # feature: flash
-    if config._attn_implementation == "flash_attention_2":
+    if config._attn_implementation in ("flash_attention_2", "by_document"):
         ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
         longest = {"max_length_q": inputs.shape[1], "max_length_k": inputs.shape[1]}
-        return {"input_ids": inputs.view(1, -1), "position_ids": positions.view(1, -1), **ends, **longest}
+        return {"input_ids": inputs.reshape(1, -1), "position_ids": positions.reshape(1, -1), **ends, **longest}
     # end: flash
     place = torch.arange(inputs.shape[1], device=inputs.device)
     begin = place - positions  # where a token's document begins: the same for all of its tokens, and for no others
@@ -228,6 +268,9 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     # feature: packed
     refuse_what_mixes(model)
     # end: packed
+    # feature: flash
+    choose_attention(model)
+    # end: flash
     if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS):
         chunk = 0  # this model does more to its logits than its head does: left to itself
 
