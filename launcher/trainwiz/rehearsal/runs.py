@@ -160,15 +160,17 @@ def _sent(run: Seen, scene: Scene) -> Check:
         sent[-(-micro_batches // run.act.split.accumulation)] += size
     most = max(sent.values())
     good = len(sent) == scene.updates and set(sent.values()) == {whole}
+    values = {"sent": most, "whole": whole, "n": run.act.split.accumulation}
     return Check(
         name="communication",
         title=say("communication"),
         verdict="passed" if good else "failed",
-        found=say("each update sends one gradient: {sent} bytes of {whole}, micro-batches: {n}",
-                  sent=most, whole=whole, n=run.act.split.accumulation),
+        found=say("each update sends one gradient: {sent} bytes of {whole}, micro-batches: {n}", **values)
+        if good
+        else say("an update sends {sent} bytes where one gradient has {whole}, micro-batches: {n}", **values),
         fix=None if good else say("let ranks communicate after the last micro-batch only: accelerator.accumulate"),
         numbers={"gradient_bytes": whole, "sent_bytes": dict(sent)},
-    )  # fmt: skip
+    )
 
 
 def _saved(run: Seen, scene: Scene) -> Check:
