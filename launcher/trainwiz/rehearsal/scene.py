@@ -172,7 +172,7 @@ def scene(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], 
 
 def without_runs(plan: Plan) -> Message | None:
     """Why this plan cannot train on CPU ranks at all; None where it can."""
-    if plan.engine == "accelerate":
+    if plan.engine == "accelerate" or plan.strategy.kind == "colossal_ddp":
         return None
     return say("{kind} trains on GPUs only", kind=plan.strategy.kind)
 

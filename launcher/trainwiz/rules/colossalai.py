@@ -64,7 +64,7 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
     Source: `Requires-Dist` of colossalai 0.5.0
     """
     interpreter = machine.interpreter
-    if plan.engine != "colossalai" or not interpreter:
+    if plan.engine != "colossalai" or not interpreter or not interpreter.version("colossalai"):
         return
     for package, tried in TRIED.items():
         version = interpreter.version(package)
