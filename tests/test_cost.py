@@ -1,4 +1,4 @@
-"""What supervision costs, and that a flood of lines gets through: the benchmark's own measurements, on a small scale."""
+"""What supervision costs, and that a flood of lines gets through: measured as the benchmark does, on a small scale."""
 
 import sys
 from pathlib import Path

@@ -68,6 +68,7 @@ class Launch:
 def run(launch: Launch) -> int:
     """Run it, tell how it ended, and return the exit code."""
     from trainwiz.cli.attempts import Attempts
+    from trainwiz.cli.sampling import Sampler
     from trainwiz.probe import cgroup, space
     from trainwiz.process import ranks
     from trainwiz.store.metrics import Metrics
@@ -80,7 +81,7 @@ def run(launch: Launch) -> int:
     code = provenance.CodeState(launch, described)
     metrics = Remembered(lambda: Metrics(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
-    attempts = Attempts(launch)
+    attempts, sampler = Attempts(launch), Sampler(launch.run.memory)
     folder = str(launch.run.folder)
 
     def once(attempt: Launch, inbox: ranks.Inbox) -> Outcome:
@@ -101,6 +102,7 @@ def run(launch: Launch) -> int:
     try:
         outcome = attempts.run(once, screen, metrics.update)
     finally:
+        sampler.close()
         screen.close()
         code.close()
     metrics.new()

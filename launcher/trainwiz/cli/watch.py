@@ -78,7 +78,7 @@ class Watched:
 
         self._run = run
         self._earlier = [each.records for each in history.earlier(run)]
-        self._growing = Growing(run.metrics)
+        self._growing, self._samples = Growing(run.metrics), Growing(run.memory)
         self._lowest: float | None = None
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
@@ -86,13 +86,14 @@ class Watched:
 
     def view(self) -> View:
         """What is known now."""
-        from trainwiz.record import metrics
+        from trainwiz.record import memory, metrics
         from trainwiz.record.complaints import complaints
         from trainwiz.record.run import State, summary
         from trainwiz.store import history
         from trainwiz.ui.watch import View
 
         self._take_in()
+        self._samples.refresh()
         now = time.time()
         records = metrics.sampled(self._growing.records, _RECORDS)
         recorded = dataclasses.replace(history.without_metrics(self._run), records=records)
@@ -105,6 +106,7 @@ class Watched:
             lowest_loss=self._lowest,
             seconds_left=self._left(recorded, line, now) if running else None,
             memory=self._held(recorded.command.get("pid")) if running else {},
+            most=memory.most(self._samples.records) if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 

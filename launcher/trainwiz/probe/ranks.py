@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from trainwiz.probe.gpus import gpus
+
+_WAITING = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]
         for process in below:
             # A helper of a rank has its environment, too.
             with contextlib.suppress(psutil.Error, ValueError):
-                if (rank := process.environ().get("RANK")) is not None:
+                if (rank := process.environ().get("RANK")) is not None and not _waits(process):
                     of_rank.setdefault(int(rank), []).append(process)
     on_gpus = _on_gpus() if with_gpus and of_rank else {}
     found = {}
@@ -36,6 +39,15 @@ def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]
         gpu = sum(used for pid, used in on_gpus.items() if pid in pids) if pids & on_gpus.keys() else None
         found[number] = RankMemory(host=sum(map(_share, processes)), gpu=gpu)
     return found
+
+
+def _waits(process: psutil.Process) -> bool:
+    """Whether it is a spare (`process.spares`), which the kernel may end first as long as it waits."""
+    if not any(word.endswith("inside/spare.py") for word in process.cmdline()):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) == _WAITING
+    return False
 
 
 def _share(process: psutil.Process) -> int:

@@ -32,6 +32,7 @@ class State(str, Enum):
 class Recorded:
     """A run's folder, read. Times are seconds since the epoch.
 
+    `memory` are samples of what the ranks held, as `record.memory` reads them.
     `alive` is whether its launcher still runs, None where that cannot be known here; `touched` is when the run last
     wrote anything; `checkpoints` are the updates with the times at which they were complete.
     """
@@ -40,6 +41,7 @@ class Recorded:
     command: Mapping[str, Any] = field(default_factory=dict)
     outcome: Mapping[str, Any] = field(default_factory=dict)
     records: Sequence[Record] = ()
+    memory: Sequence[Mapping[str, Any]] = ()
     alive: bool | None = False
     touched: float | None = None
     checkpoints: tuple[tuple[int, float], ...] = ()

@@ -55,7 +55,8 @@ def find(word: str, project: Path = Path()) -> Run:
 
 def read(run: Run) -> Recorded:
     """A run's folder; whatever is torn or missing in it is left out."""
-    return dataclasses.replace(without_metrics(run), records=Metrics(run.metrics).new())
+    found = without_metrics(run)
+    return dataclasses.replace(found, records=Metrics(run.metrics).new(), memory=Metrics(run.memory).new())
 
 
 def brief(run: Run) -> Recorded:

@@ -58,6 +58,11 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     @property
+    def memory(self) -> Path:
+        """What the ranks held of memory, from time to time."""
+        return self.folder / "memory.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """The script's checkpoints, or a link to those of the run that this one continues."""
         return self.folder / "checkpoints"

@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from trainwiz import __version__, language
 from trainwiz.language import t, text
-from trainwiz.record import metrics, timeline
+from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
 from trainwiz.record.metrics import Record, series
-from trainwiz.record.run import Recorded, Summary, message, state, summary
+from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui.live import clock_time
 from trainwiz.ui.runs import size, state_name
 
@@ -39,7 +39,7 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         why=text(line.why) if line.why else "",
         tiles=_tiles(run, line),
         diagnosis=_diagnosis(run),
-        charts=_charts(records, timeline.resumed_at(lineage)),
+        charts=[*_charts(records, timeline.resumed_at(lineage)), *_memory_charts(run)],
         lanes=_lanes(lineage, now),
         events=[
             {"at": _moment(event.at), "what": text(event.what)} for event in timeline.events(lineage, now)
@@ -78,10 +78,6 @@ def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
         (t("most memory of one process"), size(peak) if isinstance(peak, int) else None),
     ]
     return [(name, str(value)) for name, value in tiles if value is not None]
-
-
-def _memory(size: object) -> str | None:
-    return f"{size / 1e9:.1f} GB" if isinstance(size, int) else None
 
 
 def _progress(line: Summary) -> tuple[str, str | None]:
@@ -125,6 +121,17 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
             legend = [name for name, curve in found if curve.values]
             # `svg` escapes what it is given.
             charts.append({"title": title, "legend": legend, "svg": Markup(drawn)})
+    return charts
+
+
+def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
+    """What the ranks of this launch held, over its time."""
+    across = t("minutes since the launch") if memory.in_minutes(run.memory) else t("seconds since the launch")
+    charts = []
+    for title, where in ((t("Memory of the host, GB"), "host"), (t("Memory of the GPUs, GB"), "gpu")):
+        found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
+        if drawn := svg(found, label=title, across=across):
+            charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})
     return charts
 
 

@@ -26,13 +26,17 @@ _MOST_RANKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What is known of a run at a moment. `memory` holds bytes by rank: of the host, and of its GPU if any."""
+    """What is known of a run at a moment.
+
+    `memory` holds bytes by rank: of the host, and of its GPU if any; `most` the host's at any time.
+    """
 
     summary: Summary
     records: Sequence[Record]
     lowest_loss: float | None = None
     seconds_left: float | None = None
     memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    most: Mapping[int, int] = field(default_factory=dict)
     complaints: Sequence[Complaint] = ()
     live: bool = False
 
@@ -40,7 +44,7 @@ class View:
 def frame(view: View, width: int, height: int) -> list[str]:
     """The screen's lines, none wider than `width`, not more than `height` of them."""
     above = [_head(view.summary), *_progress(view.summary, width), *_numbers(view, width)]
-    below = [*_memory(view.memory, width), *_complaints(view.complaints, width)]
+    below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
     if view.live:
         below.append(console.styled(columns.cut(t("q quits; the training goes on"), width), "dim", sys.stdout))
     room = height - len(above) - len(below) - 4
@@ -96,12 +100,14 @@ def _numbers(view: View, width: int) -> list[str]:
     return _flowing(parts, width, " · ")
 
 
-def _memory(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
+def _memory(memory: Mapping[int, tuple[int, int | None]], most: Mapping[int, int], width: int) -> list[str]:
     if len(memory) > _MOST_RANKS:
         return [t("memory"), *(f"  {line}" for line in _together(memory, width - 2))]
     parts = []
     for rank, (host, gpu) in memory.items():
         words = t("rank {rank}: {host}", rank=rank, host=size(host))
+        if most.get(rank, 0) > host:
+            words = t("{held} (most: {most})", held=words, most=size(most[rank]))
         parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=size(gpu)))
     return [t("memory"), *(f"  {line}" for line in _flowing(parts, width - 2, "   "))] if parts else []
 

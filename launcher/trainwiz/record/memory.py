@@ -1,0 +1,64 @@
+"""The ranks' memory over time, as curves: each rank's where they are few, else those of the least and the most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainwiz.message import Message, say
+from trainwiz.record.metrics import Point, Series
+
+_FEW = 3
+"""As many curves as a chart has colours for."""
+_MINUTES = 600.0
+"""Seconds from which on a run's time is told in minutes."""
+_GB = 1e9
+
+Sample = Mapping[str, Any]
+"""One line of memory.jsonl: `at` in seconds since the epoch, `host` and, with GPUs, `gpu` in bytes by rank."""
+
+
+def in_minutes(samples: Sequence[Sample]) -> bool:
+    """Whether the time is told in minutes rather than in seconds."""
+    times = [at for sample in samples if (at := _number(sample.get("at"))) is not None]
+    return bool(times) and times[-1] - times[0] >= _MINUTES
+
+
+def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[tuple[Message, Series]]:
+    """GB over the time since `began` (default: the first sample), for `where`, which is host or gpu."""
+    unit = 60.0 if in_minutes(samples) else 1.0
+    rows: list[tuple[float, dict[int, float]]] = []
+    for sample in samples:
+        at, held = _number(sample.get("at")), sample.get(where)
+        if at is not None and isinstance(held, Mapping):
+            began = at if began is None else began
+            of_rank = {int(rank): b / _GB for rank, b in held.items() if rank.isdigit() and _number(b) is not None}
+            rows.append(((at - began) / unit, of_rank))
+    ranks = sorted({rank for _, held in rows for rank in held})
+    if len(ranks) <= _FEW:
+        named = [(say("rank {rank}", rank=rank), [(x, held.get(rank)) for x, held in rows]) for rank in ranks]
+    else:
+        named = [
+            (say("most of all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
+            (say("least of all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
+        ]
+    return [(name, _series(points)) for name, points in named]
+
+
+def most(samples: Sequence[Sample]) -> dict[int, int]:
+    """The most host memory that each rank was seen with, in bytes."""
+    found: dict[int, int] = {}
+    for sample in samples:
+        held = sample.get("host")
+        for rank, count in held.items() if isinstance(held, Mapping) else ():
+            if rank.isdigit() and isinstance(count, int):
+                found[int(rank)] = max(count, found.get(int(rank), 0))
+    return found
+
+
+def _series(points: Sequence[Point]) -> Series:
+    return Series(name="memory", points=tuple(points))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
