@@ -223,7 +223,7 @@ class Contestant:
                      "--output_dir", str(output)],
                     cwd=project, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(writer,), text=True,
                     stderr=(output / f"rank-{rank}.err").open("w"),
-                    env={**environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(project)},
+                    env={**environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
                 )
             )  # fmt: skip
             os.close(writer)
@@ -367,6 +367,7 @@ def main() -> int:
     parser.add_argument("--report", type=int, help=argparse.SUPPRESS)
     options, overrides = parser.parse_known_args()
     if options.role:
+        sys.path[0] = str(Path.cwd())  # the project, where this file's neighbours have the same names
         Slices(options.report)
         RUN[options.role](overrides)
         return 0
