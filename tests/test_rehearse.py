@@ -129,6 +129,8 @@ def test_a_setting_that_the_script_does_not_have(project: Path) -> None:
     assert done.code == 2
     assert "hidden: neither Config nor TaskConfig has such a field" in done.err
     assert trainwiz("rehearse", str(project), "--", "hidden_size").code == 2
+    assert "is what a rehearsal sets itself" in trainwiz("rehearse", str(project), "--", "--n_steps", "8").err
+    assert "many is not of the kind of 64" in trainwiz("rehearse", str(project), "--", "--hidden_size=many").err
 
 
 # What follows judges without running anything.

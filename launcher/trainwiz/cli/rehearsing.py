@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.cli import acts
 from trainwiz.cli.rehearse import Options
 from trainwiz.errors import UsageError
 from trainwiz.language import t, text
@@ -16,28 +14,12 @@ from trainwiz.message import Message, say
 from trainwiz.ui import console
 
 if TYPE_CHECKING:
-    from trainwiz.command import Command
-    from trainwiz.machine import Machine
-    from trainwiz.outcome import Outcome
     from trainwiz.rehearsal.check import Check
     from trainwiz.rehearsal.runs import Seen
-    from trainwiz.rehearsal.scene import Act, Scene
+    from trainwiz.rehearsal.scene import Scene
     from trainwiz.store.rehearsals import Stage
 
-HANGING_SECONDS = 60.0
-"""Without a sign of life for so long (three times as long before the first update), a run is ended."""
-_GRACE_SECONDS = 5.0
 _MODEL_FIELD = "model_name"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _House:
-    """Where a rehearsal happens."""
-
-    folder: Path
-    python: str
-    stage: Stage
-    machine: Machine
 
 
 def rehearse(options: Options) -> int:
@@ -51,10 +33,9 @@ def rehearse(options: Options) -> int:
     plan_file = plans.find(options.folder)
     plan, folder = plans.read(plan_file), plan_file.parent.absolute()
     fields = scene.declared(rehearsals.sources(folder))
-    if strange := [name for name in options.by_hand if name not in fields]:
-        raise UsageError(say("{name}: neither Config nor TaskConfig has such a field", name=strange[0]))
+    _check_usage(options, fields)
     stage = rehearsals.Stage(options.keep)
-    house = _House(
+    house = acts.House(
         folder=folder,
         python=_interpreter(options.python),
         stage=stage,
@@ -71,8 +52,24 @@ def rehearse(options: Options) -> int:
     return 1 if check.failed(checks) else 0
 
 
+def _check_usage(options: Options, fields: dict[str, Any]) -> None:
+    from trainwiz.rehearsal import scene
+
+    for name, word in options.by_hand.items():
+        if name not in fields:
+            raise UsageError(say("{name}: neither Config nor TaskConfig has such a field", name=name))
+        if name in scene.OWN:
+            raise UsageError(say("{name} is what a rehearsal sets itself", name=name), say("leave it out"))
+        try:
+            _typed(fields[name], word)
+        except ValueError:
+            raise UsageError(
+                say("{name}: {word} is not of the kind of {default}", name=name, word=word, default=fields[name])
+            ) from None
+
+
 def _checks(
-    house: _House, scene: Scene, fields: dict[str, Any], options: Options, no_runs: Message | None
+    house: acts.House, scene: Scene, fields: dict[str, Any], options: Options, no_runs: Message | None
 ) -> list[Check]:
     from trainwiz.probe import rehearsal
     from trainwiz.rehearsal import runs, schedule, task
@@ -98,7 +95,7 @@ def _checks(
     return [*checks, *runs.Runs(scene=scene, seen=_runs(house, scene)).checks()]
 
 
-def _with_small_model(house: _House, scene: Scene, values: dict[str, Any], fields: dict[str, Any]) -> Check | None:
+def _with_small_model(house: acts.House, scene: Scene, values: dict[str, Any], fields: dict[str, Any]) -> Check | None:
     """Put a small model of the same architecture in the place of the named one; the check that fails if it cannot."""
     from trainwiz.probe import rehearsal
     from trainwiz.rehearsal.check import Check
@@ -120,139 +117,21 @@ def _with_small_model(house: _House, scene: Scene, values: dict[str, Any], field
     )
 
 
-def _runs(house: _House, scene: Scene) -> dict[str, Seen]:
+def _runs(house: acts.House, scene: Scene) -> dict[str, Seen]:
     """Run the acts; after one that went badly, none that depends on it."""
     seen: dict[str, Seen] = {}
-    acts = list(scene.acts())
-    for number, act in enumerate(acts, start=1):
+    planned = list(scene.acts())
+    for number, act in enumerate(planned, start=1):
         if act.name != "whole" and not seen["whole"].went_well:
             break
         if act.goes_on and not seen[act.goes_on].went_well:
             continue
-        values = {"number": number, "of": len(acts), "what": text(act.title), "world": act.split.world}
+        values = {"number": number, "of": len(planned), "what": text(act.title), "world": act.split.world}
         console.talk(t("run {number} of {of}: {what}, ranks: {world} …", **values), style="dim")
-        seen[act.name] = _run(house, scene, act)
+        seen[act.name] = acts.run(house, scene, act)
         if act.name == "whole" and any(rank.get("dropout") for rank in seen["whole"].ranks):
-            acts.append(scene.steady())
+            planned.append(scene.steady())
     return seen
-
-
-def _run(house: _House, scene: Scene, act: Act) -> Seen:
-    from trainwiz.network import ports
-    from trainwiz.process import ranks
-    from trainwiz.process.watch import Watching
-    from trainwiz.rehearsal.runs import Seen
-    from trainwiz.store import rehearsals
-
-    output, noted = house.stage.place(act.goes_on or act.name), house.stage.place(f"{act.name}-notes")
-    asked = {
-        "samples": scene.samples,
-        "record": str(noted),
-        "gloo": scene.sharded,
-        "steady": act.steady,
-        "kill": act.killed_at,
-    }
-    (noted / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
-    port = ports.claim(0)
-    try:
-        command = _command(
-            house, scene, act, port.number, [str(noted / "asked.json"), *scene.arguments(act, str(output))]
-        )
-        outcome = ranks.run(
-            _processes(command, scene, noted),
-            audience=_Silence(),
-            grace=_GRACE_SECONDS,
-            watching=Watching(
-                files=lambda: sorted(noted.glob("rank-*.log")),
-                metrics=output / "metrics.jsonl",
-                stacks=noted,
-                ranks=tuple(rank.rank for rank in command.ranks),
-                floor=HANGING_SECONDS,
-                stop=True,
-            ),
-        )
-    finally:
-        port.release()
-    cause, remedy, log = _why(outcome, noted) if outcome.exit_code and not act.killed_at else (None, None, "")
-    saved, torn = rehearsals.saved(output)
-    if outcome.interrupted:
-        raise KeyboardInterrupt
-    return Seen(
-        act=act,
-        code=outcome.exit_code,
-        seconds=outcome.seconds,
-        records=rehearsals.records(output),
-        weights=rehearsals.weights(output),
-        ranks=rehearsals.notes(noted),
-        saved=saved,
-        torn=torn,
-        cause=cause,
-        remedy=remedy,
-        log=log,
-    )
-
-
-def _command(house: _House, scene: Scene, act: Act, port: int, arguments: list[str]) -> Command:
-    from trainwiz import command, plan
-    from trainwiz.probe import rehearsal
-
-    changes: dict[str, Any] = {"machine.num_processes": act.split.world}
-    if scene.plan.strategy.kind == "single" and act.split.world > 1:
-        changes["strategy.kind"] = "ddp"
-    return command.for_plan(
-        plan.with_changes(scene.plan, changes),
-        python=house.python,
-        folder=str(house.folder),
-        script=str(rehearsal.RANK),
-        arguments=arguments,
-        port=port,
-        machine=house.machine,
-        inherited=os.environ,
-    )
-
-
-def _processes(command: Command, scene: Scene, noted: Path) -> list[Any]:
-    from trainwiz.probe import rehearsal
-    from trainwiz.process.ranks import Process
-
-    added = dict(rehearsal.CPU_ONLY)
-    if scene.plan.strategy.kind not in ("single", "ddp"):
-        del added["ACCELERATE_USE_CPU"]  # would turn sharding off
-    if scene.sharded:
-        added["ACCELERATE_TORCH_DEVICE"] = "cpu"
-    return [
-        Process(
-            rank=rank.rank,
-            argv=command.argv,
-            environ={**command.environ, **rank.environ, **added},
-            cwd=command.cwd,
-            log=noted / f"rank-{rank.rank}.log",
-        )
-        for rank in command.ranks
-    ]
-
-
-class _Silence:
-    """Nobody listens to a rehearsal's ranks; their logs are there when something fails."""
-
-    def output(self, data: bytes) -> None:
-        """Nothing."""
-
-    def tick(self) -> None:
-        """Nothing."""
-
-    def say(self, message: Message) -> None:
-        """Nothing."""
-
-
-def _why(outcome: Outcome, noted: Path) -> tuple[Message | None, Message | None, str]:
-    from trainwiz import diagnose
-    from trainwiz.store import logs
-
-    rank = outcome.first_failed or 0
-    log = noted / f"rank-{rank}.log"
-    found = diagnose.diagnose(outcome, {rank: logs.lines(log)}, log=str(log))
-    return (found.cause, found.remedy, str(log)) if found else (None, None, str(log))
 
 
 def _typed(default: Any, word: str) -> Any:

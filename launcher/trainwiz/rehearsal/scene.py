@@ -33,6 +33,20 @@ _SCHEDULE = (
     "lr_scheduler_type",
 )
 """Fields of Config that decide how the planned rate moves."""
+OWN = (
+    "output_dir",
+    "resume",
+    "num_processes",
+    "real_batch_size",
+    "per_device_batch_size",
+    "gradient_accumulation_steps",
+    "n_steps",
+    "n_epochs",
+    "logging_steps",
+    "checkpointing_steps",
+    "checkpoints_total_limit",
+)
+"""Fields that a rehearsal sets itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
