@@ -311,7 +311,7 @@ def _ended(process: subprocess.Popen[bytes], project: Path, fault: str, terminal
     struck = float((project / "struck").read_text())
     if fault == "a rank never starts":
         # A start may rightly be slow and silent, so it is only named; then a person ends it.
-        _wait(lambda: FAULTS[fault].says in said.read_text(errors="replace"), limit)
+        _wait(lambda: FAULTS[fault].says in said.read_text(errors="replace") or process.poll() is not None, limit)
         time.sleep(0.5)
         seconds = time.time() - struck
         process.terminate()
@@ -341,11 +341,10 @@ def _outcome(project: Path) -> dict[str, Any]:
     if not records:
         return {"rank": None, "cause": ""}
     record = json.loads(records[0].read_text())
-    if record["interrupted"] and not record["stalls"]:
-        return {"rank": None, "cause": ""}
-    suspects = [rank for stall in record["stalls"] for rank in stall["suspects"]]
-    if suspects and (record["hung"] or record["first_failed_rank"] is None):  # else only a start that was slow
-        return {"rank": suspects[0], "cause": "hang"}
+    if record["interrupted"] or record["hung"]:
+        # The last silence: on a busy machine the start may have been another one.
+        suspects = record["stalls"][-1]["suspects"] if record["stalls"] else [None]
+        return {"rank": suspects[0], "cause": "hang" if record["stalls"] else ""}
     return {"rank": record["first_failed_rank"], "cause": (record["diagnosis"] or {}).get("name", "")}
 
 
