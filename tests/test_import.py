@@ -482,6 +482,15 @@ def test_in_json_and_without_writing(folder: Path, capsys: pytest.CaptureFixture
     assert not (folder / "mine").exists()
 
 
+def test_the_file_beside_counts_and_not_the_one_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "theirs").mkdir()
+    (folder / "theirs" / "acc.yaml").write_text(ACCELERATE)
+    (folder / "theirs" / "ds.json").write_text(DS.replace('"stage": 3', '"stage": 1'))
+    assert run(["import", "theirs/acc.yaml", "--into", "mine", *H100S]) == 0
+    assert "theirs/acc.yaml, theirs/ds.json: 14 keys of the plan" in capsys.readouterr().err
+    assert store.read(folder / "mine" / "trainwiz.yaml").strategy.zero_stage == 1
+
+
 def test_files_of_theirs_are_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "train.py").write_text("print('mine')\n")
     assert run(["import", "acc.yaml", *H100S]) == 1

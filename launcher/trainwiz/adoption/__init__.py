@@ -35,6 +35,12 @@ class Adoption:
             deepspeeds.read(self._ledger, self._settings, accelerate)
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """The files that were read."""
+        found = (self._accelerate, self._settings.file if self._settings else None)
+        return tuple(dict.fromkeys(one.document.path for one in found if one is not None))
+
+    @property
     def carried(self) -> Mapping[str, Carried]:
         """The plan's keys that the files decide."""
         return self._ledger.carried

@@ -25,10 +25,15 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
             say("trainwiz import accelerate.yaml ds_config.json --into my-project, or --default for accelerate's own"),
         )
     by_kind = _by_kind(paths)
+    given = by_kind.get("deepspeed")
+    if given is None and "accelerate" in by_kind:
+        # A folder's files belong together, whatever lies where this was typed.
+        paths += _beside(by_kind["accelerate"])
     files = configurations.load(paths, script=None, versions=configurations.engine_versions(versions))
     accelerate = files.accelerate(by_kind["accelerate"]) if "accelerate" in by_kind else None
-    given = by_kind.get("deepspeed")
     named = _named(accelerate, optional=given is not None) if accelerate else None
+    if accelerate and given is None and len(paths) > len(by_kind):
+        named = paths[-1]
     if accelerate and given and accelerate.kind != "DEEPSPEED":
         raise UsageError(
             say("{file} has distributed_type {kind}, so nothing would read {other}", file=accelerate.document.path,
@@ -68,6 +73,16 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
             )
         found[kind] = path
     return found
+
+
+def _beside(path: str) -> list[str]:
+    """The DeepSpeed file that an accelerate file names and that lies relative to it."""
+    from trainwiz.config import Accelerate
+    from trainwiz.store import configurations
+
+    name = Accelerate(document=configurations.read(path), version=(), files={}).deepspeed_file
+    beside = os.path.join(os.path.dirname(path), name) if name else ""
+    return [beside] if name and os.path.isfile(beside) else []
 
 
 def _readable(document: Document) -> None:

@@ -94,7 +94,7 @@ class Import:
         from trainwiz.ui import adoption as shown
         from trainwiz.ui import findings as shown_findings
 
-        shown.show(len(adoption.carried), left, decided)
+        shown.show(adoption.files, len(adoption.carried), left, decided)
         if findings:
             shown_findings.show(findings)
 

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from trainwiz.decide import Decided
 
 
-def show(carried: int, left: Sequence[Left], decided: Decided) -> None:
+def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Decided) -> None:
     """On stderr: what was left, by what is to be done about it."""
     settings = len(decided.plan.deepspeed)
-    console.talk(t("taken over: {n} keys of the plan, {settings} settings of DeepSpeed", n=carried, settings=settings))
+    words = t("{files}: {n} keys of the plan and {settings} settings of DeepSpeed were taken over",
+              files=", ".join(files), n=carried, settings=settings)  # fmt: skip
+    console.talk(words)
     heads = {
         "unknown": t("no plan can say this:"),
         "lost": t("this project does otherwise:"),
