@@ -162,6 +162,12 @@ dist.all_reduce(total)
 print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", total.item(), sys.argv[1:], flush=True)
 if "fail" in sys.argv and dist.get_rank() == 3:
     os._exit(42)  # gloo may abort an interpreter that ends without leaving its group
+if "hang" in sys.argv:
+    for n in range(10**6):
+        if n == 30 and dist.get_rank() == 3: time.sleep(600)
+        dist.all_reduce(total)
+        print("update", n, flush=True)
+        time.sleep(0.1)
 if "wait" in sys.argv:
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
@@ -227,6 +233,21 @@ def test_a_request_to_stop_reaches_the_ranks_behind_torchrun(hosts: Hosts, tmp_p
     assert [p.returncode for p in started] == [0, 0], said
     logs = folder / "runs" / "latest" / "logs"
     assert all(f"saved {r}" in (logs / f"rank-{r}.log").read_text() for r in range(4))
+
+
+@pytest.mark.train
+def test_each_machine_says_where_its_own_ranks_are_when_nothing_comes(hosts: Hosts, tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    (code_a, said_a), (code_b, said_b) = both(hosts, folder, "--on-hang", "stop", "--hang-limit", "4", "--", "hang")
+    assert code_a == 124, said_a
+    assert "machine 0: no progress for" in said_a
+    assert "rank 0 waits in all_reduce, called at train.py:" in said_a
+    assert "all ranks of this machine wait for others: see what trainwiz says on the other machines" in said_a
+    assert code_b != 0  # as soon as machine 0 listens no more, or its ranks hear that others have gone
+    assert "machine 1: no progress for" in said_b
+    assert "rank 2 waits in all_reduce, called at train.py:" in said_b
+    assert "rank 3 sleeps in <module>, train.py:" in said_b
+    assert "the others wait for rank 3" in said_b
 
 
 def test_a_missing_machine_is_named_in_time_and_nothing_is_left(hosts: Hosts, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class Launch:
     total_updates: int | None = None
     workers: WorkerLogs | None = None
     first_rank: int = 0
+    first_machine: tuple[str, int] | None = None
     ranks_here: int = 1
     plan_hash: str | None = None
     resumed_from: str | None = None
@@ -140,6 +141,7 @@ def describe(launch: Launch) -> dict[str, Any]:
 def _watching(launch: Launch) -> Watching | None:
     if launch.debugged:
         return None  # who steps through a rank is silent
+    from trainwiz.network import ports
     from trainwiz.process.progress import FLOOR_SECONDS
     from trainwiz.process.watch import Watching
 
@@ -153,6 +155,7 @@ def _watching(launch: Launch) -> Watching | None:
         stop=launch.stop_on_hang,
         # Behind torchrun the world spans several machines.
         machine=launch.run.machine if launch.workers else None,
+        over=lambda: launch.first_machine is not None and not ports.answers(*launch.first_machine),
     )
 
 
@@ -180,7 +183,7 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     """The outcome of the ranks behind a launcher, which turns every exit code into 1."""
     from trainwiz.outcome import shell_code
 
-    if launch.command.launcher is None:
+    if launch.command.launcher is None or outcome.hung:  # a hang was ended from here, not by the ranks
         return outcome
     from trainwiz.diagnose.launchers import first_failure
 

@@ -209,6 +209,8 @@ def prepare(world: World, run: Run, port: int) -> Launch:
         total_updates=None if "n_steps" in arguments or "n_epochs" in arguments else _updates(plan),
         workers=workers,
         first_rank=first,
+        # While the run goes on, torchrun there listens for the others.
+        first_machine=(place.address, place.port) if place and place.rank else None,
         ranks_here=plan.machine.ranks_per_machine if place else plan.machine.num_processes,
         plan=plan,
         plan_hash=plan.digest(),

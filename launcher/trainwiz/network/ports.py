@@ -54,6 +54,15 @@ def is_free(port: int) -> bool:
     return True
 
 
+def answers(address: str, port: int, *, within: float = 2.0) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((address, port), within).close()
+    except OSError:
+        return False
+    return True
+
+
 def interface_towards(address: str, port: int) -> str | None:
     """The name of the interface whose address packets to `address` leave from; None where there is no route."""
     import psutil

@@ -26,7 +26,8 @@ class Watching:
     """What to watch: files whose growth is life, the metrics among them, and where stacks are written.
 
     `machine` is set where the world spans several: one but the first lives by its ranks' beats, for rank 0 alone writes
-    the metrics, and never ends the run, since only the first machine sees whether it comes on.
+    the metrics, and ends its part only when nothing moves and the run is `over` on the first, which alone sees whether
+    it comes on.
     """
 
     files: Callable[[], Sequence[Path]]
@@ -36,6 +37,7 @@ class Watching:
     floor: float = FLOOR_SECONDS
     stop: bool = False
     machine: int | None = None
+    over: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,9 @@ class Watch:
                 self._tell(self._told)
 
     def _may_end(self, verdict: Verdict, known: bool) -> bool:
-        return self._watching.stop and not self._watching.machine and (known or verdict.stuck)
+        if self._watching.machine:
+            return self._watching.over()
+        return self._watching.stop and (known or verdict.stuck)
 
     def _stall(self, silence: float, limit: float, before: Look, after: Look) -> Stall:
         machine = self._watching.machine
