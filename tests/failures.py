@@ -198,6 +198,17 @@ FAILURES = {
         "    next(iter(loader))\n"
         "if __name__ == '__main__': main()"
     ),
+    "file_too_large": Failure(
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))\n"
+        "open('big', 'wb').write(bytes(2**20))",
+        packages=(),
+    ),
+    "no_threads": Failure(
+        "import os, resource, threading\nresource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\nos.setuid(65534)\n"
+        "threading.Thread(target=print).start()",
+        packages=(),
+    ),
+    "not_fetched": Failure("import urllib.request\nurllib.request.urlopen('http://nowhere.invalid/data')", packages=()),
     # what the generated script says itself
     "world_mismatch--planned": generated('WORLD_SIZE=3 "$PYTHON" train.py'),
     "batch_equation": generated('"$PYTHON" train.py --per_device_batch_size 3'),

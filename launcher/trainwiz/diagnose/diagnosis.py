@@ -119,7 +119,7 @@ def _of(
     if chosen is None and exception is None:
         chosen, values = _wordless(code, observed or {}), {"log": log}
     if chosen is None:
-        cause, remedy = _unknown(exception, reading.own_place(own), log)
+        cause, remedy = _unknown(exception, reading.own_place(own), code, own, log)
     else:
         cause = say(chosen.cause.template, **{**chosen.cause.values, **values})
         remedy = say(chosen.remedy.template, **{**chosen.remedy.values, **values})
@@ -199,7 +199,9 @@ def _how(rank: int | None, code: int | None) -> Message:
     return say("rank {rank} failed first, with exit code {code}", rank=rank, code=code)
 
 
-def _unknown(exception: Line | None, place: tuple[str, str] | None, log: str) -> tuple[Message, Message]:
+def _unknown(
+    exception: Line | None, place: tuple[str, str] | None, code: int | None, lines: Sequence[Line], log: str
+) -> tuple[Message, Message]:
     if exception and place:
         return (
             say("an exception that is none of those that trainwiz knows; your own code was in {function}, {place}",
@@ -213,6 +215,10 @@ def _unknown(exception: Line | None, place: tuple[str, str] | None, log: str) ->
     )
     if exception:
         return say("not a failure that trainwiz knows; the exception says it best"), remedy
+    if code == 1 and lines:  # what sys.exit("words") prints
+        return say(
+            "the script ended itself, without an exception; it said at last: {words}", words=lines[-1].text
+        ), remedy
     return say("not a failure that trainwiz knows, and the rank ended without an exception"), remedy
 
 

@@ -25,6 +25,12 @@ SIGNATURES = (
         mending="fewer_workers",
     ),
     known(
+        "file_too_large",
+        r"OSError: \[Errno 27\] File too large",
+        cause=say("a file grew beyond the limit for one file"),
+        remedy=say("ulimit -f unlimited before the launch"),
+    ),
+    known(
         "torn_checkpoint",
         r"PytorchStreamReader failed",
         r"failed finding central directory",

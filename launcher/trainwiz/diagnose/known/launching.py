@@ -77,6 +77,18 @@ SIGNATURES = (
         mending="fewer_workers",
     ),
     known(
+        "no_threads",
+        r"can't start new thread",
+        r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        r"pthread_create failed|libgomp: Thread creation failed",
+        cause=say("no more processes or threads may be started here"),
+        remedy=say(
+            "`ulimit -u` and the container's pids limit (docker --pids-limit) say how many; lower data.num_workers, "
+            "OMP_NUM_THREADS=1"
+        ),
+        mending="fewer_workers",
+    ),
+    known(
         "script_missing",
         r"can't open file '(?P<file>[^']+)': \[Errno 2\]",
         cause=say("there is no script {file}"),

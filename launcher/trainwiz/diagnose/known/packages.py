@@ -60,6 +60,15 @@ SIGNATURES = (
         remedy=say("pip install -r requirements.txt, or the version that the code names; pip show PACKAGE says yours"),
     ),
     known(
+        "not_fetched",
+        r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
+        r"urllib\.error\.HTTPError: (?P<problem>.+)$",
+        r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
+        cause=say("something could not be fetched from the network: {problem}"),
+        remedy=say("fetch it where there is a network, before the training; `curl -I ADDRESS` tries it from here"),
+        passing=None,
+    ),
+    known(
         "missing_package",
         r"ModuleNotFoundError: No module named '(?P<package>[\w.]+)'",
         r"python[\d.]*: No module named (?P<package>[\w.]+)",
