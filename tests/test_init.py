@@ -15,7 +15,8 @@ from trainwiz.store import answers as store
 CPU = str(Path(__file__).parent / "machines" / "cpu.json")
 H100 = str(Path(__file__).parent / "machines" / "8xh100.json")
 KEYS = [key for key in plans.fields() if key not in ("version", "ignore")]
-TEXTS = {"model.name", "data.train", "data.eval", "machine.main_process_ip", "strategy.nvme_path"}
+TEXTS = {"model.name", "data.train", "data.eval", "machine.main_process_ip", "strategy.nvme_path",
+         "model.lora_targets"}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,7 @@ class Model(_Section):
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)] = 32
-    lora_targets: Text = "all-linear"
+    lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
     merge_adapter: bool = False
 
 
@@ -333,6 +333,8 @@ def _problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} is not a text", key=key, value=value)
         case "string_too_long":
             return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
+        case "string_pattern_mismatch" if key == "model.lora_targets":
+            return say("{key}: {value} is neither all-linear nor names of modules (q_proj,v_proj)", key=key, value=value)
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
         case "setting_decided":
