@@ -14,6 +14,7 @@ from typing import Any
 
 import plans as sample
 import pytest
+import test_check_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -583,3 +584,33 @@ def test_it_is_fast_and_imports_no_engine(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+MORE_YAML = [
+    "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 9, gradient_clipping: none}\n",
+    "distributed_type: DEEPSPEED\nnum_processes: 3\nnum_machines: 2\ndeepspeed_config: {zero_stage: '3'}\n",
+    "distributed_type: FSDP\nnum_processes: 0\nfsdp_config: {fsdp_version: 2, transformer_layer_cls_to_wrap: [a]}\n",
+    "distributed_type: MULTI_GPU\nnum_processes: 2000000\nnum_machines: 99999\nmain_process_port: 99999999\n",
+    'distributed_type: MULTI_GPU\nmain_process_ip: "a\\nb"\nnum_machines: 2\nnum_processes: 4\n',
+    "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\nec2_instance_type: x\n",
+]
+MORE_JSON = [
+    '{"zero_optimization": {"stage": 3, "reduce_bucket_size": "5e8", "offload_optimizer": "cpu"}}',
+    '{"zero_optimization": {"cpu_offload": true, "stage": 2}, "gradient_clipping": -1, "train_batch_size": 8}',
+    '{"train_batch_size": 1e30, "zero_optimization": {"reduce_bucket_size": 1e400, "a.b": {"c": 1}}, "aio": [1]}',
+]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("x.yaml", [*test_check_files.STRANGE_YAML, *MORE_YAML]),
+        ("x.json", [*test_check_files.STRANGE_JSON, *MORE_JSON]),
+    ],
+)
+def test_strange_values_are_no_crash(name: str, texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for text in texts:
+        Path(name).write_text(text)
+        assert run(["import", name, "--into", "p", "--dry-run", *H100S]) in (0, 1, 2), text
+        assert "Traceback" not in capsys.readouterr().err
