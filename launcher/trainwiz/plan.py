@@ -334,7 +334,9 @@ def _problem(error: ErrorDetails) -> Message:
         case "string_too_long":
             return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
         case "string_pattern_mismatch" if key == "model.lora_targets":
-            return say("{key}: {value} is neither all-linear nor names of modules (q_proj,v_proj)", key=key, value=value)
+            return say(
+                "{key}: {value} is neither all-linear nor names of modules (q_proj,v_proj)", key=key, value=value
+            )
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
         case "setting_decided":
