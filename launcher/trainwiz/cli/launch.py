@@ -106,7 +106,7 @@ def launch(
         "--debug",
         metavar="[RANK|all]",
         help=t(
-            "A rank (default: 0), several (0,2) or all wait for a debugger; the others wait for them, however long."
+            "Rank 0, the one named, several (0,2) or all wait for a debugger; the others wait for them, however long."
         ),
     ),
     on_hang: str | None = typer.Option(
