@@ -152,7 +152,7 @@ def run(folder: Path, seed: int, options: argparse.Namespace) -> Seen:
     again: int | None = None
     while (now := time.monotonic()) < until and process.poll() is None:
         current = max(losses(folder), default=0)
-        if killed and attempts(folder) >= len(seen.died):
+        if killed and current and attempts(folder) >= len(seen.died):
             # The file is cut back to the checkpoint; what comes after that was trained by the new ranks.
             again = current if again is None else min(again, current)
             if current > again:
