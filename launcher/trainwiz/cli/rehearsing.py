@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainwiz.store.rehearsals import Stage
 
 _MODEL_FIELD = "model_name"
+_ROWS_OF_TOKENS = ("causal_lm", "sft")
+"""Tasks whose data has the fewer samples the longer these are."""
 
 
 def rehearse(options: Options) -> int:
@@ -81,12 +83,14 @@ def _checks(
     problem = _with_small_model(house, scene, values, fields)
     if problem:
         return [problem]
+    if scene.plan.task in _ROWS_OF_TOKENS and "sequence_length" in values:
+        scale *= values["sequence_length"] / fields["sequence_length"]
     scene = dataclasses.replace(scene, values=values)
     by_hand = {name: _typed(fields[name], word) for name, word in scene.set_by_hand.items()}
     found = rehearsal.look(house.python, house.folder, values={**values, **by_hand}, planned=scene.planned, scale=scale)
     checks = list(task.checks(found, scene.plan))
     if "schedule" in found:
-        checks.append(schedule.check(found["schedule"], estimated=scale > 1))
+        checks.append(schedule.check(found["schedule"], estimated=bool(fields.get("n_epochs")) and scale != 1))
     if options.task_only or "length" not in found:
         return checks
     if no_runs:
