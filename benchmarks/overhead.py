@@ -311,6 +311,7 @@ def measure(shape: Shape, names: Sequence[str], rounds: int) -> dict[str, list[t
         print(f"{shape.name}-{shape.ranks}: {len(common)} losses at most {apart:.1e} apart", file=sys.stderr)
         if apart > SAME_LOSS:
             raise RuntimeError("the bare loop and the script did not train the same")
+    print(table({shape: taken})[0], file=sys.stderr)  # so that a run that is cut off has told something
     return taken
 
 

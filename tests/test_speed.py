@@ -1,6 +1,7 @@
 """The benchmarks of speed at their smallest: what they measure is the same work, and what they say adds up."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,47 @@ def test_flops_of_a_token_are_those_that_torch_counts(model: str) -> None:
         net(input_ids=inputs, labels=inputs).loss.backward()
     counted = counter.get_total_flops() / shape.length
     assert shape.flops_per_token(shape.length) == pytest.approx(counted, rel=0.02)
+
+
+COMPARE = """
+import json, torch, task, train
+config = train.Config(num_hidden_layers=2)
+found = []
+for compiles in (False, True):
+    torch.manual_seed(0)
+    model = task.build_model(config)
+    if compiles:
+        train.compile_layers(model)
+    rows = torch.randint(0, 256, (2, 2, 64))
+    loss = task.loss_sum(model, {"inputs": rows[0], "labels": rows[1]})
+    loss.backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    found.append((loss.item(), gradient, [name for name, _ in model.named_parameters()]))
+compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
+distance = float((found[0][1] - found[1][1]).norm() / found[0][1].norm())
+print(json.dumps([found[0][0], found[1][0], distance, found[0][2] == found[1][2], len(compiled)]))
+"""
+"""Loss and gradient of the generated model, with and without compiled layers."""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -> None:
+    values = {"model.compile": "true", "data.packing": "false"}
+    folder = projects.make(tmp_path / "project", {**projects.SMALL, **values})
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE],
+        cwd=folder,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, compiled, distance, same_names, n_layers = json.loads(done.stdout.splitlines()[-1])
+    assert compiled == pytest.approx(plain, rel=1e-5)
+    assert distance < 1e-5
+    assert same_names
+    assert n_layers == 2
 
 
 @pytest.mark.train
