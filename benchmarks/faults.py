@@ -173,7 +173,7 @@ FAULTS: dict[str, Expected] = {
     "port taken": Expected(code=1, cause="port_in_use", rank=0, says="is taken by another program"),
     "disk full": Expected(code=1, cause="disk_full", says="the disk is full"),
     "/dev/shm full": Expected(code=1, cause="shm_full", says="/dev/shm"),
-    "a rank never starts": Expected(code=143, cause="hang", says="rank 1 sleeps in at_start, trouble.py:"),
+    "a rank never starts": Expected(code=143, cause="hang", says="the others wait for rank 1"),
     "dies in a collective": Expected(code=7, cause="exit_code", says="rank 1 failed first"),
     "launcher killed": Expected(code=-9, cause="", rank=None),
     "terminal lost": Expected(code=129, cause="", rank=None),

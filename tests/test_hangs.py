@@ -268,6 +268,19 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
     assert "rank 1 sleeps in load_batch, their.py:6" in done.stderr
 
 
+def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None:
+    # At the first look rank 0 is not there yet; later it waits for rank 1.
+    folder = hanging(tmp_path, length=1)
+    late = "import os, time\nif os.environ['RANK'] == '1': time.sleep(14)\nelse: time.sleep(6)\n"
+    (folder / "train.py").write_text(late + (folder / "train.py").read_text())
+    done = launch(folder, "--hang-limit", "1")
+    assert done.returncode == 0, done.stderr
+    assert "all ranks are in the same place" not in done.stderr
+    assert done.stderr.count("no progress for") == 2, done.stderr
+    assert done.stderr.index("rank 0 sleeps in <module>") < done.stderr.index("rank 0 waits in all_reduce")
+    assert "the others wait for rank 1" in done.stderr
+
+
 def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
     done = launch(project(tmp_path / "p", "time.sleep(5)", ranks=1), "--on-hang", "stop", "--hang-limit", "0.5")
     assert done.returncode == 0, done.stderr

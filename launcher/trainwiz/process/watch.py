@@ -131,15 +131,14 @@ class Watch:
             self._before = self._stacks.look(self._codes(), first)
             self._told = self._stall(silence, limit, first, self._before)
             self._tell(self._told)
-        elif self._before and not self._stopped and self._may_end(self._told.verdict, may_stop):
-            if silence < self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
-                return
+        elif self._before and not self._stopped and silence >= self._told.silence + min(_CONFIRM_SECONDS, limit / 2):
             later = self._stacks.look(self._codes(), self._before)
             told = self._stall(silence, limit, self._before, later)
             self._before = later
             self._stopped = told.verdict.still and self._may_end(told.verdict, may_stop)
+            changed = told.verdict.suspects and told.verdict.suspects != self._told.verdict.suspects
             self._told = dataclasses.replace(told, stop=self._stopped)
-            if self._stopped:
+            if self._stopped or changed:
                 self._tell(self._told)
 
     def _may_end(self, verdict: Verdict, known: bool) -> bool:
