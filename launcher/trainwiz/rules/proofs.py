@@ -11,7 +11,7 @@ PROVEN = frozenset({
     # tests/test_missing.py
     "TW102", "TW111", "TW112", "TW113", "TW114", "TW117", "TW511", "TW512", "TW513",
     # tests/test_configurations.py
-    "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW348",
+    "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW347", "TW348",
     "TW350", "TW351", "TW352", "TW353", "TW354", "TW355", "TW357", "TW358", "TW359", "TW361", "TW362", "TW364",
     "TW366", "TW368", "TW369", "TW370", "TW371", "TW373", "TW374", "TW375", "TW378", "TW382", "TW383", "TW385",
     "TW386", "TW431", "TW432", "TW651", "TW653", "TW656", "TW657", "TW659", "TW661", "TW662", "TW663", "TW671",
