@@ -35,7 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    done = trainwiz("rehearse", str(folder), "--json", *arguments, timeout=600)
+    done = trainwiz("rehearse", str(folder), "--json", *arguments, env={"TMPDIR": str(folder.parent)}, timeout=600)
     assert done.code == code, done.err
     told = json.loads(done.out)
     assert told["passed"] is (code == 0)

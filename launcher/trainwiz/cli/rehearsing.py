@@ -46,7 +46,7 @@ def rehearse(options: Options) -> int:
     try:
         planned = scene.scene(plan, fields, by_hand=options.by_hand, updates=options.updates)
         checks = tuple(_checks(house, planned, fields, options, scene.without_runs(plan)))
-        if check.failed(checks):
+        if check.failed(checks) and stage.has_runs:
             stage.kept = True
     finally:
         stage.remove()

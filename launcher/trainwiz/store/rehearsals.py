@@ -39,6 +39,11 @@ class Stage:
         place.mkdir(exist_ok=True)
         return place
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether there are logs to look at."""
+        return any(self.folder.glob("*/rank-*.log"))
+
     def remove(self) -> None:
         """Nothing is left, unless it was asked for."""
         if not self.kept:
