@@ -44,8 +44,8 @@ SIGNATURES = (
         r"[Tt]imed out waiting for debuggee to spawn",
         cause=say("the debugger never attached to the process that it started"),
         remedy=say(
-            "attach by port instead: trainwiz launch --debug RANK, or python -m debugpy --listen 5678 --wait-for-client "
-            "train.py; then attach to the port (a project's .vscode/launch.json has an entry for each rank)"
+            "attach by port instead: trainwiz launch --debug RANK, or python -m debugpy --listen 5678 --wait-for-"
+            "client train.py; then attach to the port (a project's .vscode/launch.json has an entry for each rank)"
         ),
     ),
     known(
