@@ -208,9 +208,7 @@ print(json.dumps({
     assert engines["gone"] == vocabulary.ZERO_UNTIL_0_18
     in_blocks = {key for _, keys in vocabulary.BLOCKS.values() for key in keys}
     # The one key that reaches accelerate's launcher without being an argument, and one that no file may hold.
-    assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {
-        "fsdp_ignored_modules"
-    }
+    assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {"fsdp_ignored_modules"}
 
 
 def test_what_trainwiz_renders_is_judged_right() -> None:
