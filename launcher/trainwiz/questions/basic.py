@@ -168,8 +168,8 @@ BASIC: tuple[Question, ...] = (
             "How training state is spread over the ranks. Take the first that fits: ddp is the fastest; zero1, zero2 "
             "and zero3 cut optimizer state, gradients and weights over the ranks for more and more communication; "
             "+offload moves state to host memory, slower still (about 18 to 20 bytes of it per parameter). fsdp does "
-            "what zero3 does without DeepSpeed. The last five run on Colossal-AI, which wants an environment of its own."
-            " The recommendation compares bytes of model state with the GPU's memory."
+            "what zero3 does without DeepSpeed. The last five run on Colossal-AI, which wants an environment of its "
+            "own. The recommendation compares bytes of model state with the GPU's memory."
         ),
     ),
     Question(
