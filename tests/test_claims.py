@@ -46,7 +46,7 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for artifact in training_files(Plan(), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run([sys.executable, str(CHILD), str(folder)], capture_output=True, text=True, timeout=180,
+    done = subprocess.run([sys.executable, str(CHILD), str(folder)], capture_output=True, text=True, timeout=540,
                           env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}, cwd=folder)  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])

@@ -145,7 +145,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
         cases.append({"how": case["engine"], "folder": str(folder), kind: str(about), **extra})
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     done = subprocess.run([sys.executable, str(CHILD)], input=json.dumps(cases), capture_output=True, text=True,
-                          timeout=180, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
+                          timeout=540, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     return dict(zip(asked, results, strict=True))

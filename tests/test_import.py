@@ -150,7 +150,7 @@ def rendered_default(path: str) -> Any:
 def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     done = subprocess.run([sys.executable, str(CHILD)], input=json.dumps(cases), capture_output=True, text=True,
-                          timeout=180, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
+                          timeout=540, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return answers

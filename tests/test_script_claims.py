@@ -84,7 +84,7 @@ def run(child: Path, *arguments: str, size: int = 1, **environ: str) -> dict[str
         command = [sys.executable, str(child), *arguments]
         ranks.append(subprocess.Popen(command, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     try:
-        shown, problem = ranks[0].communicate(timeout=180)
+        shown, problem = ranks[0].communicate(timeout=540)
         assert ranks[0].returncode == 0, problem
         for other in ranks[1:]:
             other.communicate(timeout=30)
