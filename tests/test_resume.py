@@ -33,9 +33,16 @@ def noisy(folder: Path, values: dict[str, object]) -> Path:
     return folder
 
 
-def trained(folder: Path, ranks: int, output: Path, env: dict[str, str] | None = None, **overrides: object) -> str:
+def trained(
+    folder: Path,
+    ranks: int,
+    output: Path,
+    env: dict[str, str] | None = None,
+    seconds: float = 200,
+    **overrides: object,
+) -> str:
     """Train to the end; the hash of the final weights."""
-    assert spawn(folder, ranks, output, overrides, env) == 0
+    assert spawn(folder, ranks, output, overrides, env, seconds) == 0
     return hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 

@@ -96,7 +96,12 @@ def test_the_custom_task_trains_in_16_bit_under_deepspeed(tmp_path: Path) -> Non
 
 
 def spawn(
-    folder: Path, ranks: int, output: Path, overrides: dict[str, object], env: dict[str, str] | None = None
+    folder: Path,
+    ranks: int,
+    output: Path,
+    overrides: dict[str, object],
+    env: dict[str, str] | None = None,
+    seconds: float = 120,
 ) -> int:
     """Run the script's ranks by torch.distributed's contract alone; the worst exit code."""
     arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
@@ -121,7 +126,7 @@ def spawn(
         )
         for rank in range(ranks)
     ]
-    return max(abs(child.wait(timeout=120)) for child in children)
+    return max(abs(child.wait(timeout=seconds)) for child in children)
 
 
 def weights(folder: Path) -> str:
