@@ -30,6 +30,7 @@ def change_accelerator(module: Any) -> None:
     """The CPU's accelerator has no streams; now it has."""
     cpu = module.CpuAccelerator
     cpu.synchronize = lambda *_: None
+    cpu.device_count = lambda _: 1
     cpu.Stream = cpu.current_stream = lambda *_, **__: Stream()
     cpu.stream = lambda *_: contextlib.nullcontext()
 

@@ -285,6 +285,9 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
     """Clip and update, both of which the engine does; return the norm of the gradient before."""
     optimizer._current_grad_norm = math.nan  # stays where the engine skips an update that overflows
     optimizer.step()
+    # feature: gemini
+    model.chunk_manager.accumulating_grads = False  # after a skipped update the overflow would stay, and all be skipped
+    # end: gemini
     return optimizer.get_grad_norm() / float(loss_scaler(optimizer).scale)  # it measures scaled gradients
 
 
@@ -363,7 +366,7 @@ class State:
             "weights": self.parts(),
             "optimizer": self.optimizer.optim.state_dict(),
             # feature: scaler
-            "scaler": {name: vars(loss_scaler(self.optimizer))[name] for name in SCALER_FIELDS},
+            "scaler": {k: v for k, v in vars(loss_scaler(self.optimizer)).items() if "_step" in k or k == "_scale"},
             # end: scaler
         }
         torch.save(state, folder / f"rank-{dist.get_rank()}.pt")
@@ -424,9 +427,6 @@ class State:
 
 # end: parts
 # feature: zero_scaler
-SCALER_FIELDS = ("_scale", "_growth_step", "_hysteresis_step")
-
-
 def loss_scaler(optimizer: Any) -> Any:
     """What keeps fp16 gradients in range."""
     return optimizer.mixed_precision_mixin.grad_scaler
@@ -434,9 +434,6 @@ def loss_scaler(optimizer: Any) -> Any:
 
 # end: zero_scaler
 # feature: gemini_scaler
-SCALER_FIELDS = ("_scale", "_growth_step", "_hysteresis_step")
-
-
 def loss_scaler(optimizer: Any) -> Any:
     """What keeps fp16 gradients in range."""
     return optimizer.mix_precision_mixin.grad_scaler
@@ -504,10 +501,20 @@ def train(config: Config, agreement: Agreement) -> bool:
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     device = get_accelerator().get_current_device()
     train_data = task.load_train_data(config)
+    if len(train_data) == 0:
+        raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
     # feature: eval
     eval_data = task.load_eval_data(config)
+    if len(eval_data) == 0:
+        raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
     booster, model, optimizer = boost(config, task.build_model(config))
+    # feature: ddp_fp16_step
+    synced = model.module  # Booster's fp16 wraps DDP, and its no_sync does not look through
+    # end: ddp_fp16_step
+    # feature: bare_no_sync
+    synced = model
+    # end: bare_no_sync
     model.train()
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
@@ -520,8 +527,11 @@ def train(config: Config, agreement: Agreement) -> bool:
     batches = iter(load_batches(config, train_data, order))
 
     loss_since, count_since, updates_since = torch.zeros((), device=device), 0, 0
-    began, stop = time.perf_counter(), False
-    for update in range(start, total):
+    # feature: scaler
+    skipped = 0  # updates that the scaler left out, since a gradient did not fit into fp16
+    # end: scaler
+    began, (_, stop) = time.perf_counter(), agreement.reach(0)
+    for update in range(start, start if stop else total):
         torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
@@ -537,7 +547,7 @@ def train(config: Config, agreement: Agreement) -> bool:
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
             boundary = (i + 1) % config.gradient_accumulation_steps == 0
             # Ranks communicate after the last micro-batch only.
-            with contextlib.nullcontext() if boundary else booster.no_sync(model, optimizer):
+            with contextlib.nullcontext() if boundary else booster.no_sync(synced, optimizer):
                 loss = task.loss_sum(model, batch)
                 loss_since += loss.detach() / count
                 booster.backward(loss * scale, optimizer)
@@ -551,16 +561,24 @@ def train(config: Config, agreement: Agreement) -> bool:
         # end: repeated_backward
         norm = step(config, model, optimizer)
         optimizer.zero_grad()
+        # feature: scaler
+        skipped += not math.isfinite(norm)
+        # end: scaler
         count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
         metrics.bar.update()
 
-        # The device is read here, and nowhere between two log points but by the engine itself.
-        if done % config.logging_steps == 0 or done == total or stop:
-            dist.all_reduce(loss_since)
-            mean_loss = float(loss_since) / updates_since
+        last = stop or done == total
+        due_log = last or done % config.logging_steps == 0
+        due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
+        # The device is read here, and in between by the engine alone.
+        if due_log or due_save:
+            dist.all_reduce(loss := loss_since.clone())
+            mean_loss, pre_clip = float(loss) / updates_since, float(norm)
             if not math.isfinite(mean_loss):
                 raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
-            pre_clip = float(norm)
+            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler leaves such updates out
+                raise SystemExit(f"update {done}: the gradient is {pre_clip}; the newest checkpoint is from before")
+        if due_log:
             metrics.write(
                 {
                     "update": done,
@@ -570,12 +588,15 @@ def train(config: Config, agreement: Agreement) -> bool:
                     "grad_norm_pre_clip": pre_clip,
                     "grad_norm_post_clip": min(pre_clip, config.gradient_clipping or math.inf),
                     "weight_norm": state.weight_norm(),
+                    # feature: scaler
+                    "skipped_updates": skipped,
+                    # end: scaler
                     "tokens_per_second": count_since / (time.perf_counter() - began),
                 }
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
         paused = time.perf_counter()
-        if stop or done == total or (config.checkpointing_steps and done % config.checkpointing_steps == 0):
+        if due_save:
             failures = checkpoints.save(done)
             if failures:
                 metrics.write({"update": done, "failed_saves": failures})
@@ -608,7 +629,7 @@ def main() -> None:
     gc.collect()  # before the process group goes, or gloo may abort at exit
     dist.destroy_process_group()
     if agreement.rank == 0:
-        print("finished" if finished else "stopped, with a checkpoint to resume from", flush=True)
+        print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)
         # feature: sample
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)

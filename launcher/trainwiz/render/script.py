@@ -109,6 +109,7 @@ def _colossal_features(plan: Plan) -> dict[str, bool]:
         "torch_adamw": kind != "gemini",
         "fused_adamw": kind == "gemini" and plan.optimizer.name == "adamw",
         "no_sync": kind in ("colossal_ddp", "colossal_zero1"),
+        "bare_no_sync": kind == "colossal_zero1" or (kind == "colossal_ddp" and not scaled),
         "repeated_backward": kind in ("colossal_zero2", "gemini", "colossal_fsdp"),
         "ddp_step": kind == "colossal_ddp" and not scaled,
         "ddp_fp16_step": kind == "colossal_ddp" and scaled,
