@@ -29,7 +29,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
         yield Violation(
             say("fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop"),
             Fix(
-                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": "bf16"}
+                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": better}
             ),
         )
 
