@@ -6,6 +6,7 @@ its real batch, whichever micro-batches and ranks they are in.
 
 import argparse
 import contextlib
+import gc
 import itertools
 import json
 from pathlib import Path
@@ -84,4 +85,8 @@ by_no_sync() if args.style == "no_sync" else by_accumulate()
 if accelerator.is_main_process:
     weights = accelerator.unwrap_model(model).weight.detach().flatten().tolist()
     args.output.write_text(json.dumps({"weights": weights, "ranks": accelerator.num_processes}))
+# In this order, or gloo may abort while the program ends.
+accelerator.wait_for_everyone()
+model, optimizer = accelerator.free_memory(model, optimizer)
+gc.collect()
 accelerator.end_training()
