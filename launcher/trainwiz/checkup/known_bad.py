@@ -62,7 +62,7 @@ KNOWN_BAD = (
         first="colossalai", first_at_least="0.5", second="transformers", second_at_least="4.52",
         message=say("Colossal-AI's model policies replace methods of transformers 4.51.3, which it declares"),
         requirement="transformers==4.51.3", level=Level.WARNING,
-        source="Requires-Dist in the metadata of colossalai 0.5.0",
+        source="https://github.com/hpcaitech/ColossalAI/blob/v0.5.0/requirements/requirements.txt",
     ),
     Pair(
         first="numpy", first_at_least="2", second="torch", second_below="2.3",
