@@ -332,16 +332,17 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
 # feature: plain
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
     """The whole state from the main process: any number of ranks can go on from it."""
+    bare = getattr(model, "module", model)  # without DDP; `unwrap_model` would import DeepSpeed for it
 
     def save_state(folder: Path) -> None:
         if accelerator.is_main_process:
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
-            save_model(accelerator.unwrap_model(model), str(folder / "model.safetensors"))
+            save_model(bare, str(folder / "model.safetensors"))
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler}, folder / "optimizer.pt")
 
     def load_state(folder: Path) -> None:
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-        load_model(accelerator.unwrap_model(model), folder / "model.safetensors")
+        load_model(bare, folder / "model.safetensors")
         optimizer.load_state_dict(state["optimizer"])
         if accelerator.scaler:
             accelerator.scaler.load_state_dict(state["scaler"])
