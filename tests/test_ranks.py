@@ -93,7 +93,7 @@ def test_first_failure_is_named_and_the_waiting_ones_are_ended(tmp_path: Path) -
     assert time.monotonic() - started < 5
     assert (outcome.exit_code, outcome.first_failed) == (7, 2)
     assert outcome.codes == {0: -15, 1: -15, 2: 7}
-    assert "rank 2 failed first" in heard.sentences[0]
+    assert "rank 2 failed (exit code 7)" in heard.sentences[0]
 
 
 def test_rank_0_is_shown_and_every_line_of_all_is_kept(tmp_path: Path) -> None:

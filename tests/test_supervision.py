@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from trainwiz.message import Message
-from trainwiz.process.supervision import KILL_SECONDS, Send, Supervisor, ending
+from trainwiz.process.supervision import KILL_SECONDS, SETTLE_SECONDS, Send, Supervisor, ending
 
 INT, TERM, KILL, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP
 
@@ -30,12 +30,14 @@ def test_all_end_well() -> None:
 
 def test_first_failure_ends_the_others_and_gives_the_code() -> None:
     world = Supervisor([0, 1, 2], teardown=10)
-    actions = world.stopped(1, 42, 5.0)
+    assert world.stopped(1, 42, 5.0) == []  # the others may be about to end, each in its own way
+    assert world.due(5.0 + SETTLE_SECONDS - 0.1) == []
+    actions = world.due(5.0 + SETTLE_SECONDS)
     assert sends(actions) == [(TERM, (0, 2))]
-    assert "rank 1 failed first (exit code 42)" in words(actions)
-    assert world.stopped(0, 1, 5.5) == []  # what follows is not the cause
-    assert world.due(14.9) == []
-    late = world.due(15.0)
+    assert "rank 1 failed (exit code 42)" in words(actions)
+    assert world.stopped(0, 1, 5.6) == []  # what follows is not the cause
+    assert world.due(15.4) == []
+    late = world.due(15.0 + SETTLE_SECONDS)
     assert sends(late) == [(KILL, (2,))]
     assert "2 did not end within 10 s" in words(late)
     world.stopped(2, -9, 15.1)

@@ -97,7 +97,7 @@ def run(launch: Launch) -> int:
             watching=_watching(launch),
             spares=attempts.spares,
         )
-        outcome = _translated(launch, outcome)
+        outcome = _blamed(launch, _translated(launch, outcome))
         return dataclasses.replace(outcome, observed=space.around(folder, kills)) if outcome.exit_code else outcome
 
     try:
@@ -197,6 +197,16 @@ def _translated(launch: Launch, outcome: Outcome) -> Outcome:
     # Where only one process is started, nobody says which.
     rank, code = failure[0] or 0, failure[1]
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
+
+
+def _blamed(launch: Launch, outcome: Outcome) -> Outcome:
+    """The outcome with the rank that failed by itself, which need not be the first that was seen to end."""
+    if sum(code not in (0, None) for code in outcome.codes.values()) < 2:
+        return outcome
+    from trainwiz.diagnose import blamed
+    from trainwiz.store import logs
+
+    return blamed(outcome, {rank: logs.lines(launch.run.log(rank)) for rank in outcome.codes})
 
 
 def _end(launch: Launch, outcome: Outcome, metrics: Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:

@@ -4,9 +4,10 @@ The table (`known/`) holds what is known by its words, `endings` what an exit co
 honestly unknown, with the place to look at.
 """
 
+from trainwiz.diagnose.blame import blamed
 from trainwiz.diagnose.diagnosis import Diagnosis, diagnose, of_log
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.reading import Line, read
 from trainwiz.diagnose.signature import Signature
 
-__all__ = ["SIGNATURES", "Diagnosis", "Line", "Signature", "diagnose", "of_log", "read"]
+__all__ = ["SIGNATURES", "Diagnosis", "Line", "Signature", "blamed", "diagnose", "of_log", "read"]

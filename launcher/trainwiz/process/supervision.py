@@ -3,8 +3,8 @@
 Does nothing itself: it is told what happened and when, and answers with what to send and what to say. So a test
 replays any history without a process or a second of waiting.
 
-    running ── a rank fails ──→ stopping ── deadline ──→ killing ── deadline ──→ given up
-       └────── asked to stop ──→    └─── asked again ───→
+    running ── a rank fails ──→ settling ── deadline ──→ stopping ── deadline ──→ killing ── deadline ──→ given up
+       └────── asked to stop ───────────────────────────→    └─── asked again ───→
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from trainwiz.outcome import HANG_CODE, SIGNAL_BASE, Outcome, shell_code, signal
 
 GRACE_SECONDS = 30.0
 """After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
-TEARDOWN_SECONDS = 4.0
-"""After a rank failed: how long the others may take. They cannot save without it, and within 5 s nothing is left."""
+SETTLE_SECONDS = 0.5
+"""After a rank failed: how long the others may end by themselves. Who raised may end after those who lost it, since a
+process group closes its connections before the interpreter is gone; a signal would hide how it ends."""
+TEARDOWN_SECONDS = 3.5
+"""Then, how long the others may take. They cannot save without it, and within 5 s nothing is left."""
 KILL_SECONDS = 10.0
 """After SIGKILL: how long until a rank counts as stuck in the kernel (a driver, a dead network file system)."""
 
@@ -81,6 +84,7 @@ class Supervisor:
         self._stalls: list[Mapping[str, object]] = []
         self._stragglers: list[Mapping[str, object]] = []
         self._failed_before_asked = False
+        self._settling = False
         self._given_up = False
         self._asked_at: float | None = None
         self._ended_at = 0.0
@@ -108,16 +112,9 @@ class Supervisor:
         self._failed_before_asked = True
         if not self.alive:
             return []
-        self.deadline = now + self._teardown
-        return [
-            say(
-                "rank {rank} failed first ({how}); ending the other ranks: SIGTERM now, SIGKILL after {seconds:g} s",
-                rank=rank,
-                how=ending(code),
-                seconds=self._teardown,
-            ),
-            Send(signal.SIGTERM, self.alive),
-        ]
+        self._settling = True
+        self.deadline = now + SETTLE_SECONDS
+        return []
 
     def asked(self, signum: int, now: float) -> list[Action]:
         """Somebody wants the end: once lets the ranks save, a Ctrl-C after that ends them now."""
@@ -185,6 +182,8 @@ class Supervisor:
         """What the clock demands."""
         if self.deadline is None or now < self.deadline or self.finished:
             return []
+        if self._settling:
+            return self._tear_down(now)
         if self.killed:
             self._given_up = True
             return [
@@ -216,7 +215,22 @@ class Supervisor:
             stragglers=tuple(self._stragglers),
         )
 
+    def _tear_down(self, now: float) -> list[Action]:
+        assert self.first_failed is not None
+        self._settling = False
+        self.deadline = now + self._teardown
+        return [
+            say(
+                "rank {rank} failed ({how}); ending the other ranks: SIGTERM now, SIGKILL after {seconds:g} s",
+                rank=self.first_failed,
+                how=ending(self.codes[self.first_failed] or 0),
+                seconds=self._teardown,
+            ),
+            Send(signal.SIGTERM, self.alive),
+        ]
+
     def _kill(self, now: float) -> list[Action]:
+        self._settling = False
         self.killed = self.alive
         self.deadline = now + KILL_SECONDS
         return [Send(signal.SIGKILL, self.alive)]

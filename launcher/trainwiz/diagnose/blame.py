@@ -1,0 +1,49 @@
+"""Which rank failed by itself, where the first to end was only the first to notice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from trainwiz.diagnose import reading
+from trainwiz.diagnose.known import SIGNATURES
+from trainwiz.diagnose.reading import Line
+from trainwiz.diagnose.recognition import recognise
+from trainwiz.outcome import Outcome, shell_code
+
+_CAUSES = tuple(signature for signature in SIGNATURES if signature.name != "quit_while_ending")
+"""Without what native code says when a program ends in disorder, for whatever reason."""
+
+
+def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:
+    """The outcome with the rank to blame as the first that failed, and with its exit code.
+
+    A rank that raises may end after those that lost the connection to it. So the first to end is not to blame if its
+    last words tell of a lost peer only, and another rank ended otherwise, without being told to.
+    """
+    first = outcome.first_failed
+    if first is None or not _lost_a_peer(logs.get(first, ())):
+        return outcome
+    failed = [rank for rank, code in sorted(outcome.codes.items()) if rank != first and code not in (0, None)]
+    suspects = [rank for rank in failed if _by_itself(outcome, rank, logs.get(rank, ()))]
+    if not suspects:
+        return outcome
+    code = outcome.codes[suspects[0]] or 0
+    own = outcome.exit_code if _taken_down(outcome, suspects[0]) else shell_code(code)
+    return dataclasses.replace(outcome, first_failed=suspects[0], exit_code=own)
+
+
+def _by_itself(outcome: Outcome, rank: int, lines: Sequence[Line]) -> bool:
+    if _lost_a_peer(lines):
+        return False
+    return not _taken_down(outcome, rank) or reading.exception(lines) is not None
+
+
+def _taken_down(outcome: Outcome, rank: int) -> bool:
+    return outcome.codes[rank] == -15 or rank in outcome.killed
+
+
+def _lost_a_peer(lines: Sequence[Line]) -> bool:
+    blocks = tuple(reading.tracebacks(lines))
+    found = recognise(lines[blocks[-1][0] if blocks else -reading.LAST_LINES :], _CAUSES)
+    return found is not None and found.signature.aftermath
