@@ -11,7 +11,7 @@ import pytest
 from trainwiz import plan as plans
 from trainwiz import vocabulary
 from trainwiz.plan import Plan
-from trainwiz.render import script
+from trainwiz.render import imports, script
 from trainwiz.store import templates
 
 TEMPLATES = templates.load()
@@ -100,8 +100,9 @@ def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_som
     assert all(both == {True, False} for both in seen.values()), seen
     assert len(programs) >= 60
     ruff = [sys.executable, "-m", "ruff"]
-    rules = "select=['E', 'F', 'W', 'B', 'UP', 'SIM', 'C4', 'PIE', 'RET']"
-    check = [*ruff, "check", "--isolated", "--line-length", "120", "--config", f"lint.{rules}", str(tmp_path)]
+    rules = "lint.select=['E', 'F', 'I', 'W', 'B', 'UP', 'SIM', 'C4', 'PIE', 'RET']"
+    own = f"lint.isort.known-first-party={sorted(imports.NEIGHBOURS)}"
+    check = [*ruff, "check", "--isolated", "--line-length", "120", "--config", rules, "--config", own, str(tmp_path)]
     for command in (check, [*ruff, "format", "--isolated", "--line-length", "120", "--check", str(tmp_path)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:]

@@ -35,6 +35,11 @@ from typing import Any
 import colossalai
 import torch
 import torch.distributed as dist
+
+# feature: wandb
+import wandb
+
+# end: wandb
 from colossalai.accelerator import get_accelerator
 from colossalai.booster import Booster
 
@@ -76,10 +81,6 @@ from torch.utils.tensorboard import SummaryWriter
 # end: tensorboard
 from tqdm import tqdm
 
-# feature: wandb
-import wandb
-
-# end: wandb
 import task
 from batches import Agreement, RealBatches, keyed_seed, load_batches
 from checkpoints import Checkpoints

@@ -16,6 +16,7 @@ from typing import Any
 from trainwiz import vocabulary
 from trainwiz.estimate import models, pictures
 from trainwiz.plan import Plan
+from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
@@ -269,4 +270,4 @@ def _cut(source: str, wanted: Set[str]) -> str:
     # What stood between two dropped regions was blank: one blank line inside a block, two between definitions.
     text = re.sub(r"\n{3,}(?=[ \t]|import )", "\n\n", text)
     text = re.sub(r"\n{4,}", "\n\n\n", text)
-    return text.rstrip("\n") + "\n"
+    return imports.joined(text.rstrip("\n") + "\n")

@@ -1,0 +1,42 @@
+"""The imports at the head of a rendered program, as isort has them: a block for each origin, a line for each module.
+
+In a template each optional import is a block of its own, with its marks around it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from itertools import groupby, pairwise
+
+NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "rows", "task", "train"})
+"""The modules of a project, which import each other by these names."""
+_Import = ast.Import | ast.ImportFrom
+
+
+def joined(source: str) -> str:
+    """The source without blank lines between imports of one origin, and with what comes from one module on one line."""
+    lines = source.splitlines()
+    dropped: set[int] = set()
+    nodes = [node for node in ast.parse(source).body if isinstance(node, _Import)]
+    for before, after in pairwise(nodes):
+        between = range(before.end_lineno or before.lineno, after.lineno - 1)
+        if _origin(before) == _origin(after) and not any(lines[i].strip() for i in between):
+            dropped.update(between)
+    for _, group in groupby((node for node in nodes if isinstance(node, ast.ImportFrom)), lambda node: node.module):
+        first, *rest = group
+        if rest:
+            names = sorted(name.name for node in (first, *rest) for name in node.names)
+            lines[first.lineno - 1] = f"from {first.module} import {', '.join(names)}"
+            dropped.update(node.lineno - 1 for node in rest)
+    return "".join(f"{line}\n" for i, line in enumerate(lines) if i not in dropped)
+
+
+def _origin(node: _Import) -> str:
+    name = (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+    package = name.partition(".")[0]
+    if package == "__future__":
+        return package
+    if package in sys.stdlib_module_names:
+        return "standard"
+    return "neighbour" if package in NEIGHBOURS else "package"
