@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from trainwiz.cli import launch_options as options
 from trainwiz.cli import rule_ids
 from trainwiz.errors import UsageError
-from trainwiz.language import t
 from trainwiz.message import say
 
 _ARGUMENTS = "trainwiz.arguments"
@@ -58,94 +58,26 @@ class Command(TyperCommand):
 
 def launch(
     ctx: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DIR] [-- ARGS]",
-            help=t("The project (default: here) and arguments for its script; with --config: SCRIPT [ARGS]."),
-        ),
-    ] = None,
-    resume: str = typer.Option(
-        "", "--resume", metavar="[RUN]", help=t("Continue the newest run, or the one named, from its last checkpoint.")
-    ),
-    new: bool = typer.Option(False, "--new", help=t("Start anew, also where the newest run was preempted.")),
-    dry_run: bool = typer.Option(False, "--dry-run", help=t("Show what would be done; start and write nothing.")),
-    json: bool = typer.Option(False, "--json", help=t("With --dry-run: as JSON.")),
-    python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore", metavar="PREFIX", help=t("Leave out rules whose id starts so; may be given repeatedly.")
-        ),
-    ] = None,
-    grace: float = typer.Option(
-        30.0, "--grace", metavar="S", min=0.0, help=t("After Ctrl-C: seconds that the ranks get to save and end.")
-    ),
-    max_restarts: int | None = typer.Option(
-        None,
-        "--max-restarts",
-        metavar="N",
-        min=0,
-        help=t("After a failure that may pass: go on from the newest checkpoint, at most N times (else by the plan)."),
-    ),
-    restarts_per_hour: int = typer.Option(
-        10, "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most so many within an hour.")
-    ),
-    spares: bool = typer.Option(
-        False,
-        "--spares",
-        help=t("With --max-restarts: a process per rank waits with all imports done, so that a restart is quicker."),
-    ),
-    auto_batch: bool = typer.Option(
-        False,
-        "--auto-batch",
-        help=t("On out of memory: halve the micro-batch and double the accumulation; the real batch stays."),
-    ),
-    debug: str = typer.Option(
-        "",
-        "--debug",
-        metavar="[RANK|all]",
-        help=t(
-            "Rank 0, the one named, several (0,2) or all wait for a debugger; the others wait for them, however long."
-        ),
-    ),
-    on_hang: str | None = typer.Option(
-        None,
-        "--on-hang",
-        metavar="wait|stop",
-        help=t(
-            "When no progress comes: only say where each rank is, or also end the run, exit code 124 "
-            "(else by the plan)."
-        ),
-    ),
-    hang_limit: float | None = typer.Option(
-        None,
-        "--hang-limit",
-        metavar="S",
-        min=0.0,
-        help=t("Seconds of silence that count as a hang (0: learned from the run, at least 300; else by the plan)."),
-    ),
-    apply_fix: bool = typer.Option(
-        False,
-        "--apply-fix",
-        help=t("Change the plan as the newest run's failure asks, show the change, and launch again."),
-    ),
-    machine: str = typer.Option("", "--machine", metavar="FILE", help=t("With --dry-run: a machine from a file.")),
-    machine_rank: int | None = typer.Option(
-        None,
-        "--machine-rank",
-        metavar="N",
-        help=t("Of several machines: which one this is, from 0 (Slurm says it, too)."),
-    ),
-    wait: float = typer.Option(
-        30.0, "--wait", metavar="S", min=0.1, help=t("Of several machines: seconds to wait for the others.")
-    ),
-    config: str = typer.Option(
-        "",
-        "--config",
-        metavar="FILE",
-        help=t("Launch SCRIPT [ARGS] by an accelerate configuration, without a project."),
-    ),
+    words: options.Words = None,
+    resume: options.Resume = "",
+    new: options.New = False,
+    dry_run: options.DryRun = False,
+    json: options.Json = False,
+    python: options.Python = "",
+    ignore: options.Ignore = None,
+    grace: options.Grace = 30.0,
+    max_restarts: options.MaxRestarts = None,
+    restarts_per_hour: options.RestartsPerHour = 10,
+    spares: options.Spares = False,
+    auto_batch: options.AutoBatch = False,
+    debug: options.Debug = "",
+    on_hang: options.OnHang = None,
+    hang_limit: options.HangLimit = None,
+    apply_fix: options.ApplyFix = False,
+    machine: options.Machine = "",
+    machine_rank: options.MachineRank = None,
+    wait: options.Wait = 30.0,
+    config: options.Config = "",
 ) -> None:
     """Check, launch and supervise the planned world; the exit code is the training's own."""
     words = words or []
@@ -162,7 +94,7 @@ def launch(
         )
     if apply_fix and (config or json):
         raise UsageError(say("--apply-fix is for projects of trainwiz, and goes with neither --config nor --json"))
-    options = Options(
+    wanted = Options(
         folder=words[0] if words and not config else ".",
         arguments=tuple(words[1:] if config else ctx.meta.get(_ARGUMENTS, ())),
         resume=resume,
@@ -186,17 +118,17 @@ def launch(
     if config:
         from trainwiz.cli import foreign
 
-        raise typer.Exit(foreign.launch(options, config=config, script=words[0] if words else ""))
+        raise typer.Exit(foreign.launch(wanted, config=config, script=words[0] if words else ""))
     from trainwiz.cli import world
 
     if apply_fix:
         from trainwiz.cli import remedy
 
-        mended = remedy.apply(options)
+        mended = remedy.apply(wanted)
         if mended is None:
             raise typer.Exit(0)
-        options = mended
-    raise typer.Exit(world.launch(options))
+        wanted = mended
+    raise typer.Exit(world.launch(wanted))
 
 
 def _with_values(words: list[str]) -> list[str]:
