@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 from trainwiz.script import Script
-from trainwiz.script.tree import Loop, dotted
+from trainwiz.script.tree import Guard, Loop, dotted
 
 _READS = ("item", "tolist", "cpu", "numpy")
 
@@ -90,15 +90,22 @@ def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
 
 
 def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
-    """The calls that run in every turn of a training loop, without any condition."""
+    """The calls that run in every turn of a training loop, on each rank or on some: under no other condition."""
     loops = set(script.training.loops)
     for call in script.calls:
         around = script.tree.loops(call.node)
         loop = next((one for one in around if one in loops), None)
         if loop is None or (around[0] is not loop and not comprehensions):
             continue
-        if not script.tree.guards(call.node, within=loop) and not _is_in_head(call.node, loop):
+        guards = script.tree.guards(call.node, within=loop)
+        if all(_is_of_rank(script, guard) for guard in guards) and not _is_in_head(call.node, loop):
             yield call.node, loop
+
+
+def _is_of_rank(script: Script, guard: Guard) -> bool:
+    """Whether the condition asks for nothing but the rank: the others wait for the one that it lets through."""
+    several = any(isinstance(node, ast.BoolOp) for node in ast.walk(guard.test))
+    return not several and script.ranks.differs(guard.test, guard.positive)
 
 
 def _is_in_head(node: ast.AST, loop: Loop) -> bool:

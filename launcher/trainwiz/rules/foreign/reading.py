@@ -72,8 +72,20 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
         elif near and key not in vocabulary.GONE:
             fix = _renamed(key, near, accelerate.get(key))
         else:
-            fix = Fix(message=say("delete it"), changes={key: None})
+            fix = _moved(accelerate, key) or Fix(message=say("delete it"), changes={key: None})
         yield accelerate.wrong(key, say("accelerate knows no key {key}, and stops", key=key), fix)
+
+
+def _moved(accelerate: Accelerate, key: str) -> Fix | None:
+    """The way into the block of the file that has such a key."""
+    for block, (_, known) in vocabulary.BLOCKS.items():
+        near = vocabulary.nearest(key, known) if accelerate.section(block) else None
+        if near and accelerate.has(f"{block}.{near}"):
+            return Fix(message=say("delete it; {key} of {block} counts", key=near, block=block), changes={key: None})
+        if near:
+            message = say("write it as {key} under {block}", key=near, block=block)
+            return Fix(message=message, changes={key: None, f"{block}.{near}": accelerate.get(key)})
+    return None
 
 
 @rule("TW654", level=Level.WARNING, field="document")
