@@ -50,12 +50,13 @@ class Seen:
     lost: int = 0
 
 
-def make(folder: Path, *, every: int, kind: str = "ddp") -> None:
+def make(folder: Path, *, every: int, kind: str = "ddp", background: bool = False) -> None:
     """A project of the custom task whose update waits, with a checkpoint every so many updates."""
     values = [
         "task=custom", "machine.device=cpu", f"machine.num_processes={RANKS}", "batch.real_batch_size=8",
         "batch.per_device_batch_size=4", "schedule.n_steps=100000", "schedule.lr_scheduler_type=constant",
         "tracking.logging_steps=1", f"checkpoint.checkpointing_steps={every}", "data.eval=",
+        f"checkpoint.background={json.dumps(background)}",
         f"strategy.kind={kind}", *(["strategy.zero_stage=2"] if kind == "deepspeed" else []),
     ]  # fmt: skip
     settings = [word for value in values for word in ("--set", value)]
@@ -219,7 +220,8 @@ def table(results: list[Seen], per_update: float, whole: dict[int, float], optio
     said = (
         f"{len(results)} runs, {options.together} at a time, {results[0].wall:.0f} s each, {RANKS} CPU ranks, "
         f"{options.kind}; SIGKILL to a random rank, mean {options.mean:g} s; an update takes {1000 * per_update:.0f} ms"
-        f" (undisturbed, without checkpoints); a checkpoint every {options.every} updates; "
+        f" (undisturbed, without checkpoints); a checkpoint every {options.every} updates"
+        f"{', written beside the training' if options.background else ''}; "
         f"{'with' if options.spares else 'without'} `--spares`. Load average per core {load:.1f}, nice {priority}. "
         f"Command: `python benchmarks/goodput.py {' '.join(word for word in sys.argv[1:] if word != '--write')}`."
     )
@@ -244,7 +246,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Seen], float, dict[int, f
     place = Path(tempfile.mkdtemp(prefix="goodput-"))
     try:
         project = place / "project"
-        make(project, every=options.every, kind=options.kind)
+        make(project, every=options.every, kind=options.kind, background=options.background)
         per_update = seconds_per_update(project, options.update_seconds)
         shutil.rmtree(project / "runs")
         folders = [place / f"seed-{seed}" for seed in options.seeds]
@@ -272,6 +274,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--update-seconds", type=float, default=0.1, help="what an update waits")
     parser.add_argument("--every", type=int, default=40, help="updates between checkpoints")
     parser.add_argument("--kind", default="ddp", choices=["ddp", "deepspeed"])
+    parser.add_argument("--background", action="store_true", help="save beside the training")
     parser.add_argument("--spares", action="store_true")
     parser.add_argument("--write", action="store_true")
     return parser.parse_args(words)
