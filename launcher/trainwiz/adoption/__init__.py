@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.adoption import accelerate as accelerates
 from trainwiz.adoption import deepspeed as deepspeeds
 from trainwiz.adoption import free, fsdp, settings
+from trainwiz.adoption import script as scripts
 from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left
 from trainwiz.message import say
 
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed
     from trainwiz.plan import Plan
+    from trainwiz.script import Script
 
 __all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
 
@@ -25,20 +27,23 @@ __all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
 class Adoption:
     """What the files say, and what of it has been dealt with."""
 
-    def __init__(self, accelerate: Accelerate | None, deepspeed: DeepSpeed | None) -> None:
-        self._accelerate = accelerate
+    def __init__(self, accelerate: Accelerate | None, deepspeed: DeepSpeed | None, script: Script | None) -> None:
+        self._accelerate, self._script = accelerate, script
         self._ledger = Ledger()
         self._settings = settings.of(accelerate, deepspeed)
         if accelerate is not None:
             accelerates.read(self._ledger, accelerate)
         if self._settings is not None:
             deepspeeds.read(self._ledger, self._settings, accelerate)
+        if script is not None:
+            scripts.read(self._ledger, script, accelerate, self._settings)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that were read."""
         found = (self._accelerate, self._settings.file if self._settings else None)
-        return tuple(dict.fromkeys(one.document.path for one in found if one is not None))
+        read = dict.fromkeys(one.document.path for one in found if one is not None)
+        return (*read, *([self._script.file] if self._script else []))
 
     @property
     def carried(self) -> Mapping[str, Carried]:
@@ -69,6 +74,6 @@ class Adoption:
         return tuple(sorted(ledger.left, key=lambda left: (left.place.file, left.place.line, left.place.column)))
 
 
-def adopt(accelerate: Accelerate | None, deepspeed: DeepSpeed | None) -> Adoption:
-    """Read an accelerate file, a DeepSpeed file, or a pair of them."""
-    return Adoption(accelerate, deepspeed)
+def adopt(accelerate: Accelerate | None, deepspeed: DeepSpeed | None, script: Script | None = None) -> Adoption:
+    """Read an accelerate file, a DeepSpeed file, or a pair of them; and the script that they are for."""
+    return Adoption(accelerate, deepspeed, script)

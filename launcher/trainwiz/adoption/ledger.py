@@ -77,6 +77,32 @@ class Ledger:
         place = place_of(file.document, path)
         self.left.append(Left(kind=kind, path=path, value=shown, place=place, why=why, key=key))
 
+    def fill(self, key: str, value: Any, place: Place, path: str, why: Message | None) -> None:
+        """A key that no file decides takes what the script says, and is open no longer."""
+        if key not in self.carried:
+            self.carried[key] = Carried(value=value, place=place, path=path, why=why)
+            self.settle(key)
+
+    def replace(self, key: str, value: Any, place: Place, path: str, why: Message | None, lost: Message) -> None:
+        """A key takes what the script says, and what the file says for it does nothing."""
+        old = self.carried.pop(key)
+        self.left.append(Left(kind="inert", path=old.path, value=str(old.value), place=old.place, why=lost))
+        self.carried[key] = Carried(value=value, place=place, path=path, why=why)
+
+    def settle(self, key: str) -> None:
+        """Nothing is open about a key any more."""
+        self.left = [one for one in self.left if not (one.kind == "open" and one.key == key)]
+
+    def open(self, key: str, path: str, value: str, place: Place, why: Message) -> None:
+        """A key that the script decides in a way that cannot be read: what is left open about it, is so for this."""
+        if key not in self.carried:
+            self.settle(key)
+            self.add("open", path, value, place, why, key=key)
+
+    def add(self, kind: Kind, path: str, value: str, place: Place, why: Message, *, key: str | None = None) -> None:
+        """Something of the script that does not become part of the plan."""
+        self.left.append(Left(kind=kind, path=path, value=value, place=place, why=why, key=key))
+
     def knows(self, file: Accelerate | DeepSpeed, path: str) -> bool:
         """Whether a value has been entered, alone or with the block it stands in."""
         parts = path.split(".")

@@ -19,6 +19,9 @@ def import_(
     ] = None,
     into: str = typer.Option(".", "--into", metavar="DIR", help=t("The project's folder; made where it is missing.")),
     default: bool = typer.Option(False, "--default", help=t("Import the file that accelerate takes by default.")),
+    script: str = typer.Option(
+        "", "--script", metavar="SCRIPT.py", help=t("The script that the files are for: what they leave to it is read.")
+    ),
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help=t("Set any key of the plan; stronger than the files.")),
@@ -46,8 +49,8 @@ def import_(
     from trainwiz.cli.init import resolution
 
     job = Import(
-        files=files or (), default=default, folder=Path(os.path.expanduser(into)), assignments=set_ or (),
-        machine_file=machine or None, python=python or None, versions=engine_version or (),
+        files=files or (), default=default, script=script or None, folder=Path(os.path.expanduser(into)),
+        assignments=set_ or (), machine_file=machine or None, python=python or None, versions=engine_version or (),
         resolution=resolution(force, on_conflict or None), as_json=json,
         asks=not yes and not json and sys.stdin.isatty() and sys.stderr.isatty(),
     )  # fmt: skip

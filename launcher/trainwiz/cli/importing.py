@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed
     from trainwiz.decide import Decided, Source
     from trainwiz.findings import Finding
+    from trainwiz.script import Script
 
 _SETTINGS = "deepspeed"
 _LATER = ("batch.real_batch_size",)
@@ -28,6 +29,7 @@ class Import:
 
     files: Sequence[str]
     default: bool
+    script: str | None
     folder: Path
     assignments: Sequence[str]
     machine_file: str | None
@@ -51,7 +53,7 @@ class Import:
         self.deciding.look()
         accelerate, deepspeed = self._read()
         firm = given.collect({}, self.assignments, None, {}, set()).firm
-        adoption = adopt(accelerate, deepspeed)
+        adoption = adopt(accelerate, deepspeed, self._read_script())
         answers, decided, fallen = self._decided(adoption, firm)
         known = {one.path for one in fallen}
         rest = [one for one in adoption.remainder(decided.plan) if one.path not in known]
@@ -67,6 +69,11 @@ class Import:
         from trainwiz.cli import foreign_files
 
         return foreign_files.pair(self.files, default=self.default, versions=self.versions)
+
+    def _read_script(self) -> Script | None:
+        from trainwiz.store import scripts
+
+        return scripts.read(self.script) if self.script else None
 
     def _decided(self, adoption: Adoption, firm: Mapping[str, Any]) -> tuple[dict[str, Any], Decided, list[Left]]:
         from trainwiz.adoption import Left
@@ -144,7 +151,10 @@ def origins(adoption: Adoption) -> dict[str, Source]:
     for key, carried in adoption.carried.items():
         name = Path(carried.place.file).name
         reason = say("{place} {key}", place=f"{name}:{carried.place.line}", key=carried.path)
-        if carried.why:
+        if carried.why and name.endswith(".py"):
+            at = f"{name}:{carried.place.line}"
+            reason = say("{place} {key}: {why}", place=at, key=carried.path, why=carried.why)
+        elif carried.why:
             reason = say("{file}: {why}", file=name, why=carried.why)
         found[key] = Source(kind="file", reason=reason)
     found[_SETTINGS] = Source(

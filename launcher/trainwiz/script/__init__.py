@@ -9,15 +9,18 @@ import tokenize
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwiz.errors import UsageError
 from trainwiz.findings import Place
 from trainwiz.message import say
 from trainwiz.script.engines import Engines
+from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree
+from trainwiz.script.values import Values
 
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
@@ -51,6 +54,16 @@ class Script:
         self.ranks = Ranks(self.tree, self.names)
         self.training = Training(self.tree, self.names, self.engines)
         self.calls = [Call(node, self._name(node)) for node in self.tree.calls]
+
+    @cached_property
+    def values(self) -> Values:
+        """What its expressions come to."""
+        return Values(self.tree, self.names)
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The models that it loads."""
+        return loaded(self)
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""

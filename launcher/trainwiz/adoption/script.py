@@ -1,0 +1,154 @@
+"""What a script says, for the keys of a plan that no file decides: above all those where the file says auto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.message import say
+from trainwiz.script.numbers import Number, numbers
+
+if TYPE_CHECKING:
+    from trainwiz.adoption.ledger import Ledger
+    from trainwiz.adoption.settings import Settings
+    from trainwiz.config import Accelerate
+    from trainwiz.message import Message
+    from trainwiz.script import Script
+
+_OPTIMIZERS = {"AdamW": "adamw", "Adam": "adamw", "SGD": "sgd"}
+_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+_OURS: Mapping[str, Any] = {"betas": (0.9, 0.95), "momentum": 0.9}
+"""As in train_templates/loops."""
+_WITH = {"batch.real_batch_size": ("batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
+         "schedule.n_steps": ("schedule.n_epochs",)}  # fmt: skip
+"""Keys that are no longer open once others are decided."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    name: str
+    made: Callable[[Any], Any]
+    """The plan's value; None where a plan cannot have it."""
+
+
+def _count(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def _or_zero(value: Any) -> int | None:
+    return 0 if value == 0 and not isinstance(value, bool) else _count(value)
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+
+
+_KEYS = {
+    "micro_batch": _Key("batch.per_device_batch_size", _count),
+    "accumulation": _Key("batch.gradient_accumulation_steps", _count),
+    "sequence_length": _Key("batch.sequence_length", _count),
+    "optimizer": _Key("optimizer.name", _OPTIMIZERS.get),
+    "learning_rate": _Key("optimizer.learning_rate", _real),
+    "weight_decay": _Key("optimizer.weight_decay", _real),
+    "clipping": _Key("optimizer.gradient_clipping", _real),
+    "precision": _Key("precision.mixed_precision", lambda value: value if value in ("no", "fp16", "bf16") else None),
+    "steps": _Key("schedule.n_steps", _count),
+    "epochs": _Key("schedule.n_epochs", _count),
+    "warmup": _Key("schedule.n_warmup_steps", _or_zero),
+    "schedule": _Key("schedule.lr_scheduler_type", lambda value: _SCHEDULES.get(str(value).lower())),
+    "seed": _Key("seed", _or_zero),
+}
+
+
+def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings: Settings | None) -> None:
+    """Enter what the script says, where no file does, and say of the rest who decides it."""
+    found: dict[str, list[Number]] = {}
+    for number in numbers(script):
+        found.setdefault(number.kind, []).append(number)
+    if settings is not None and script.engines.accelerate:
+        _clipped_by_accelerate(ledger, script, found)
+    for kind, key in _KEYS.items():
+        if kind == "epochs" and "schedule.n_steps" in ledger.carried:
+            continue
+        if given := found.get(kind):
+            _enter(ledger, script, key, given, accelerate)
+    for kind, ours in _OURS.items():
+        why = say("the project's train.py has {value}; change it there, in build_optimizer", value=_shown(ours))
+        for number in found.get(kind, []):
+            if number.value != ours:
+                ledger.add("lost", number.name, _shown(number.value), script.place(number.node), why)
+    for key, others in _WITH.items():
+        if all(other in ledger.carried for other in others):
+            ledger.settle(key)
+
+
+def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accelerate: Accelerate | None) -> None:
+    values = {key.made(number.value) if number.value is not None else None for number in given}
+    unread = next((n for n in given if n.value is None or key.made(n.value) is None), None)
+    first, place = given[0], script.place(given[0].node)
+    if unread is not None or len(values) > 1:
+        shown = unread or first
+        why = _why_unread(key.name, shown, several=unread is None)
+        ledger.open(key.name, shown.name, _source(script, shown), script.place(shown.node), why)
+        return
+    (value,) = values
+    file = ledger.carried.get(key.name)
+    if file is None:
+        ledger.fill(key.name, value, place, first.name, _why(first))
+    elif file.value == value or first.left_out:
+        return
+    elif key.name == "precision.mixed_precision" and accelerate and file.place.file == accelerate.document.path:
+        # `Accelerator(mixed_precision=…)` is stronger than accelerate's file.
+        ledger.replace(key.name, value, place, first.name, _why(first), say("the script asks for {value}, and wins",
+                                                                            value=str(value)))  # fmt: skip
+    else:
+        at = f"{file.place.file.rpartition('/')[2]}:{file.place.line}"
+        ledger.add("lost", first.name, _shown(first.value), place, say("{place} decides it", place=at), key=key.name)
+
+
+def _why(number: Number) -> Message | None:
+    if number.left_out == "script":
+        return say("the script clips nothing")
+    if number.left_out:
+        return say("left out, so {owner} takes {value}", owner=number.left_out, value=_shown(number.value))
+    return say("the default of {option}", option=number.option) if number.option else None
+
+
+def _why_unread(key: str, number: Number, *, several: bool) -> Message:
+    if several:
+        return say("the script says several things")
+    if number.name == "split_batches":
+        return say("with split_batches the DataLoader's batch is that of all ranks")
+    if key == "optimizer.name":
+        return say("the generated loop has adamw and sgd, not {kind}", kind=number.name)
+    if key == "schedule.lr_scheduler_type":
+        kind = str(number.value or number.name)
+        return say("the generated loop has constant, linear and cosine, not {kind}", kind=kind)
+    return say("it is computed, and cannot be read")
+
+
+def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list[Number]]) -> None:
+    """Under DeepSpeed, accelerate's clip_grad_norm_ clips nothing, and accelerate puts 1.0 for auto."""
+    trainer = any(number.name.endswith("(max_grad_norm)") for number in found.get("clipping", ()))
+    if trainer or not script.called("accelerate.Accelerator"):
+        return
+    for number in found.pop("clipping", []):
+        if not number.left_out:
+            ledger.add("inert", number.name, _source(script, number), script.place(number.node),
+                       say("under DeepSpeed its configuration clips"))  # fmt: skip
+    place = script.place(script.called("accelerate.Accelerator")[0].node)
+    ledger.fill("optimizer.gradient_clipping", 1.0, place, "Accelerator", say("accelerate takes 1.0 for auto"))
+
+
+def _source(script: Script, number: Number) -> str:
+    if number.value is not None:
+        return _shown(number.value)
+    place = script.place(number.node)
+    line = script.lines[place.line - 1] if place.line <= len(script.lines) else ""
+    return " ".join(line[place.column - 1 : place.column - 1 + place.width].split())
+
+
+def _shown(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
