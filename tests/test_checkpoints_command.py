@@ -31,9 +31,17 @@ def write(folder: Path, update: int, name: str = "", **said: object) -> Path:
         "sha256": {file: hashlib.sha256(content).hexdigest() for file, content in files.items()},
         **said,
     }
-    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (made / "manifest.json").write_text(json.dumps({**manifest, "self": own}, indent=1))
+    rewrite(made, **manifest)
     return made
+
+
+def rewrite(checkpoint: Path, **said: object) -> None:
+    """Change what a manifest says, and seal it anew."""
+    file = checkpoint / "manifest.json"
+    manifest = {**(json.loads(file.read_text()) if file.exists() else {}), **said}
+    manifest.pop("self", None)
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps({**manifest, "self": own}, indent=1))
 
 
 def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
@@ -173,20 +181,24 @@ def build_model(config):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder that has a task and two checkpoints of an engine whose shards nobody can put together."""
+    """A folder that has a task and checkpoints: of an older train.py, and of an engine that nobody knows."""
     (tmp_path / "task.py").write_text(TASK)
     for update in (3, 6):
-        write(tmp_path / "output", update, layout="colossal_zero")
+        write(tmp_path / "output", update, layout="pipeline")
+    old = write(tmp_path / "output", 2)
+    said = json.loads((old / "manifest.json").read_text())
+    kept = {name: said[name] for name in ("update", "world", "config", "sha256")}
+    (old / "manifest.json").write_text(json.dumps(kept))
     return tmp_path
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ((), 1, "weights of a checkpoint that was saved as colossal_zero cannot be gathered"),
+        ((), 1, "it was saved as pipeline, which this trainwiz does not know"),
+        (("--checkpoint", "2"), 1, "its manifest does not say how the weights are spread over files"),
         (("--checkpoint", "5"), 2, "has no complete checkpoint of update 5"),
         (("--output", "{folder}"), 2, "is there already; nothing was written"),
-        (("--python", "/nowhere/python"), 1, "the weights could not be gathered"),
     ],
 )
 def test_what_cannot_be_exported_is_said(project: Path, words: tuple[str, ...], code: int, says: str) -> None:
@@ -199,11 +211,15 @@ def test_what_cannot_be_exported_is_said(project: Path, words: tuple[str, ...], 
 def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     newest, before = (project / "output" / "checkpoints" / f"checkpoint-0000000{n}" for n in (6, 3))
     (newest / "model").write_bytes(b"weightz")
+    for each in (newest, before):
+        rewrite(each, layout="whole")
+    done = projects.trainwiz("export", str(project), "--python", "/nowhere/python")
+    assert (done.code, "the weights could not be gathered" in done.err) == (1, True)
     done = projects.trainwiz("export", str(project))
     assert f"skipping {newest}: damaged: model" in done.err
     assert f"gathering the weights of {before}" in done.err
     (before / "stray.pkl").write_bytes(b"")
-    done = projects.trainwiz("export", str(project))
+    done = projects.trainwiz("export", str(project), "--checkpoint", "3")
     assert (done.code, "is as it was written" in done.err) == (1, True)
     (project / "task.py").unlink()
     done = projects.trainwiz("export", str(project / "output"))

@@ -76,7 +76,7 @@ TYPICAL: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 # The scripts have tests of their own, and the schema changes with every key of the plan.
-NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", "rows.py", plan_file.SCHEMA_FILE}
+NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", "metrics.py", "rows.py", plan_file.SCHEMA_FILE}
 
 
 def files(made: Plan, **options: Any) -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_typical_projects_are_as_reviewed(name: str, request: pytest.FixtureRequ
 
 def test_the_files_of_a_project() -> None:
     everywhere = {"trainwiz.yaml", plan_file.SCHEMA_FILE, "accelerate.yaml", "train.py", "task.py", "README.md",
-                  "batches.py", "checkpoints.py", "rows.py",
+                  "batches.py", "checkpoints.py", "metrics.py", "rows.py",
                   "requirements.txt", ".gitignore", ".vscode/launch.json"}  # fmt: skip
     assert set(files(make())) == everywhere
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
@@ -290,10 +290,11 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = dict.fromkeys(("task", "batches", "checkpoints", "rows", "adapter"))
+    distribution = dict.fromkeys(("task", "batches", "checkpoints", "metrics", "rows", "adapter"))
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
-        imported = set(re.findall(r"^(?:import|from) (\w+)", made["train.py"] + made["task.py"], re.MULTILINE))
+        program = made["train.py"] + made["task.py"] + made["metrics.py"]
+        imported = set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE))
         required = set(re.findall(r"^([\w-]+)>=", made["requirements.txt"], re.MULTILINE))
         foreign = {distribution.get(name, name) for name in imported - STANDARD} - {None}
         assert foreign <= required, foreign - required

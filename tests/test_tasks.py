@@ -31,7 +31,7 @@ from trainwiz.store import templates
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-GENERATED = ("task", "train", "batches", "checkpoints", "rows")
+GENERATED = ("task", "train", "batches", "checkpoints", "metrics", "rows")
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 

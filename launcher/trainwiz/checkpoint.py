@@ -15,6 +15,8 @@ _LAYOUTS = {
     "single": _WHOLE, "ddp": _WHOLE, "colossal_ddp": _WHOLE, "fsdp": "fsdp", "colossal_zero1": "colossal_zero",
     "colossal_zero2": "colossal_zero",
 }  # fmt: skip
+_COLOSSAL = ("colossal_zero", "gemini", "colossal_fsdp")
+_GATHERED = (_WHOLE, "fsdp", "zero0", "zero1", "zero2", "zero3", *_COLOSSAL)
 _ANY_WORLD = (_WHOLE, "fsdp")
 """As checkpoints.py of a generated project has it."""
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
@@ -59,6 +61,21 @@ def layout_of(plan: Plan) -> str | None:
     if plan.strategy.kind == "deepspeed":
         return plan.strategy.label
     return _LAYOUTS.get(plan.strategy.kind)
+
+
+def not_gathered(layout: str | None) -> Obstacle | None:
+    """Why weights that were saved in this layout cannot be put together. None where they can."""
+    if layout is None:
+        return Obstacle(
+            say("its manifest does not say how the weights are spread over files: an older train.py wrote it"),
+            say("go on with the train.py that wrote it; at its end that leaves the weights in model/"),
+        )
+    if layout not in _GATHERED:
+        return Obstacle(
+            say("it was saved as {layout}, which this trainwiz does not know", layout=layout),
+            say("go on with the training; at its end it leaves the weights in model/"),
+        )
+    return None
 
 
 def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:

@@ -16,7 +16,11 @@ import argparse
 import gc
 import json
 import math
+
+# feature: deepspeed
 import os
+
+# end: deepspeed
 import sys
 import time
 from dataclasses import dataclass, fields
@@ -61,11 +65,11 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 # end: fsdp
-from tqdm import tqdm
 
 import task
-from batches import Agreement, RealBatches, keyed_seed, load_batches
+from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
 from checkpoints import Checkpoints
+from metrics import Metrics
 
 
 @dataclass
@@ -109,21 +113,7 @@ def read_config(arguments: list[str]) -> Config:
         kind = json.loads if field.type == "bool" else type(field.default)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))
-    product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
-    equation = (
-        f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
-        f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
-    )
-    if product != config.real_batch_size:
-        parser.error(f"{equation} does not hold: the product is {product}")
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world != config.num_processes:
-        parser.error(
-            f"planned for {config.num_processes} ranks, started with {world}; "
-            f"start {config.num_processes}, or pass --num_processes {world} and a batch equation that holds"
-        )
-    if os.environ.get("RANK", "0") == "0":
-        print(equation, flush=True)
+    check_batch(config, parser.error)
     return config
 
 
@@ -392,34 +382,6 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
 
 
 # end: deepspeed
-class Metrics:
-    """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
-
-    def __init__(self, config: Config, accelerator: Accelerator, start: int, total: int) -> None:
-        self.accelerator, self.path = accelerator, Path(config.output_dir) / "metrics.jsonl"
-        self.bar = tqdm(total=total, initial=start, disable=not accelerator.is_main_process, unit="update")
-        if accelerator.is_main_process:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            text = self.path.read_text() if self.path.exists() else ""
-            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
-            kept = [line for line in whole if json.loads(line)["update"] <= start]  # those after it are done again
-            self.path.write_text("".join(f"{line}\n" for line in kept))
-        # feature: tracker
-        accelerator.init_trackers("train", config=vars(config))
-        # end: tracker
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
-        record = {name: value if math.isfinite(value) else None for name, value in record.items()}
-        if self.accelerator.is_main_process:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            self.bar.set_postfix({name: f"{record[name]:.4g}" for name in ("loss", "lr") if name in record})
-        # feature: tracker
-        self.accelerator.log({k: v for k, v in record.items() if v is not None}, step=record["update"])
-        # end: tracker
-
-
 def train(config: Config, accelerator: Accelerator) -> bool:
     """Train; return whether it reached the end, and was not asked to stop before."""
     agreement = Agreement()  # first of all, to hear while data and model are loaded that a stop is asked for
@@ -448,7 +410,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     total = config.n_steps or config.n_epochs * updates_per_epoch
     checkpoints = build_checkpoints(config, accelerator, model, optimizer)
     start = checkpoints.resume()
-    metrics = Metrics(config, accelerator, start, total)
+    metrics = Metrics(config, accelerator.is_main_process, start, total)
+    # feature: tracker
+    accelerator.init_trackers("train", config=vars(config))
+    metrics.track = accelerator.log
+    # end: tracker
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
     batches = iter(load_batches(config, train_data, order))
 

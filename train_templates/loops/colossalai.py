@@ -28,6 +28,11 @@ import math
 import os
 import sys
 import time
+
+# feature: tensorboard
+from collections.abc import Callable
+
+# end: tensorboard
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -79,11 +84,11 @@ from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
 from torch.utils.tensorboard import SummaryWriter
 
 # end: tensorboard
-from tqdm import tqdm
 
 import task
-from batches import Agreement, RealBatches, keyed_seed, load_batches
+from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
 from checkpoints import Checkpoints
+from metrics import Metrics
 
 
 @dataclass
@@ -124,23 +129,9 @@ def read_config(arguments: list[str]) -> Config:
         kind = json.loads if field.type == "bool" else type(field.default)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))
-    product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
-    equation = (
-        f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
-        f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
-    )
-    if product != config.real_batch_size:
-        parser.error(f"{equation} does not hold: the product is {product}")
     if "RANK" not in os.environ:
         parser.error(f"Colossal-AI needs a launcher: torchrun --standalone --nproc_per_node {config.num_processes}")
-    world = int(os.environ["WORLD_SIZE"])
-    if world != config.num_processes:
-        parser.error(
-            f"planned for {config.num_processes} ranks, started with {world}; "
-            f"start {config.num_processes}, or pass --num_processes {world} and a batch equation that holds"
-        )
-    if os.environ["RANK"] == "0":
-        print(equation, flush=True)
+    check_batch(config, parser.error)
     return config
 
 
@@ -355,16 +346,41 @@ class State:
         return [parameter.data for group in self.optimizer.param_groups for parameter in group["params"]]
 
     # end: flat_parts
+    # feature: colossal_zero
+    def names(self) -> list[list[str]]:
+        """Whose part each of them is."""
+        names = {id(weight): name for name, weight in self.model.unwrap().named_parameters()}
+        weights = self.optimizer.get_master_to_working_map()
+        return [[names[id(weights[id(part)])]] for group in self.optimizer.param_groups for part in group["params"]]
+
+    # end: colossal_zero
+    # feature: colossal_fsdp
+    def names(self) -> list[list[str]]:
+        """Whose part each of them is."""
+        weights = self.model.unwrap().named_parameters()
+        names = {id(weight): name.replace("_fsdp_wrapped_module.", "") for name, weight in weights}
+        return [[names[id(part)]] for group in self.optimizer.param_groups for part in group["params"]]
+
+    # end: colossal_fsdp
     # feature: gemini
     def parts(self) -> list[torch.Tensor]:
         """This rank's part of every chunk of weights."""
         return [chunk.payload for chunk in self.model.chunk_manager.get_chunks(self.model.fp32_params)]
+
+    def names(self) -> list[list[str]]:
+        """Whose weights lie in each chunk, one after another."""
+        names = {id(weight): name for name, weight in self.model.name2param.items()}
+        pairs = zip(self.model.fp16_params, self.model.fp32_params, strict=True)
+        masters = {id(master): names[id(weight)] for weight, master in pairs}
+        chunks = self.model.chunk_manager.get_chunks(self.model.fp32_params)
+        return [[masters[id(master)] for master in chunk.tensors_info] for chunk in chunks]
 
     # end: gemini
     def save(self, folder: Path) -> None:
         """Write this rank's part into a folder."""
         state = {
             "weights": self.parts(),
+            "names": self.names(),  # by which all ranks' parts can be put together elsewhere
             "optimizer": self.optimizer.optim.state_dict(),
             # feature: scaler
             "scaler": {k: v for k, v in vars(loss_scaler(self.optimizer)).items() if "_step" in k or k == "_scale"},
@@ -459,44 +475,20 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
 
 
 # end: eval
-class Metrics:
-    """metrics.jsonl, the tracker and the progress bar; does nothing but on the main process."""
+# feature: tensorboard
+def in_tensorboard(folder: Path) -> Callable[..., None]:
+    """What shows a record in TensorBoard."""
+    writer = SummaryWriter(str(folder))
 
-    def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
-        self.is_main, self.path = is_main, Path(config.output_dir) / "metrics.jsonl"
-        self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update")
-        if is_main:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            text = self.path.read_text() if self.path.exists() else ""
-            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
-            kept = [line for line in whole if json.loads(line)["update"] <= start]  # those after it are done again
-            self.path.write_text("".join(f"{line}\n" for line in kept))
-            # feature: tensorboard
-            self.writer = SummaryWriter(str(self.path.with_name("train")))
-            # end: tensorboard
-            # feature: wandb
-            wandb.init(project="train", dir=config.output_dir, config=vars(config))
-            # end: wandb
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
-        if not self.is_main:
-            return
-        record = {name: value if math.isfinite(value) else None for name, value in record.items()}
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        self.bar.set_postfix({name: f"{record[name]:.4g}" for name in ("loss", "lr") if name in record})
-        # feature: tensorboard
+    def show(record: dict[str, float], step: int) -> None:
         for name, value in record.items():
-            if value is not None:
-                self.writer.add_scalar(name, value, record["update"])
-        self.writer.flush()
-        # end: tensorboard
-        # feature: wandb
-        wandb.log({name: value for name, value in record.items() if value is not None}, step=record["update"])
-        # end: wandb
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return show
 
 
+# end: tensorboard
 def train(config: Config, agreement: Agreement) -> bool:
     """Train; return whether it reached the end, and was not asked to stop before."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
@@ -524,6 +516,15 @@ def train(config: Config, agreement: Agreement) -> bool:
     checkpoints = Checkpoints(config, LAYOUT, state.save, state.load)
     start = checkpoints.resume()
     metrics = Metrics(config, agreement.rank == 0, start, total)
+    # feature: tensorboard
+    if agreement.rank == 0:
+        metrics.track = in_tensorboard(Path(config.output_dir) / "train")
+    # end: tensorboard
+    # feature: wandb
+    if agreement.rank == 0:
+        wandb.init(project="train", dir=config.output_dir, config=vars(config))
+        metrics.track = wandb.log
+    # end: wandb
     order = RealBatches(config, len(train_data), agreement.rank, start, total)
     batches = iter(load_batches(config, train_data, order))
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,25 @@ import task
 
 if TYPE_CHECKING:
     from train import Config
+
+
+def check_batch(config: Config, refuse: Callable[[str], object]) -> None:
+    """Show the batch equation; refuse one that does not hold, and another number of ranks than it was made for."""
+    product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
+    equation = (
+        f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
+        f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
+    )
+    if product != config.real_batch_size:
+        refuse(f"{equation} does not hold: the product is {product}")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world != config.num_processes:
+        refuse(
+            f"planned for {config.num_processes} ranks, started with {world}; "
+            f"start {config.num_processes}, or pass --num_processes {world} and a batch equation that holds"
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(equation, flush=True)
 
 
 class RealBatches(Sampler[list[Any]]):

@@ -327,7 +327,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 # end: preset_model
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy **summed** over the tokens that are learned; the loop divides. A scalar in fp32."""
+    """Cross-entropy **summed** over the tokens that count; the loop divides. A scalar in fp32."""
     return model(**batch)
 
 

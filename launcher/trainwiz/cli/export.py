@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trainwiz.probe.weights import Gathered
 
 _NEWEST = -1
+_MODEL, _MERGED = "model", "merged"
+"""Where a task puts its weights; and, beside an adapter, the whole model that both make."""
 
 
 def export(
@@ -30,6 +32,7 @@ def export(
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
+    from trainwiz.checkpoint import not_gathered
     from trainwiz.cli.launch import _interpreter
     from trainwiz.probe import weights
     from trainwiz.store import checkpoints as stored
@@ -38,27 +41,38 @@ def export(
 
     place = stored.folder_of(Path(folder))
     project = _project(place, Path(folder))
-    chosen = Path(_chosen(place, update).path)
+    found = _chosen(place, update)
+    chosen = Path(found.path)
     target = Path(output) if output else project / "exported" / chosen.name
-    if target.exists():
-        raise UsageError(
-            say("{folder} is there already; nothing was written", folder=target),
-            say("name another: trainwiz export --output DIR"),
-        )
+    targets = {_MODEL: target, _MERGED: target.with_name(f"{target.name}-{_MERGED}")}
+    for each in targets.values():
+        if each.exists():
+            raise UsageError(
+                say("{folder} is there already; nothing was written", folder=each),
+                say("name another: trainwiz export --output DIR"),
+            )
+    if problem := not_gathered(found.layout):
+        raise TrainwizError(problem.what, problem.instead)
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=chosen))
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        gathered = weights.gather(_interpreter(python), project=project, checkpoint=chosen, output=aside)
+        gathered = weights.gather(_interpreter(python), project=project, checkpoint=chosen, output=aside / _MODEL)
         if gathered.problem or gathered.different or not gathered.tensors:
             raise TrainwizError(_failed(gathered))
-        aside.rename(target)
+        written = [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     console.talk(
         t("written and read back: {size}, tensors: {n}", size=amount(gathered.size_bytes), n=gathered.tensors),
         style="good",
     )
-    console.data(str(target))
+    if not gathered.known:
+        console.talk(
+            t("the files name their tensors otherwise than the model does, so their values were not compared"),
+            style="warning",
+        )
+    for each in written:
+        console.data(str(each))
 
 
 def _project(place: Path, folder: Path) -> Path:

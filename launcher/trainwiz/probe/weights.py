@@ -17,9 +17,13 @@ _GATHER = Path(__file__).parent / "inside" / "gather_weights.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What was written and read back; `problem` is why there is nothing, `different` names tensors read otherwise."""
+    """What was written and read back; `problem` is why there is nothing, `different` names tensors read otherwise.
+
+    `known` counts the tensors whose names are the checkpoint's: only these could be compared.
+    """
 
     tensors: int = 0
+    known: int = 0
     size_bytes: int = 0
     different: tuple[str, ...] = ()
     problem: str = ""
@@ -34,7 +38,10 @@ def gather(python: str, *, project: Path, checkpoint: Path, output: Path, second
     try:
         found: dict[str, Any] = json.loads(said.stdout.strip().splitlines()[-1])
         return Gathered(
-            tensors=int(found["tensors"]), size_bytes=int(found["bytes"]), different=tuple(found["different"])
+            tensors=int(found["tensors"]),
+            known=int(found["known"]),
+            size_bytes=int(found["bytes"]),
+            different=tuple(found["different"]),
         )
     except (IndexError, ValueError, KeyError, TypeError):
         return Gathered(problem=said.last_line or "no answer")

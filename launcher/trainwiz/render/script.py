@@ -22,7 +22,7 @@ from trainwiz.render.artifact import Artifact
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 _DEEPSPEED_SHARDED = 3
 
-PARTS = ("batches.py", "checkpoints.py")
+PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
 PARTS_OF_TASKS = {"causal_lm": ("rows.py",), "sft": ("rows.py",)}
 """What several tasks share."""

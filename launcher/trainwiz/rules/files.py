@@ -8,8 +8,9 @@ from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 from trainwiz.project import Project
 
-NEEDED = ("train.py", "task.py", "batches.py", "checkpoints.py", "rows.py", "ds_config.json")
-EDITABLE = ("train.py", "task.py", "batches.py", "checkpoints.py", "rows.py", "README.md", ".gitignore")
+_PROGRAM = ("train.py", "task.py", "batches.py", "checkpoints.py", "metrics.py", "rows.py", "adapter.py")
+NEEDED = (*_PROGRAM, "ds_config.json")
+EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
 
 
 @rule("TW521", level=Level.ERROR, field="project")

@@ -16,6 +16,9 @@ from typing import Any
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 SHARDED_STAGE = "zero3"
+IN_PARTS = ("colossal_zero", "gemini", "colossal_fsdp")
+"""Each rank has its own part of every weight in fp32, and whose they are."""
+PEFT_PREFIX = "base_model.model."
 
 
 def main() -> None:
@@ -49,11 +52,11 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
         state = {"model": model.state_dict()}
         dcp.load(state, storage_reader=dcp.FileSystemReader(checkpoint), no_dist=True)
         return dict(state["model"])
-    if layout not in ("zero0", "zero1", "zero2", SHARDED_STAGE):
-        raise SystemExit(f"weights of a checkpoint that was saved as {layout} cannot be gathered")
     precision = PRECISIONS.get(manifest["config"]["mixed_precision"])
-    if precision:
+    if precision and layout != "colossal_fsdp":  # which keeps its weights in fp32
         model.to(getattr(torch, precision))
+    if layout in IN_PARTS:
+        return put_together(checkpoint, manifest["world"], model)
     if layout == SHARDED_STAGE:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
@@ -65,6 +68,28 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
     # The engine's 16-bit weights are its fp32 ones, rounded to the nearest.
     formats = {name: value.dtype for name, value in model.state_dict().items()}
     return {name: value.to(formats.get(name, value.dtype)) for name, value in whole.items()}
+
+
+def put_together(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
+    """Every weight from its parts on all ranks, in the model's format."""
+    import torch
+
+    ranks = [
+        torch.load(checkpoint / f"rank-{rank}.pt", map_location="cpu", weights_only=True, mmap=True)
+        for rank in range(world)
+    ]
+    if "names" not in ranks[0]:
+        raise SystemExit("an older train.py wrote it, without the names of the weights: launch --resume, then export")
+    weights = dict(model.named_parameters())
+    for i, names in enumerate(ranks[0]["names"]):
+        rest = torch.cat([rank["weights"][i].flatten() for rank in ranks])
+        for name in names:
+            weight = weights.pop(name)
+            weight.data = rest[: weight.numel()].view(weight.shape).to(weight.dtype)
+            rest = rest[weight.numel() :]
+    if weights:
+        raise SystemExit(f"the checkpoint holds no part of {', '.join(weights)}")
+    return dict(model.state_dict())
 
 
 def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
@@ -81,20 +106,25 @@ def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
 
 
 def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
-    """What was written, read back: how much it is, and which tensors are not those of the checkpoint."""
+    """What was written, read back: how much it is, and which tensors are not those of the checkpoint.
+
+    A model's file may hold fewer names (a shared weight has several), an adapter's has them as peft writes them.
+    """
     import torch
     from safetensors import safe_open
 
-    read, size, other = set(), 0, []
+    weights |= {PEFT_PREFIX + name.replace(".default.", "."): value for name, value in weights.items()}
+    read, size, known, other = set(), 0, 0, []
     for file in sorted(output.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118
                 value = tensors.get_tensor(name)
                 read.add(name)
+                known += name in weights
                 size += value.numel() * value.element_size()
                 if name in weights and not torch.equal(value, weights[name].cpu()):
                     other.append(name)
-    return {"tensors": len(read), "bytes": size, "different": other}
+    return {"tensors": len(read), "bytes": size, "known": known, "different": other}
 
 
 if __name__ == "__main__":

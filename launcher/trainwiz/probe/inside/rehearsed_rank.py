@@ -50,6 +50,7 @@ def let_the_cpu_shard() -> None:
 
 def keep_off_trackers_and_nvme() -> None:
     """No tracker hears of a rehearsal, and what would be offloaded to nvme goes to the CPU's memory."""
+    os.environ["WANDB_MODE"] = "disabled"
     accelerate: Any = importlib.import_module("accelerate")
     accelerate.Accelerator.init_trackers = lambda *_, **__: None
     made = accelerate.utils.DeepSpeedPlugin.__post_init__

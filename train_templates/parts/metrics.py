@@ -1,0 +1,52 @@
+"""What a training writes down while it runs: metrics.jsonl and the progress bar, from the main process alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+# feature: tracker
+from collections.abc import Callable
+
+# end: tracker
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from train import Config
+
+
+class Metrics:
+    """One JSON object per line, for each update that was logged and for each evaluation.
+
+    A resumed training goes on in the same file. What stands there of updates after `start` is done again.
+    """
+
+    # feature: tracker
+    track: Callable[..., object]
+    """Called with each record, and with its update as `step`."""
+    # end: tracker
+
+    def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
+        self.is_main, self.path = is_main, Path(config.output_dir) / "metrics.jsonl"
+        self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update")
+        if is_main:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = self.path.read_text() if self.path.exists() else ""
+            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
+            kept = [line for line in whole if json.loads(line)["update"] <= start]
+            self.path.write_text("".join(f"{line}\n" for line in kept))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
+        if not self.is_main:
+            return
+        finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        with self.path.open("a") as file:
+            file.write(json.dumps(finite) + "\n")
+        self.bar.set_postfix({name: f"{finite[name]:.4g}" for name in ("loss", "lr") if name in finite})
+        # feature: tracker
+        self.track({name: value for name, value in finite.items() if value is not None}, step=record["update"])
+        # end: tracker
