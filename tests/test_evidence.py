@@ -34,9 +34,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launched(place: Path, program: str, *before: str) -> tuple[Done, dict[str, Any]]:
+def launched(place: Path, program: str, *before: str, head: str = HEAD) -> tuple[Done, dict[str, Any]]:
     """Launch a script whose rank 1 runs the program, behind the words `before`; how it ended and its record."""
-    (place / "fails.py").write_text(HEAD + program)
+    (place / "fails.py").write_text(head + program)
     done = subprocess.run(
         [*before, sys.executable, "-m", "trainwiz", "launch", "--config", "a.yaml", "fails.py"],
         cwd=place, env=environment(), capture_output=True, text=True, timeout=60, check=False,
@@ -63,6 +63,22 @@ def test_the_rank_that_failed_first_is_explained(place: Path, program: str, code
     assert cause in done.err
     assert (record["diagnosis"]["name"], record["diagnosis"]["followed_ranks"]) == (name, [0])
     assert {"shm_free_bytes", "disk_free_bytes"} <= record["observed"].keys()
+
+
+def test_who_only_lost_the_other_is_not_called_the_first(place: Path) -> None:
+    """Rank 1 has failed, and ends after rank 0, which has lost the connection to it."""
+    lost = "RuntimeError('[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6027')"
+    (place / "lost.py").write_text(
+        f"import os, time\nwhile not os.path.exists('failed'): time.sleep(0.02)\nraise {lost}\n"
+    )
+    program = (
+        "import signal, pathlib\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\npathlib.Path('failed').touch()\n"
+        "time.sleep(0.3)\nos._exit(42)"
+    )
+    done, record = launched(place, program, head="import os, time\nif os.environ['RANK'] == '0': import lost\n")
+    assert (done.code, record["first_failed_rank"], record["ranks"]) == (42, 1, {"0": 1, "1": 42})
+    assert "rank 1 failed first, with exit code 42" in done.err
+    assert "taken down with it, ranks: 0" in done.err
 
 
 @pytest.fixture
