@@ -369,7 +369,12 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
 
     def save_state(folder: Path) -> None:
         try:
+            # feature: whole_model
             model.save_checkpoint(folder, "state")
+            # end: whole_model
+            # feature: lora
+            model.save_checkpoint(folder, "state", exclude_frozen_parameters=True)
+            # end: lora
         except Exception as error:
             # The others wait for this rank inside of the engine; once it has ended, their launcher ends them.
             raise SystemExit(f"rank {accelerator.process_index}: the checkpoint was not saved: {error}") from None
