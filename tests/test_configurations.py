@@ -6,6 +6,7 @@ others it must not. One child process asks for all of them.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -23,6 +24,8 @@ from trainwiz.cli.configurations import Files
 from trainwiz.config import vocabulary
 from trainwiz.config.editing import edited
 from trainwiz.findings import Finding, Level
+from trainwiz.probe import model as probing
+from trainwiz.probe.cache import HubCache
 from trainwiz.render import training_files
 from trainwiz.rules.proofs import PROVEN
 from trainwiz.script import read as read_script
@@ -34,7 +37,8 @@ RULES = {rule.id: rule for rule in rules.of_configurations()}
 TEMPLATES = templates.load()
 TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
 OUTCOMES = ("fails", "passes", "almost")
-KEYS = {*OUTCOMES, "says", "engine", "stops", "files", "beside", "version", "world", "script", "name", "asked", "about"}
+KEYS = {*OUTCOMES, "says", "engine", "stops", "files", "beside", "version", "world", "script", "name", "asked", "about",
+        "model", "programs"}  # fmt: skip
 
 
 def each_case() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
@@ -65,7 +69,16 @@ def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, P
     script = read_script("train.py", case["script"]) if "script" in case else None
     versions = {"accelerate": "1.15.0", "deepspeed": case.get("version", "0.19.8")}
     about = case.get("about") or name_of(case, case[outcome])
-    return Files(documents=documents, script=script, versions=versions), folder / about
+    files = Files(documents=documents, script=script, versions=versions)
+    if "model" in case:
+        (folder / "model").mkdir(exist_ok=True)
+        (folder / "model" / "config.json").write_text(json.dumps(case["model"]))
+        architecture = probing.architecture("model", folder, HubCache({}))
+        assert architecture is not None
+        files = dataclasses.replace(files, models=dict.fromkeys(documents, architecture))
+    if "programs" in case:
+        files = dataclasses.replace(files, programs=frozenset(case["programs"].split()))
+    return files, folder / about
 
 
 @pytest.mark.parametrize(("id", "outcome", "case"), [pytest.param(i, o, c, id=f"{i}-{o}-{n}") for i, o, n, c in CASES])
@@ -98,10 +111,8 @@ def assert_mended(id: str, finding: Finding, files: Files) -> None:
         return
     text = edited(files.documents[finding.file], finding.fix.changes)
     assert text is not None, f"{finding.fix.changes} cannot be written"
-    again = Files(
-        documents={**files.documents, finding.file: config.read(finding.file, text)},
-        script=files.script, versions=files.versions,
-    )  # fmt: skip
+    documents = {**files.documents, finding.file: config.read(finding.file, text)}
+    again = dataclasses.replace(files, documents=documents)
     assert not again.documents[finding.file].trouble
     left = [f for f in again.findings([id], []) if f.where == finding.where]
     assert not left, f"after its own fix: {left[0].message}"

@@ -21,7 +21,7 @@ CORE = {
     "estimate": {"machine", "plan", "project", "vocabulary"},
     "findings": {"machine", "plan", "project", "estimate", "message", "script", "config"},
     "config": {"findings", "message"},
-    "adoption": {"config", "findings", "plan", "command", "render", "vocabulary", "message"},
+    "adoption": {"config", "findings", "plan", "command", "render", "script", "vocabulary", "message"},
     "script": {"findings", "message", "errors"},
     "rules": {
         "machine",

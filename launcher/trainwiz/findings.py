@@ -1,7 +1,7 @@
 """Findings, and the registry of the rules that make them.
 
-A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `estimate`, `script`);
-it runs only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
+A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `script`, …); it runs
+only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
 the manual entry that `trainwiz explain` shows:
 
     @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainwiz.estimate import Estimate
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
-    from trainwiz.project import Project
+    from trainwiz.project import Architecture, Project
     from trainwiz.script import Script
 
 
@@ -106,6 +106,7 @@ class Facts:
     document: Document | None = None
     accelerate: Accelerate | None = None
     deepspeed: DeepSpeed | None = None
+    architecture: Architecture | None = None
 
 
 RuleFunction = Callable[..., Iterator[Violation]]

@@ -44,6 +44,26 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """What a model's configuration says of all that parallelism divides. None: it does not say.
+
+    `layer_types` are the kinds of attention that its layers have, each once.
+    """
+
+    name: str
+    model_type: str = ""
+    heads: int | None = None
+    key_value_heads: int | None = None
+    layers: int | None = None
+    layer_types: tuple[str, ...] = ()
+
+    @property
+    def kv(self) -> int | None:
+        """Key-value heads; as many as attention heads where nothing else is said."""
+        return self.key_value_heads or self.heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
     """A project folder and its surroundings, as they are now."""
 

@@ -4,7 +4,10 @@ Each case has a `how`: `launch` (accelerate's launcher prepares its command), `p
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
-and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`.
+and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`, `filter`
+and `starter` (DeepSpeed's runner); and with a model's config.json in `model`: `ulysses` (its attention is taken over),
+`split` (accelerate prepares it for parts of sequences), `tensor` (transformers cuts it for a world of ranks that are
+not there, and one forward pass is run).
 """
 
 import json
@@ -15,6 +18,7 @@ import types
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 warnings.simplefilter("ignore")
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -31,6 +35,8 @@ from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
 
 NO_DEVICE = "There are currently no available devices found"
 """Where FSDP 1 arrives on a machine without GPUs after it has taken all of its settings."""
+# The port that a file leaves out may be in use by any other program here.
+preparing.is_port_in_use = lambda *_: False
 OURS = ("ACCELERATE_", "FSDP_", "PARALLELISM_", "MEGATRON_")
 
 
@@ -99,6 +105,135 @@ def hostfile(case: dict[str, Any]) -> None:
     from deepspeed.launcher.runner import _parse_hostfile
 
     _parse_hostfile(Path(case["folder"], "hostfile").read_text().splitlines())
+
+
+def runner(case: dict[str, Any], *more: str) -> None:
+    """DeepSpeed's runner with the arguments that accelerate gives it, on a machine without any programs."""
+    from deepspeed.launcher import runner
+
+    arguments = launcher.launch_command_parser().parse_args(["--config_file", case["accelerate"], "s.py"])
+    arguments, _, _ = launcher._validate_launch_command(arguments)
+    arguments.deepspeed_fields_from_accelerate_config = ""
+    command, _ = preparing.prepare_deepspeed_cmd_env(arguments)
+    assert command[0] == "deepspeed"
+    path, os.environ["PATH"] = os.environ["PATH"], case["folder"]
+    try:
+        runner.main([*more, *command[1:]])
+    finally:
+        os.environ["PATH"] = path
+
+
+def starter(case: dict[str, Any]) -> None:
+    runner(case, "--no_ssh_check")
+
+
+def filter(case: dict[str, Any]) -> None:
+    """What a filter picks; it goes on until the first host is tried by ssh, which is not there."""
+    try:
+        runner(case)
+    except FileNotFoundError as error:
+        if "'ssh'" not in str(error):
+            raise
+
+
+def model_of(case: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**json.loads(Path(case["folder"], "model", "config.json").read_text()))
+
+
+def environ_of(case: dict[str, Any]) -> dict[str, str]:
+    environ = launch(case)
+    os.environ.update({k: v for k, v in environ.items() if k.startswith(OURS)})
+    return environ
+
+
+def ulysses(case: dict[str, Any]) -> None:
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp, ulysses_sp
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    environ_of(case)
+    made = ParallelismConfig()
+    size, settings = made.sp_size, made.sp_handler
+    config = model_of(case)
+    config._attn_implementation = case.get("asked", "sdpa")
+    attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    others = types.SimpleNamespace(
+        get_world_size=lambda *_: size, get_rank=lambda *_: 0, ProcessGroup=object,
+        all_gather=lambda parts, mine, **_: [part.copy_(mine) for part in parts],
+    )  # fmt: skip
+    nothing: Any = {"register_all_to_all_group": lambda *_: None}
+    groups: Any = {"initialize_sequence_parallel": lambda **_: None, "get_sequence_parallel_group": lambda: None,
+                   "get_sequence_parallel_world_size": lambda: size}  # fmt: skip
+    try:
+        with mock.patch.multiple(ulysses_sp, dist=others, **nothing), mock.patch.multiple(parallel_state_sp, **groups):
+            ulysses_sp.UlyssesSPAttentionHF.register_with_transformers(
+                model_name_or_path=types.SimpleNamespace(config=config), micro_batch_size=1,
+                core_attn_implementation=settings.sp_attn_implementation, sequence_parallel_size=size,
+                seq_length=settings.sp_seq_length, seq_length_is_variable=settings.sp_seq_length_is_variable,
+            )  # fmt: skip
+            if settings.sp_seq_length and not settings.sp_seq_length_is_variable:
+                rows = torch.zeros(1, settings.sp_seq_length, dtype=torch.long)
+                batch = {name: rows.clone() for name in ("input_ids", "labels", "position_ids")}
+                ulysses_sp.UlyssesSPDataLoaderAdapter([batch], 0, None, size, "cpu").refill()
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
+
+
+def split(case: dict[str, Any]) -> None:
+    from accelerate import big_modeling
+
+    environ_of(case)
+    made = ParallelismConfig()
+    model = torch.nn.Module()
+    model.config = model_of(case)
+    if made.cp_size > 1:
+        big_modeling._attach_context_parallel_hooks(model)
+    if made.sp_size > 1:
+        big_modeling._refuse_recurrent_layers_under_sequence_parallelism(model)
+
+
+def tensor(case: dict[str, Any]) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.utils import initialize_distributed_mesh
+
+    environ_of(case)
+    size = ParallelismConfig().tp_size
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        config = DistributedConfig(tp_size=size, tp_plan="auto")
+        _, mesh = initialize_distributed_mesh(config)
+        model = AutoModelForCausalLM.from_config(model_of(case))
+        model = type(model).maybe_distribute_model(model, config, mesh)
+        model(input_ids=torch.zeros(1, 8, dtype=torch.long))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def context(case: dict[str, Any]) -> None:
+    """accelerate's state, for a rank of a machine with GPUs."""
+    from accelerate import state
+    from accelerate.utils import TorchDynamoPlugin
+
+    environ = environ_of(case)
+    plugin = types.SimpleNamespace(fsdp_version=int(environ.get("FSDP_VERSION", 1)))
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    on_gpus = mock.patch.object(state.PartialState, "_prepare_backend", return_value=("gloo", "MULTI_GPU"))
+    state.AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        with on_gpus, mock.patch.dict(os.environ, {**ranks, "ACCELERATE_TORCH_DEVICE": "cpu"}):
+            state.AcceleratorState(
+                fsdp_plugin=plugin if environ.get("ACCELERATE_USE_FSDP") == "true" else None, _from_accelerator=True,
+                dynamo_plugin=TorchDynamoPlugin(), parallelism_config=ParallelismConfig(),
+            )  # fmt: skip
+    finally:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def deepspeed(case: dict[str, Any]) -> None:

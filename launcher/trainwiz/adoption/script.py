@@ -79,9 +79,9 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
         for number in found.get(kind, []):
             if number.value != ours:
                 ledger.add("lost", number.name, _shown(number.value), script.place(number.node), why)
-    for key, others in _WITH.items():
+    for name, others in _WITH.items():
         if all(other in ledger.carried for other in others):
-            ledger.settle(key)
+            ledger.settle(name)
 
 
 def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accelerate: Accelerate | None) -> None:

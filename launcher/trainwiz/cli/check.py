@@ -32,6 +32,9 @@ def check(
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
     script: str = typer.Option("", "--script", metavar="SCRIPT.py", help=t("The script that the files are for.")),
+    model: str = typer.Option(
+        "", "--model", metavar="NAME", help=t("The model that the files are for: a preset, a folder or a hub id.")
+    ),
     default: bool = typer.Option(False, "--default", help=t("Check the file that accelerate takes by default.")),
     engine_version: Annotated[
         list[str] | None,
@@ -73,7 +76,9 @@ def check(
 
     plans = judge()
     versions = configurations.engine_versions(engine_version or ())
-    files = configurations.load(sorted_targets.files, script=script or None, versions=versions)
+    files = configurations.load(
+        sorted_targets.files, script=script or None, versions=versions, model=model or None, here=not machine
+    )
     if fix:
         files, written = _mend(plans, files, only, left_out, confirmed=yes)
         plans = judge() if written and plans else plans

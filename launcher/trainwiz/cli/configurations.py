@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz.errors import UsageError
@@ -13,10 +15,13 @@ from trainwiz.message import say
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed, Document
     from trainwiz.findings import Facts, Finding, Rule
+    from trainwiz.project import Architecture
     from trainwiz.script import Script
 
 _TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
 """The versions that the rules were tried with; taken where none is installed."""
+_SPLITTING = ("parallelism_config", "tensor_parallel", "megatron_lm", "sequence_parallel_size")
+"""Where a model is split by its heads, its layers or its sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,10 @@ class Files:
     documents: Mapping[str, Document] = field(default_factory=dict)
     script: Script | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, Architecture] = field(default_factory=dict)
+    """The model that a file is for, by the file's path, where it is known."""
+    programs: frozenset[str] | None = None
+    """Programs that start ranks on other machines, as far as they are here; None: another machine is meant."""
 
     def findings(self, select: Sequence[str], ignore: Sequence[str]) -> list[Finding]:
         """What the rules say, file by file, from the first line to the last."""
@@ -54,10 +63,12 @@ class Files:
                 for partner in filter(None, accelerate.files.values()):
                     partners.setdefault(partner, []).append(accelerate)
                 alone = [rule for rule in chosen if "deepspeed" not in rule.needs]
-                yield Facts(document=document, accelerate=accelerate, script=self.script), alone
+                model = self.models.get(path)
+                yield Facts(document=document, accelerate=accelerate, script=self.script, architecture=model), alone
         for path, document in self.documents.items():
             if not document.trouble and config.kind_of(document) == "deepspeed":
-                facts = Facts(document=document, deepspeed=self.deepspeed(path), script=self.script)
+                model = self.models.get(path)
+                facts = Facts(document=document, deepspeed=self.deepspeed(path), script=self.script, architecture=model)
                 yield facts, _needing(chosen, "deepspeed", "document")
         yield from self._paired(partners, _needing(chosen, "deepspeed"))
 
@@ -85,10 +96,10 @@ class Files:
         found = configurations.resolve(named, path) if named else None
         # Under the name that it has here, should it be one of the files to judge.
         known = next((p for p in self.documents if found and _same(p, found)), found)
-        hosts = bare.get("deepspeed_config.deepspeed_hostfile")
+        hosts = bare.get(bare.hostfile_named) if bare.hostfile_named else None
         return config.Accelerate(
             document=document, version=bare.version, files={named: known} if named else {},
-            hostfile=configurations.text_of(hosts, path) if isinstance(hosts, str) else None,
+            hostfile=configurations.text_of(hosts, path) if hosts else None, programs=self.programs,
         )  # fmt: skip
 
     def deepspeed(self, path: str) -> DeepSpeed:
@@ -103,8 +114,15 @@ class Files:
         return self.versions.get(engine) or _installed(engine)
 
 
-def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str]) -> Files:
-    """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither."""
+def load(
+    paths: Sequence[str], *, script: str | None, versions: Mapping[str, str], model: str | None = None,
+    here: bool = True,
+) -> Files:  # fmt: skip
+    """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither.
+
+    `model` is the one that they are for, a preset, a folder or a hub id; else the script or a plan beside them names
+    it. `here`: they will be launched from this machine.
+    """
     if not (paths or script):
         return Files(versions=versions)
     from trainwiz import config
@@ -125,7 +143,60 @@ def load(paths: Sequence[str], *, script: str | None, versions: Mapping[str, str
             for partner in filter(None, files.accelerate(path).files.values()):
                 if partner not in documents:
                     documents[partner] = configurations.read(partner)
-    return files
+    return replace(files, models=_models(files, model), programs=_programs(documents) if here else None)
+
+
+def _models(files: Files, named: str | None) -> dict[str, Architecture]:
+    """The model of each file that splits one: as it is named, else the script's only one, else that of a plan beside.
+
+    Raises `UsageError` for a named one that is not here.
+    """
+    splitting = [p for p, document in files.documents.items() if any(word in document.text for word in _SPLITTING)]
+    if not (splitting or named):
+        return {}
+    from trainwiz.probe import model as probing
+    from trainwiz.probe.cache import HubCache
+
+    cache, found = HubCache(), {}
+    if named and probing.architecture(named, Path(), cache) is None:
+        raise UsageError(
+            say("of the model {name} there is no config.json here", name=named),
+            say("--model takes a preset of trainwiz, a folder with a config.json, or a hub id that was downloaded"),
+        )
+    for path in splitting:
+        for name, root in _names(path, named, files.script):
+            if architecture := probing.architecture(name, Path(root), cache):
+                found[path] = architecture
+                break
+    return found
+
+
+def _names(path: str, named: str | None, script: Script | None) -> Iterable[tuple[str, str]]:
+    """Names of the model that may be meant, the surest first, and the folder that each counts from."""
+    if named:
+        yield named, "."
+    elif script is not None:
+        if len(script.loaded.names) == 1:
+            yield script.loaded.names[0], "."
+            yield script.loaded.names[0], os.path.dirname(script.file)
+    else:
+        from trainwiz.cli.targets import PLAN_FILE
+        from trainwiz.store import configurations
+
+        beside = os.path.join(os.path.dirname(path), PLAN_FILE)
+        name = configurations.read(beside).get("model.name") if os.path.isfile(beside) else None
+        if isinstance(name, str):
+            yield name, os.path.dirname(path)
+
+
+def _programs(documents: Mapping[str, Document]) -> frozenset[str]:
+    """Which of the programs that start other machines are here; looked for only where a file has several machines."""
+    if not any("num_machines" in document.text or "mpirun" in document.text for document in documents.values()):
+        return frozenset()
+    from trainwiz.probe import programs
+    from trainwiz.rules.foreign.starting import STARTERS
+
+    return programs.installed(STARTERS)
 
 
 def engine_versions(typed: Sequence[str]) -> dict[str, str]:

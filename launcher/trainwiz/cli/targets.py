@@ -9,7 +9,7 @@ from pathlib import Path
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 
-_PLAN_FILE = "trainwiz.yaml"
+PLAN_FILE = "trainwiz.yaml"
 """As `render` has it, which imports pydantic; files of other tools are judged without."""
 
 
@@ -53,9 +53,9 @@ def _is_plan(path: str) -> bool:
 
     file = Path(path)
     if file.is_dir():
-        return (file / _PLAN_FILE).is_file()
-    if file.name == _PLAN_FILE or not file.is_file():
-        return file.name == _PLAN_FILE
+        return (file / PLAN_FILE).is_file()
+    if file.name == PLAN_FILE or not file.is_file():
+        return file.name == PLAN_FILE
     if file.suffix not in configurations.SUFFIXES:
         return True
     document = configurations.read(path)

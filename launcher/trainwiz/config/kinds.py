@@ -53,7 +53,9 @@ class Accelerate(_Configuration):
     files: Mapping[str, str | None]
     """Each path named by the file, and where it was found; None where it was not."""
     hostfile: tuple[str, str] | None = None
-    """DeepSpeed's hostfile, where one is named and found: its path from here, and its text."""
+    """The hostfile of DeepSpeed or of MPI, where one is named and found: its path from here, and its text."""
+    programs: frozenset[str] | None = None
+    """Programs that are on this machine, of those that start ranks on others; None: another machine is meant."""
 
     @property
     def kind(self) -> str:
@@ -77,6 +79,19 @@ class Accelerate(_Configuration):
         path = self.get("deepspeed_config.deepspeed_config_file")
         named = isinstance(path, str) and path not in ("", "none")
         return path if named and self.kind == "DEEPSPEED" else None
+
+    @property
+    def launcher(self) -> str | None:
+        """Which of DeepSpeed's launchers starts the ranks of several machines; None where accelerate's own does."""
+        named = self.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
+        return None if self.kind != "DEEPSPEED" or self.machines < 2 or named == "standard" else str(named)
+
+    @property
+    def hostfile_named(self) -> str | None:
+        """The key of the hostfile that is read at the launch; None where none is."""
+        key = {"DEEPSPEED": "deepspeed_config.deepspeed_hostfile", "MULTI_CPU": "mpirun_config.mpirun_hostfile",
+               "NO": "mpirun_config.mpirun_hostfile"}.get(self.kind)  # fmt: skip
+        return key if key and isinstance(self.get(key), str) and self.get(key) else None
 
     @property
     def fsdp(self) -> dict[str, tuple[str, Any]]:

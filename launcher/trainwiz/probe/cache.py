@@ -27,6 +27,17 @@ class HubCache:
         except OSError:
             return False
 
+    def file(self, kind: str, name: str, path: str) -> Path | None:
+        """A file of the snapshot that was downloaded last; None where none has it."""
+        if not _ID.fullmatch(name) and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+            return None
+        snapshots = self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
+        try:
+            found = [there for snapshot in snapshots.iterdir() if (there := snapshot / path).is_file()]
+            return max(found, key=lambda file: file.stat().st_mtime, default=None)
+        except OSError:
+            return None
+
 
 def is_hub_id(name: str, root: Path) -> bool:
     """Whether the name reads as organisation/name, and not as a path below a folder that is there."""

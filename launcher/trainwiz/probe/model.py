@@ -12,7 +12,7 @@ from typing import Any
 from trainwiz.estimate import models, pictures
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
-from trainwiz.project import ModelFacts
+from trainwiz.project import Architecture, ModelFacts
 from trainwiz.vocabulary import PRESETS_OF_TASKS
 
 LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bert", "distilbert", "electra")
@@ -42,6 +42,44 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: s
     if near:
         return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
     return ModelFacts(name=name, kind="missing", detail=t("no preset, no folder, and no hub id (organisation/name)"))
+
+
+def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
+    """What a preset, a local folder's config.json or a downloaded model's says of its shape; None where none is here.
+
+    Nothing is downloaded.
+    """
+    shape = {**models.ENCODERS, **models.PRESETS}.get(name)
+    if shape is not None:
+        return Architecture(name=name, model_type=shape.model_type, heads=shape.num_attention_heads,
+                            key_value_heads=shape.num_key_value_heads, layers=shape.num_hidden_layers)  # fmt: skip
+    file = root / name / "config.json"
+    try:
+        found = file if file.is_file() else cache.file("models", name, "config.json")
+        config = json.loads(found.read_text(encoding="utf-8")) if found else None
+    except (OSError, ValueError):
+        return None
+    return _architecture(name, config) if isinstance(config, dict) else None
+
+
+def _architecture(name: str, config: dict[str, Any]) -> Architecture:
+    # Of a model for pictures and texts, what is trained on sequences is its language model.
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    kind = str(text.get("model_type") or config.get("model_type") or "")
+    types = text.get("layer_types")
+    kinds = [str(one) for one in types] if isinstance(types, list) else []
+    # Qwen's configurations name a window that is off unless they say otherwise.
+    windowed = text.get("use_sliding_window", not kind.startswith("qwen")) is True
+    if not kinds and windowed and isinstance(text.get("sliding_window"), int):
+        kinds = ["sliding_attention"]
+    return Architecture(
+        name=name,
+        model_type=kind,
+        heads=_number(text, "num_attention_heads", "n_head", "n_heads", "num_heads"),
+        key_value_heads=_number(text, "num_key_value_heads", "num_kv_heads", "n_head_kv"),
+        layers=_number(text, "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        layer_types=tuple(dict.fromkeys(kinds)),
+    )
 
 
 def _network(name: str, from_scratch: bool) -> ModelFacts:

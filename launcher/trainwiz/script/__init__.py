@@ -65,6 +65,16 @@ class Script:
         """The models that it loads."""
         return loaded(self)
 
+    @cached_property
+    def padded_to(self) -> list[tuple[int, int]]:
+        """The lengths to which all samples are padded, each with its line."""
+        found = []
+        for call in self.calls:
+            way, length = (self.values.of(call.keyword(name)) for name in ("padding", "max_length"))
+            if way and way.value == "max_length" and length and type(length.value) is int and length.value > 0:
+                found.append((length.value, call.node.lineno))
+        return found
+
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""
         return [call for call in self.calls if call.name in names]

@@ -7,7 +7,7 @@ clipping call, the loop over epochs, or the arguments of a Trainer.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,7 @@ def _of_loaders(script: Script) -> Iterator[Number]:
 
 
 def _of_optimizers(script: Script) -> Iterator[Number]:
+    defaults: Mapping[str, Any]
     for call in script.calls:
         function = script.names.resolved(call.node.func)
         last = function.rpartition(".")[2]

@@ -213,7 +213,7 @@ class Values:
         given = {k.arg: k.value for k in call.keywords}
         name = (_option(call) or ("", ""))[0]
         action = given.get("action")
-        flag = _FLAGS.get(action.value) if isinstance(action, ast.Constant) else None
+        flag = _FLAGS.get(str(action.value)) if isinstance(action, ast.Constant) else None
         if "default" not in given:
             required = "required" in given or not name.startswith("-")
             return None if required else Value(flag, call, name)

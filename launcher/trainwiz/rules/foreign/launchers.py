@@ -105,7 +105,7 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
     Instead: node1 slots=8
     Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py
     """
-    if accelerate.hostfile is None:
+    if accelerate.hostfile is None or accelerate.launcher is None:
         return
     path, text = accelerate.hostfile
     seen: dict[str, int] = {}
@@ -137,7 +137,9 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: one line for each machine, with as many slots as it has ranks.
     Source: accelerate/utils/launch.py, `prepare_deepspeed_cmd_env` (1.15); deepspeed/launcher/runner.py (0.19.8)
     """
-    if accelerate.hostfile is None or accelerate.world is None or accelerate.machines < 2:
+    # With a filter, the slots that it picks are the ranks.
+    filtered = any(accelerate.get(f"deepspeed_config.deepspeed_{way}_filter") for way in ("inclusion", "exclusion"))
+    if accelerate.hostfile is None or accelerate.world is None or accelerate.launcher is None or filtered:
         return
     path, text = accelerate.hostfile
     slots = {match[1]: int(match[2]) for line in text.splitlines() if (match := _LINE.search(line.strip()))}
