@@ -1,34 +1,18 @@
-"""What was decided: the one source of truth, kept in `trainwiz.yaml`.
-
-Frozen; unknown keys are refused. `parse` is the way in for anything a person wrote, `with_changes` for changes
-by dotted key (`batch.real_batch_size`). A plan only promises that each value alone is legal; whether the values
-agree with each other and with the machine is for the rules to say.
-"""
+"""The types of a plan: each section with its keys, what is legal for each alone, and its default."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic.types import JsonValue
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from trainwiz import vocabulary as v
-from trainwiz.errors import PlanError
-from trainwiz.message import Message, say
 
 FORMAT_VERSION = 1
 
@@ -230,130 +214,6 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInf
             yield f"{prefix}{name}", info
 
 
-def parse(values: Mapping[str, Any], source: str = "") -> Plan:
-    """A plan from nested values, as YAML gives them.
-
-    Raises `PlanError` naming every wrong key with its value, the legal ones, and the nearest known key.
-    """
-    if not isinstance(values, Mapping):
-        raise PlanError([say("a plan is a mapping of keys to values, not {kind}", kind=_kind(values))], source)
-    try:
-        return Plan.model_validate(dict(values))
-    except ValidationError as error:
-        raise PlanError([_problem(e) for e in error.errors()], source) from None
-
-
-def parse_value(key: str, text: str) -> Any:
-    """One value written on the command line, by the type of its key (`no` stays the word, `8` becomes 8).
-
-    An empty text or `null` means None where the key allows it. Raises `PlanError`.
-    """
-    info = fields().get(key)
-    if info is None:
-        raise PlanError([unknown_key(key)])
-    kind: Any = info.annotation
-    for constraint in info.metadata:
-        kind = Annotated[kind, constraint]
-    adapter: TypeAdapter[Any] = TypeAdapter(kind)
-    candidates: tuple[Any, ...] = (None, text) if text in ("", "null") else (text,)
-    for candidate in candidates:
-        try:
-            return adapter.validate_python(candidate)
-        except ValidationError as error:
-            failure = error
-    raise PlanError([_problem({**e, "loc": (*key.split("."), *e["loc"])}) for e in failure.errors()])
-
-
-def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan:
-    """The plan with values replaced by dotted key. Raises `PlanError`."""
-    values = plan.model_dump()
-    problems = [unknown_key(key) for key in changes if key not in fields()]
-    if problems:
-        raise PlanError(problems)
-    for key, value in changes.items():
-        *sections, name = key.split(".")
-        target = values
-        for section in sections:
-            target = target[section]
-        target[name] = value
-    return parse(values)
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"batch.real_batch_size": 8}` → `{"batch": {"real_batch_size": 8}}`."""
-    result: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        target = result
-        for section in sections:
-            target = target.setdefault(section, {})
-        target[name] = value
-    return result
-
-
 def flat(plan: Plan) -> dict[str, Any]:
     """Every value of the plan by its dotted key."""
     return {key: plan.get(key) for key in fields()}
-
-
-def unknown_key(key: str) -> Message:
-    """What to say of a key that no plan has, with the nearest that it does have."""
-    known = [*fields(), *Plan.model_fields]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6) or [
-        k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]
-    ]
-    if near:
-        return say("{key}: unknown key; did you mean {near}?", key=key, near=near[0])
-    return say("{key}: unknown key; `trainwiz explain keys` lists them all", key=key)
-
-
-def _problem(error: ErrorDetails) -> Message:
-    key = ".".join(str(part) for part in error["loc"] if not str(part).startswith("function-"))
-    value, context = _shown(error["input"]), error.get("ctx", {})
-    match error["type"]:
-        case "extra_forbidden":
-            return unknown_key(key)
-        case "literal_error":
-            return say("{key}: {value} is not one of {legal}", key=key, value=value, legal=context["expected"])
-        case "greater_than":
-            return say("{key}: {value} must be greater than {limit}", key=key, value=value, limit=context["gt"])
-        case "greater_than_equal":
-            return say("{key}: {value} must be at least {limit}", key=key, value=value, limit=context["ge"])
-        case "less_than_equal":
-            return say("{key}: {value} must be at most {limit}", key=key, value=value, limit=context["le"])
-        case "int_parsing" | "int_type" | "int_from_float":
-            return say("{key}: {value} is not a whole number", key=key, value=value)
-        case "float_parsing" | "float_type" | "finite_number":
-            return say("{key}: {value} is not a number", key=key, value=value)
-        case "bool_parsing" | "bool_type":
-            return say("{key}: {value} is neither true nor false", key=key, value=value)
-        case "model_type" | "dict_type" | "model_attributes_type":
-            return say("{key}: {value} stands where a section of keys belongs", key=key, value=value)
-        case "string_type":
-            return say("{key}: {value} is not a text", key=key, value=value)
-        case "string_too_long":
-            return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
-        case "string_pattern_mismatch" if key == "model.lora_targets":
-            return say(
-                "{key}: {value} is neither all-linear nor names of modules (q_proj,v_proj)", key=key, value=value
-            )
-        case "string_pattern_mismatch":
-            return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
-        case "setting_decided":
-            return say("deepspeed: {value} is decided by {key}; set that", value=value, key=context["decides"])
-        case "setting_foreign":
-            return say("deepspeed: {value} is no setting that the training loop can work with", value=value)
-        case "value_error" if "control" in str(context.get("error")):
-            return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
-        case "value_error":
-            return say("{key}: must not be empty", key=key)
-    return say("{key}: {value}: {problem}", key=key, value=value, problem=error["msg"])
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
