@@ -149,11 +149,11 @@ def run(folder: Path, seed: int, options: argparse.Namespace) -> Seen:
     process = launch(folder, options.update_seconds, "--max-restarts", "999", "--restarts-per-hour", "999", *spares)
     began = time.monotonic()
     due, until = began + chance.expovariate(1 / options.mean), began + options.seconds
-    killed: tuple[float, int] | None = None
+    killed: tuple[float, int, int] | None = None  # when, after which update, how many attempts had ended
     again: int | None = None
     while (now := time.monotonic()) < until and process.poll() is None:
         current = max(losses(folder), default=0)
-        if killed and current and attempts(folder) >= len(seen.died):
+        if killed and current and attempts(folder) > killed[2]:
             # The file is cut back to the checkpoint; what comes after that was trained by the new ranks.
             again = current if again is None else min(again, current)
             if current > again:
@@ -167,7 +167,7 @@ def run(folder: Path, seed: int, options: argparse.Namespace) -> Seen:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
                 seen.died.append(now - began)
-                killed, again = killed or (now, current), None
+                killed, again = (*(killed or (now, current))[:2], attempts(folder)), None
                 due = now + chance.expovariate(1 / options.mean)
         time.sleep(0.05)
     seen.wall, seen.updates = time.monotonic() - began, max(losses(folder), default=0)
