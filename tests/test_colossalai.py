@@ -18,6 +18,8 @@ import pytest
 from projects import REGRESSION, SMALL, launch, losses, make, metrics
 from test_training import rank_process, wait_for
 
+from trainwiz.probe.weights import gather as weights_of
+
 ROOT = Path(__file__).parent.parent
 PYTHON = ROOT / ".venv-colossalai" / "bin" / "python"
 pytestmark = [
@@ -63,6 +65,7 @@ def test_torch_ddp_follows_the_curve_of_accelerate(tmp_path: Path) -> None:
     done = launch(mine, *HERE)
     assert done.code == 0, done.err
     assert "The " in done.out, "no text from the trained model"
+    exported(mine, tmp_path / "exported")
     for one, other in zip(metrics(mine), metrics(theirs), strict=True):
         assert set(one) == set(other)
         for field in ("loss", "grad_norm_pre_clip", "weight_norm", "lr", "epoch"):
@@ -87,6 +90,16 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
     assert rest[0]["update"] in (9, 17)
     assert [r["loss"] for r in rest] == curve[int(rest[0]["update"]) - 1 :]
     assert weights(latest) == weights(reference / "runs" / "latest")
+
+
+def exported(folder: Path, target: Path) -> None:
+    """From the ranks' own parts, without their engine, `trainwiz export` writes what the training wrote at its end."""
+    done = projects.trainwiz("export", str(folder), *HERE, "--output", str(target))
+    assert done.code == 0, done.err
+    files = [file.name for file in (folder / "runs" / "latest" / "model").iterdir()]
+    assert "model.safetensors" in files
+    for name in files:
+        assert (target / name).read_bytes() == (folder / "runs" / "latest" / "model" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("kind", PLUGINS)
@@ -122,6 +135,8 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     assert [r["loss"] for r in records if "loss" in r] == losses(folder)[8:]
     assert weights(output) == weights(whole)
 
+    exported(folder, tmp_path / "exported")
+
     fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
     done = torchrun(folder, "--output_dir", str(output), "--resume", "auto", *fewer, ranks=1)
     assert done.returncode == 1
@@ -140,6 +155,18 @@ def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.Comple
         timeout=120,
         check=False,
     )
+
+
+def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path, tmp_path: Path) -> None:
+    program = """if True:
+        import sys, torch
+        torch.save({"weights": [torch.zeros(1)]}, sys.argv[1] + "/rank-0.pt")
+    """
+    (checkpoint := tmp_path / "checkpoint-00000001").mkdir()
+    (checkpoint / "manifest.json").write_text(json.dumps({"layout": "gemini", "world": 1, "config": {}}))
+    subprocess.run([str(PYTHON), "-c", program, str(checkpoint)], check=True, timeout=120)
+    found = weights_of(str(PYTHON), project=reference, checkpoint=checkpoint, output=tmp_path / "exported")
+    assert "an older train.py wrote it, without the names of the weights" in found.problem
 
 
 def test_gemini_takes_its_own_adams_only(tmp_path: Path) -> None:

@@ -251,6 +251,24 @@ def curve(output: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
+def export(folder: Path, output: Path, target: Path) -> None:
+    """What `trainwiz export` writes from the last checkpoint is what the training wrote at its end."""
+    done = trainwiz("export", str(folder), "--output", str(target))
+    assert done.code == 0, done.err
+    merged = target.with_name(f"{target.name}-merged")
+    assert done.out.split() == [str(target), str(merged)] if merged.exists() else [str(target)]
+    assert merged.exists() == (output / "merged").exists()
+    written = {"model": target, "merged": merged}
+    for name, exported in written.items():
+        for file in (output / name).glob("*"):
+            if file.name != "adapter_config.json":  # it lists modules in no order
+                assert (exported / file.name).read_bytes() == file.read_bytes(), file
+    configs = [json.loads((place / "adapter_config.json").read_text()) for place in (output / "model", target)]
+    for config in configs:
+        config["target_modules"].sort()
+    assert configs[0] == configs[1]
+
+
 def adapter_hash(folder: Path) -> str:
     return hashlib.sha256((folder / "model" / "adapter_model.safetensors").read_bytes()).hexdigest()
 
@@ -292,6 +310,16 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     assert torch.allclose(adapted, merged, atol=1e-5)
     assert not torch.allclose(base, merged, atol=1e-3)
 
+    from peft import AutoPeftModelForCausalLM
+
+    shutil.copytree(checkpoints, folder / "output" / "checkpoints")
+    export(folder, tmp_path / "two", tmp_path / "exported")
+    by_peft = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "exported")(ids).logits
+    assert torch.equal(by_peft, adapted)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "exported-merged")(ids).logits, merged)
+    again = trainwiz("export", str(folder), "--output", str(tmp_path / "exported"))
+    assert (again.code, "is there already" in again.err) == (2, True)
+
 
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp"])
@@ -304,6 +332,11 @@ def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object]
     assert whole[-1]["loss"] < whole[0]["loss"]
     latest = (folder / "runs" / "latest").resolve()
     first = adapter_hash(latest)
+    export(folder, latest, tmp_path / "exported")
+    if name != "fsdp":  # whose files are mostly names
+        saved = sum(p.stat().st_size for p in (latest / "checkpoints" / "checkpoint-00000006" / "state").iterdir())
+        whole_model = sum(p.stat().st_size for p in Path(str(named["model.name"])).glob("*.safetensors"))
+        assert saved < whole_model, "the frozen model is in no checkpoint"
     shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
     done = launch(folder, "--resume", env=environment)
     assert done.code == 0, done.err

@@ -52,7 +52,7 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
         state = {"model": model.state_dict()}
         dcp.load(state, storage_reader=dcp.FileSystemReader(checkpoint), no_dist=True)
         return dict(state["model"])
-    precision = PRECISIONS.get(manifest["config"]["mixed_precision"])
+    precision = PRECISIONS.get(manifest["config"].get("mixed_precision"))
     if precision and layout != "colossal_fsdp":  # which keeps its weights in fp32
         model.to(getattr(torch, precision))
     if layout in IN_PARTS:
