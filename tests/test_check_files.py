@@ -55,8 +55,7 @@ def placed(findings: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
 def test_the_corpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each finding on these files was read and is true. Renewed by TRAINWIZ_RENEW=1, and read again as a diff."""
     monkeypatch.chdir(CORPUS)
-    # Judged for another machine: which programs are on this one is no matter of the files.
-    code, findings = checked(capsys, ".", "--machine", str(HERE / "machines" / "8xh100.json"))
+    code, findings = checked(capsys, ".")
     found = [{key: f[key] for key in ("file", "line", "column", "rule", "level", "where", "message")} for f in findings]
     if os.environ.get("TRAINWIZ_RENEW"):
         GOLDEN.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
@@ -218,6 +217,24 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
         child.expect(pexpect.EOF)
         child.close()
         assert ("zero_stage" in file.read_text()) is written
+
+
+def test_what_starts_other_machines_is_looked_for_on_request(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    (folder / "acc.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\nnum_machines: 2\nmain_process_ip: node1\n"
+        "deepspeed_config: {zero_stage: 2, gradient_clipping: 1.0, deepspeed_hostfile: hosts}\n"
+    )
+    assert checked(capsys, "acc.yaml") == (0, [])
+    here = ("acc.yaml", "--machine", "here")
+    assert [f["rule"] for f in checked(capsys, *here)[1]] == ["TW682", "TW683"]
+    (folder / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
+    for program in ("ssh", "pdsh"):
+        (folder / program).write_text("")
+        (folder / program).chmod(0o755)
+    assert checked(capsys, *here) == (0, [])
 
 
 def test_sarif(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 CORPUS = Path(__file__).parent.parent.parent / "shared" / "corpus"
-CPU = str(Path(__file__).parent / "machines" / "cpu.json")
 ONE_FILE = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 2, gradient_clipping: 1.0}\n"
 COUNTING = """
 import sys
@@ -82,7 +81,7 @@ def test_a_project_is_checked_in_0_4_seconds(project: Path, tmp_path: Path) -> N
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus of public configurations at {CORPUS}: NOT CHECKED")
 def test_the_corpus_is_checked_in_1_5_seconds(tmp_path: Path) -> None:
     # 143,000 were 0.3 s.
-    assert 50_000 < calls(tmp_path, "check", ".", "--machine", CPU, cwd=CORPUS) < 300_000
+    assert 50_000 < calls(tmp_path, "check", ".", cwd=CORPUS) < 300_000
 
 
 def test_twice_the_files_are_twice_the_work(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_twice_the_files_are_twice_the_work(tmp_path: Path) -> None:
         folder.mkdir()
         for i in range(n):
             (folder / f"{i}.yaml").write_text(ONE_FILE)
-        return calls(tmp_path, "check", str(folder), "--machine", CPU)
+        return calls(tmp_path, "check", str(folder))
 
     one, some, many = of_files(1), of_files(21), of_files(41)
     assert some > one

@@ -4,8 +4,8 @@ Each case has a `how`: `launch` (accelerate's launcher prepares its command), `p
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
-and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`, `filter`
-and `starter` (DeepSpeed's runner); and with a model's config.json in `model`: `ulysses` (its attention is taken over),
+and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`,
+`found`, `filter` and `starter` (DeepSpeed's runner); and with a model's config.json in `model`: `ulysses` (its attention is taken over),
 `split` (accelerate prepares it for parts of sequences), `tensor` (transformers cuts it for a world of ranks that are
 not there, and one forward pass is run).
 """
@@ -105,6 +105,14 @@ def hostfile(case: dict[str, Any]) -> None:
     from deepspeed.launcher.runner import _parse_hostfile
 
     _parse_hostfile(Path(case["folder"], "hostfile").read_text().splitlines())
+
+
+def found(case: dict[str, Any]) -> None:
+    from deepspeed.launcher.runner import fetch_hostfile
+
+    arguments = launcher.launch_command_parser().parse_args(["--config_file", case["accelerate"], "s.py"])
+    arguments, _, _ = launcher._validate_launch_command(arguments)
+    assert fetch_hostfile(str(arguments.deepspeed_hostfile)), "it goes on with this machine alone"
 
 
 def runner(case: dict[str, Any], *more: str) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trainwiz.findings import Finding
 
 FORMATS = ("text", "json", "sarif", "github")
+HERE = "here"
+"""Plans are judged for this machine unless another one is named; files only if it is."""
 
 
 def check(
@@ -28,7 +30,10 @@ def check(
     json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
     format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     machine: str = typer.Option(
-        "", "--machine", metavar="FILE", help=t("Judge for this machine, not for the one here.")
+        "",
+        "--machine",
+        metavar="FILE",
+        help=t("Judge for the machine in this file; the word here judges files for this one, too."),
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
     script: str = typer.Option("", "--script", metavar="SCRIPT.py", help=t("The script that the files are for.")),
@@ -77,7 +82,7 @@ def check(
     plans = judge()
     versions = configurations.engine_versions(engine_version or ())
     files = configurations.load(
-        sorted_targets.files, script=script or None, versions=versions, model=model or None, here=not machine
+        sorted_targets.files, script=script or None, versions=versions, model=model or None, here=machine == HERE
     )
     if fix:
         files, written = _mend(plans, files, only, left_out, confirmed=yes)
@@ -132,7 +137,8 @@ def _of_plan(
     plan = plans.read(path)
     folder = str(path.parent)
     several = plan.machine.num_machines > 1
-    here = facts.machine(machine_file=machine or None, python=python or None, folder=folder, interfaces=several)
+    other = None if machine in ("", HERE) else machine
+    here = facts.machine(machine_file=other, python=python or None, folder=folder, interfaces=several)
     chosen = [rule for rule in rules.of_plans() if rule.id.startswith(tuple(only) or ("TW",))]
     return findings.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
 

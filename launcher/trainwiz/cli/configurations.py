@@ -116,7 +116,7 @@ class Files:
 
 def load(
     paths: Sequence[str], *, script: str | None, versions: Mapping[str, str], model: str | None = None,
-    here: bool = True,
+    here: bool = False,
 ) -> Files:  # fmt: skip
     """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither.
 

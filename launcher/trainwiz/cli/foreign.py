@@ -105,7 +105,7 @@ def _findings(values: Mapping[str, Any], machine: Machine, options: Options, *, 
     plan = plan_of(values, on_gpus=bool(machine.gpus))
     applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
     chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
-    files = configurations.load([config], script=None, versions=_versions(machine))
+    files = configurations.load([config], script=None, versions=_versions(machine), here=not options.machine_file)
     in_files = files.findings([], [*options.ignore, *_TAKEN_CARE_OF])
     return (*in_files, *check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore))
 
@@ -132,6 +132,7 @@ def plan_of(values: Mapping[str, Any], *, on_gpus: bool) -> Plan | None:
         "machine.device": "cpu" if on_cpu else "cuda",
         "machine.num_processes": max(1, _count(values)),
         "machine.num_machines": settings["num_machines"],
+        "machine.main_process_ip": values.get("main_process_ip"),
         "precision.mixed_precision": str(settings.get("mixed_precision") or "no"),
         "strategy.kind": kind,
     }

@@ -20,7 +20,7 @@ _SLOTS = re.compile(r"^(\S+)\s+slots=(\d+)")
 _MPI = re.compile(r"^([^\s:#]+)(?:\s*:\s*(\d+)|\s+slots\s*=\s*(\d+))?")
 
 
-@rule("TW682", level=Level.WARNING, field=_LAUNCHER)
+@rule("TW682", level=Level.ERROR, field=_LAUNCHER)
 def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Violation]:
     """The program that starts ranks on the other machines is installed where the launch is typed.
 
@@ -28,8 +28,8 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
     mpirun_config `mpirun or mpiexec were not found. Ensure that Intel MPI, Open MPI, or MVAPICH are installed.`
     Why: accelerate hands the launch over: to pdsh for DeepSpeed over several machines, where nothing else is said, and
     DeepSpeed tries every first host by ssh before; to MPI for CPU ranks with a hostfile.
-    Instead: install it on the machine where the launch is typed; or deepspeed_multinode_launcher: standard, and
-    `accelerate launch --machine_rank N` on each machine.
+    Instead: install it there; or deepspeed_multinode_launcher: standard, and `accelerate launch --machine_rank N` on
+    each machine. Files are also checked elsewhere, so `check` looks for it with `--machine here` only, `launch` always.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0; deepspeed/launcher/runner.py
     """
     here, launcher = accelerate.programs, accelerate.launcher
@@ -51,7 +51,7 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
                                Fix(message=say("install Open MPI, MPICH or Intel MPI")))  # fmt: skip
 
 
-@rule("TW683", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
+@rule("TW683", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
 def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
     """The hostfile that is named is there, where the launch is typed.
 
