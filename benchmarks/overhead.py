@@ -118,7 +118,7 @@ def run_bare(overrides: Sequence[str]) -> None:
     from torch.utils.data import DataLoader
 
     config = train.read_config(list(overrides))
-    rank, ranks, steps = int(os.environ["RANK"]), config.num_processes, config.gradient_accumulation_steps
+    rank, ranks, steps = int(os.environ.get("RANK", "0")), config.num_processes, config.gradient_accumulation_steps
     torch.manual_seed(config.seed)
     data = task.load_train_data(config)
     model: Any = task.build_model(config)
@@ -215,8 +215,7 @@ class Contestant:
         self.ranks, self.reports = [], []
         for rank in range(shape.ranks):
             reader, writer = os.pipe()
-            contract = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": shape.ranks, "LOCAL_WORLD_SIZE": shape.ranks}
-            environ = {**_environment(), **{key: str(n) for key, n in contract.items()}}
+            environ = {**_environment(), **_contract(rank, shape.ranks)}
             self.ranks.append(
                 subprocess.Popen(
                     [sys.executable, __file__, "--as", name, "--report", str(writer), *shape.overrides(),
@@ -261,8 +260,18 @@ class Contestant:
         return {record["update"]: record["loss"] for record in records}
 
 
+def _contract(rank: int, ranks: int) -> dict[str, str]:
+    """What torchrun tells a rank. Alone it is told nothing, as by `python` and `trainwiz launch`.
+
+    accelerate would take it as a sign to wrap the model in DDP, which for one rank is 5 % of an update for nothing.
+    """
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks} if ranks > 1 else {}
+    return {name: str(number) for name, number in told.items()}
+
+
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRAINWIZ_", "ACCELERATE_"))}
+    dropped = ("TRAINWIZ_", "ACCELERATE_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRAINWIZ_LANG": "en", "TOKENIZERS_PARALLELISM": "0"}
 
 
