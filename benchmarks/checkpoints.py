@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--parts", default="kills,cost,resume")
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--strategies", default="single,ddp,zero2,zero3", help="that are resumed")
-    parser.add_argument("--updates", type=int, default=9, help="of a training that is resumed after each of them")
+    parser.add_argument("--updates", type=int, default=8, help="of a training that is resumed after each of them")
     parser.add_argument("--write", action="store_true", help="into docs/reliability.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
