@@ -1,20 +1,84 @@
 """Shared by all tests."""
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+OPERATORS = ("deepspeed_shm_comm", "cpu_adam", "fused_adam")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--renew-golden", action="store_true", help="rewrite tests/golden/; review the diff")
     parser.addoption("--whole-menu", action="store_true", help="every fault under every engine (test_faults.py)")
+    parser.addoption(
+        "--cold", action="store_true", help="start every rank as users do, and import all it needs (warm.py)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    import warm
+
+    warm.cold = config.getoption("--cold")
+
+
+def trains(item: pytest.Item) -> bool:
+    return item.get_closest_marker("train") is not None
+
+
+def wants_operators(item: pytest.Item) -> bool:
+    return trains(item) or "operators" in getattr(item, "fixturenames", ())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests need DeepSpeed's operators come last: until then those are compiled."""
+    late = {item.path for item in items if wants_operators(item)}
+    later = {item.path for item in items if trains(item)}
+    items.sort(key=lambda item: (item.path in later, item.path in late))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
+    """DeepSpeed's operators, in the making where they are wanted and not made yet."""
+    from trainwiz.probe.locks import extensions_folder
+
+    there = all([*extensions_folder().glob(f"**/{name}.so")] for name in OPERATORS)
+    if there or not any(map(wants_operators, request.session.items)):
+        yield None
+        return
+    command = ["nice", sys.executable, str(Path(__file__).with_name("operators.py"))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as compiling:
+        yield compiling
+
+
+@pytest.fixture(scope="session")
+def operators(_compiled: "subprocess.Popen[bytes] | None") -> None:
+    """Waits until DeepSpeed's operators are compiled, which two at once would do twice."""
+    if _compiled:
+        _compiled.wait()
 
 
 @pytest.fixture(autouse=True)
 def _no_stale_build_locks(request: pytest.FixtureRequest) -> None:
     """A test that was killed while DeepSpeed loaded an op must not hang the ones after it."""
-    if request.node.get_closest_marker("train"):
+    if trains(request.node):
+        request.getfixturevalue("operators")
         from trainwiz.probe.locks import stale_locks
 
         for lock in stale_locks():
             Path(lock).unlink(missing_ok=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    import together
+
+    return together.ran(pyfuncitem) or None if pyfuncitem.get_closest_marker("waits") else None
+
+
+def pytest_sessionfinish() -> None:
+    import warm
+
+    warm.close()

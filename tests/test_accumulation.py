@@ -1,14 +1,11 @@
 """A user's script under `trainwiz launch --config`: both ways to accumulate equal one big batch on 1 and 2 ranks."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import projects
 import pytest
 import torch
+import warm
 
 pytestmark = pytest.mark.train
 
@@ -27,12 +24,8 @@ STYLES = {
 def launched(ranks: int, folder: Path, *arguments: str) -> list[float]:
     (folder / "accelerate.yaml").write_text("compute_environment: LOCAL_MACHINE\n" + CONFIGS[ranks])
     words = ["launch", "--config", "accelerate.yaml", str(SCRIPT), *arguments, "--output", "ended.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainwiz", *words], cwd=folder,
-        env=projects.environment({"PYTHONPATH": os.environ.get("PYTHONPATH", "")}),
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = warm.trainwiz(SCRIPT, *words, cwd=folder)
+    assert done.code == 0, done.out + done.err
     ended = json.loads((folder / "ended.json").read_text())
     assert ended["ranks"] == ranks
     return [float(weight) for weight in ended["weights"]]

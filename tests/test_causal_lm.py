@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from projects import SMALL, launch, losses, make
+from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
 from test_training import ON_STANDIN, STRATEGIES
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from warm import launch
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -9,7 +9,8 @@ import torch
 from projects import REGRESSION, make
 from safetensors.torch import load_file
 from tasks import gradients
-from test_training import SINGLE, STRATEGIES, spawn
+from test_training import SINGLE, STRATEGIES
+from warm import spawn
 
 pytestmark = pytest.mark.train
 

@@ -11,7 +11,8 @@ import projects
 import pytest
 from projects import REGRESSION, SMALL, make
 from test_checkpoints import small_disk  # noqa: F401
-from test_training import ON_STANDIN, SINGLE, STRATEGIES, spawn
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
+from warm import launch, spawn
 
 pytestmark = pytest.mark.train
 
@@ -137,14 +138,14 @@ def test_a_disk_that_fills_up_costs_no_checkpoint(name: str, tmp_path: Path, sma
 def test_a_plan_with_fewer_ranks_goes_on_by_launch(tmp_path: Path) -> None:
     values = {**REGRESSION, "schedule.n_steps": 8, "checkpoint.checkpointing_steps": 4}
     folder = make(tmp_path / "project", values)
-    assert projects.launch(folder).code == 0
+    assert launch(folder).code == 0
     whole = curve(folder / "runs" / "latest")
     shutil.rmtree(folder / "runs" / "latest" / "checkpoints" / "checkpoint-00000008")
     fewer = {**values, **SINGLE, "batch.gradient_accumulation_steps": 4}
     settings = [word for key, value in fewer.items() for word in ("--set", f"{key}={value}")]
     done = projects.trainwiz("init", str(folder), "--defaults", "--yes", "--on-conflict", "overwrite", *settings)
     assert done.code == 0, done.err
-    done = projects.launch(folder, "--resume")
+    done = launch(folder, "--resume")
     assert done.code == 0, done.err
     assert "note: the plan has changed" in done.err
     assert "changed since: num_processes 2 -> 1" in done.out

@@ -15,12 +15,13 @@ import numpy as np
 import projects
 import pytest
 import torch
-from projects import SMALL, launch, losses, make
+from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
-from test_training import SINGLE, spawn
+from test_training import SINGLE
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from warm import launch, spawn
 
 from trainwiz.estimate import packing
 

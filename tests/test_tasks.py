@@ -16,11 +16,13 @@ import numpy as np
 import projects
 import pytest
 import torch
+import warm
 from PIL import Image
 from projects import SMALL, launch, make, metrics
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, f1_score
-from test_training import ON_STANDIN, STRATEGIES, spawn
+from test_training import ON_STANDIN, STRATEGIES
+from warm import spawn
 
 from trainwiz import plan as plans
 from trainwiz.estimate.models import preset_parameters
@@ -312,7 +314,7 @@ def test_sharded_strategies_train_in_bf16(values: dict[str, object], name: str, 
         tmp_path / "project",
         {**values, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 30},
     )
-    done = launch(folder, env=ON_STANDIN if name == "fsdp" else None)
+    done = warm.launch(folder, env=ON_STANDIN) if name == "fsdp" else launch(folder)
     assert done.code == 0, done.err
     curve = metrics(folder)
     assert sum(r["loss"] for r in curve[-5:]) < sum(r["loss"] for r in curve[:5])
@@ -345,7 +347,7 @@ def test_a_pretrained_decoder_learns_to_classify_rows_of_a_file(tmp_path: Path) 
     values |= {"data.train": str(tmp_path / "rows.jsonl"), "data.eval": str(tmp_path / "rows.jsonl")}
     values |= {"optimizer.learning_rate": 1e-2, "batch.sequence_length": 16, "schedule.n_steps": 20}
     folder = make(tmp_path / "project", values)
-    done = launch(folder)
+    done = warm.launch(folder)
     assert done.code == 0, done.err
     assert evaluations(folder / "runs" / "latest")[-1]["eval_accuracy"] == 1.0
     assert "bad, seen as bad: " in done.out

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import projects
 import pytest
+import warm
 from projects import REGRESSION, SMALL, launch, losses, make, metrics
 
 pytestmark = pytest.mark.train
@@ -37,10 +39,10 @@ STRATEGIES: dict[str, dict[str, object]] = {
 ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(projects.STANDIN)}
 
 
-def run(folder: Path, *arguments: str) -> projects.Done:
+def run(folder: Path, *arguments: str, start: Callable[..., projects.Done] = warm.launch) -> projects.Done:
     """Launch; FSDP on CPU ranks needs the stand-in."""
     on_standin = "\n  kind: fsdp" in (folder / "trainwiz.yaml").read_text()
-    return launch(folder, *arguments, env=ON_STANDIN if on_standin else None)
+    return start(folder, *arguments, env=ON_STANDIN if on_standin else None)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +70,7 @@ def test_every_strategy_follows_the_curve_of_one_rank(
     name: str, one_rank: list[dict[str, float]], tmp_path: Path
 ) -> None:
     folder = make(tmp_path / name, {**SMALL, **STRATEGIES[name]})
-    done = run(folder)
+    done = run(folder, start=launch)
     assert done.code == 0, done.err
     for mine, theirs in zip(metrics(folder), one_rank, strict=True):
         for field in ("loss", "grad_norm_pre_clip", "weight_norm", "lr", "epoch"):
@@ -205,23 +207,23 @@ def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
 def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "checkpoint.checkpoints_total_limit": 2})
     output = tmp_path / "output"
-    assert spawn(folder, 1, output, {}) == 0
+    assert warm.spawn(folder, 1, output, {}) == 0
     kept = sorted(path.name for path in (output / "checkpoints").glob("checkpoint-*"))
     assert kept == ["checkpoint-00000006", "checkpoint-00000008"]
     model = output / "checkpoints" / "checkpoint-00000008" / "model.safetensors"
     damaged = bytearray(model.read_bytes())
     damaged[-1] ^= 1
     model.write_bytes(damaged)
-    assert spawn(folder, 1, output, {}) != 0, "an earlier run's folder must not be trained over"
+    assert warm.spawn(folder, 1, output, {}) != 0, "an earlier run's folder must not be trained over"
     with (output / "metrics.jsonl").open("a") as file:
         file.write('{"update": 9, "lo')  # torn by a crash
-    assert spawn(folder, 1, output, {"resume": "auto"}) == 0
+    assert warm.spawn(folder, 1, output, {"resume": "auto"}) == 0
     updates = [json.loads(line)["update"] for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert updates == [1, 2, 3, 4, 5, 6, 7, 8, 8]
     names = sorted(path.name.partition("-17")[0] for path in (output / "checkpoints").glob("checkpoint-*"))
     assert names == ["checkpoint-00000006", "checkpoint-00000008", "checkpoint-00000008.damaged"]
     assert model.read_bytes() != damaged
-    assert spawn(folder, 1, output, {"resume": "auto"}) == 0, "what is finished may be resumed again"
+    assert warm.spawn(folder, 1, output, {"resume": "auto"}) == 0, "what is finished may be resumed again"
 
 
 @pytest.mark.parametrize(

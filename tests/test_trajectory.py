@@ -13,6 +13,7 @@ from typing import Any
 
 import projects
 import pytest
+import warm
 from projects import REGRESSION, make
 
 pytestmark = pytest.mark.train
@@ -179,12 +180,9 @@ def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> Non
     )
     cut = ["--real_batch_size", "8", "--per_device_batch_size", "2", "--gradient_accumulation_steps", "4"]
     steps = ["--n_steps", "6", "--n_warmup_steps", "0", "--logging_steps", "3", "--checkpointing_steps", "0"]
-    done = subprocess.run(
-        [sys.executable, str(CHILD.with_name("waits.py")), *cut, *steps], cwd=folder,
-        env=projects.environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    read = [(update, line) for update, _, line in json.loads(done.stdout.splitlines()[-1]) if update]
+    (done,) = warm.run(folder, [str(CHILD.with_name("waits.py")), *cut, *steps])
+    assert done.code == 0, done.err
+    read = [(update, line) for update, _, line in json.loads(done.out.splitlines()[-1]) if update]
     assert [update for update, _ in read if update <= 5] == [3, 3, 3]
     assert all(line.startswith("train.py:") for update, line in read if update <= 5)
 

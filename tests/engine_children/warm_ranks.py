@@ -1,0 +1,145 @@
+"""Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
+
+`python warm_ranks.py SOCKET`. Who connects sends the length of an order, with the rank's standard streams, and then the
+order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended, its exit
+code. A connection that closes before ends the rank; the end of standard input ends them all.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import importlib.util
+import io
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import types
+from pathlib import Path
+
+HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
+LENGTH = struct.Struct("!I")
+
+
+def main():
+    del sys.path[0]  # this folder: each rank has that of its own script in its place
+    server, selector, pids = socket.socket(socket.AF_UNIX), selectors.DefaultSelector(), {}
+    server.bind(sys.argv[1])
+    server.listen(64)
+    print("listening", flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    selector.register(server, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is server:
+                connection, _ = server.accept()
+                pid = started(connection, server)
+                pids[pid] = os.pidfd_open(pid)
+                selector.register(pids[pid], selectors.EVENT_READ, (pid, connection))
+                selector.register(connection, selectors.EVENT_READ, pid)
+                tell(connection, pid)
+            elif key.fileobj == 0:
+                for pid in pids:
+                    end(pid)
+                return
+            elif isinstance(key.data, int):
+                selector.unregister(key.fileobj)
+                end(key.data)
+            else:
+                pid, connection = key.data
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(KeyError):
+                    selector.unregister(connection)
+                os.close(pids.pop(pid))
+                tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                connection.close()
+
+
+def tell(connection, number):
+    with contextlib.suppress(OSError):
+        connection.sendall(f"{number}\n".encode())
+
+
+def end(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def started(connection, server):
+    """The process id of a rank that was forked."""
+    length, streams, *_ = socket.recv_fds(connection, LENGTH.size, 3)
+    order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
+    for name in order["imports"]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is here already is looked at by no rank
+    if pid := os.fork():
+        for stream in streams:
+            os.close(stream)
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        server.close()
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, 256)
+        code = become(order)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def become(order):
+    """Be the rank, as an interpreter that was started with this environment would; its exit code."""
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(number, "wb", closefd=False)
+        setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
+    random.seed()  # no two processes begin alike
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):
+        sys.modules["torch"].set_num_threads(int(threads))
+    if "TRAINWIZ_STACKS" in os.environ:
+        spec = importlib.util.spec_from_file_location("_hook", HOOK)
+        sys.modules["_hook"] = hook = importlib.util.module_from_spec(spec)  # it keeps a file open
+        spec.loader.exec_module(hook)
+    sys.argv[:] = order["argv"]
+    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__file__ = sys.argv[0]
+    code = run(compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec"), module.__dict__)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    return code
+
+
+def run(program, names):
+    try:
+        exec(program, names)
+    except SystemExit as ending:
+        if isinstance(ending.code, str):
+            print(ending.code, file=sys.stderr)
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    main()

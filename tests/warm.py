@@ -1,0 +1,218 @@
+"""Trainings whose ranks begin at once: forked where torch and its kin were imported before.
+
+`launch` and `spawn` are what `projects.launch` and `test_training.spawn` are, two to five seconds sooner. They are for
+tests of what a training computes and writes. Where it matters how processes begin and end, and once for each engine
+and task, tests start ranks as users do; `pytest --cold` starts all of them so.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import projects
+
+SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
+LENGTH = struct.Struct("!I")
+IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")
+"""Variables that are read while something is imported: for each of their values there is a server."""
+LATER = ("torch._dynamo",)
+"""What no script imports itself, and each with its first optimizer."""
+cold = False
+"""`pytest --cold`."""
+
+
+@dataclass
+class Rank:
+    """A rank that was begun; as much of a `subprocess.Popen` as is wanted."""
+
+    connection: socket.socket
+    pid: int = 0
+
+    def __post_init__(self) -> None:
+        self.answers = self.connection.makefile()
+        self.pid = int(self.answers.readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises `TimeoutError` where that takes longer, and ends it."""
+        self.connection.settimeout(timeout)
+        with self.connection, self.answers:
+            return int(self.answers.readline())
+
+    def __del__(self) -> None:
+        self.answers.close()
+        self.connection.close()
+
+
+def begun(
+    address: str, argv: Sequence[str], cwd: str, environ: Mapping[str, str], imports: Sequence[str], *streams: int
+) -> Rank:
+    """A rank of the server at this address. `argv` begins with its script, `streams` are its three."""
+    order = json.dumps({"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}).encode()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    socket.send_fds(connection, [LENGTH.pack(len(order))], streams)
+    connection.sendall(order)
+    return Rank(connection)
+
+
+class Server:
+    """One interpreter in one environment; it ends with this process, or earlier."""
+
+    def __init__(self, python: str, environ: Mapping[str, str]) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self.address = f"{self.folder.name}/socket"
+        command = [python, str(SERVER), self.address]
+        self.process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout
+        assert self.process.stdout.readline() == b"listening\n"
+
+    def close(self) -> None:
+        self.process.communicate()
+        self.folder.cleanup()
+
+
+_servers: dict[object, Server] = {}
+
+
+def close() -> None:
+    """End all servers."""
+    while _servers:
+        _servers.popitem()[1].close()
+
+
+def server(python: str, imports: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The address of the server for these. DeepSpeed, once imported, would be there for scripts that want none."""
+    key = (python, "deepspeed" in imports, *(environ.get(name) for name in IN_STANDIN))
+    if key not in _servers:
+        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"})
+    return _servers[key].address
+
+
+def imported(script: Path) -> list[str]:
+    """What a script and its neighbours import at their top, neighbours left out."""
+    neighbours = {file.stem: file for file in script.parent.glob("*.py")}
+    found, files = set(LATER), [script, *(file for file in neighbours.values() if script.name == "train.py")]
+    for file in files:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(["deepspeed"] if "DeepSpeedPlugin" in ast.unparse(node) else [])}
+    return sorted(name for name in found if name.partition(".")[0] not in neighbours)
+
+
+def launch(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> projects.Done:
+    """`projects.launch`, with ranks that begin at once."""
+    return trainwiz(folder / "train.py", "launch", str(folder), *arguments, env=env)
+
+
+def trainwiz(
+    script: Path, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 240
+) -> projects.Done:
+    """A launch of this script by trainwiz as it is, but for how the ranks begin."""
+    command = ["-m", "trainwiz"]
+    if not cold:
+        python = words[words.index("--python") + 1] if "--python" in words else sys.executable
+        imports = imported(script)
+        own = {"address": server(python, imports, projects.environment(env)), "python": python, "imports": imports}
+        command = [__file__, json.dumps(own)]
+    done = subprocess.run(
+        [sys.executable, *command, *words], capture_output=True, text=True, timeout=timeout, cwd=cwd,
+        env=projects.environment(env), check=False,
+    )  # fmt: skip
+    return projects.Done(done.returncode, done.stdout, done.stderr)
+
+
+def spawn(
+    folder: Path,
+    ranks: int,
+    output: Path,
+    overrides: dict[str, object],
+    env: dict[str, str] | None = None,
+    seconds: float = 120,
+) -> int:
+    """`test_training.spawn`: the ranks of train.py by torch.distributed's contract alone; the worst exit code."""
+    arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
+    argv = ["train.py", "--output_dir", str(output), *arguments]
+    return max(abs(done.code) for done in run(folder, argv, ranks, env=env, seconds=seconds))
+
+
+def run(
+    folder: Path,
+    argv: Sequence[str],
+    ranks: int = 1,
+    *,
+    env: dict[str, str] | None = None,
+    python: str = sys.executable,
+    seconds: float = 120,
+) -> list[projects.Done]:
+    """A script's ranks in that folder, run to their end: for each its code and what it said."""
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environ = projects.environment({**world, **meeting, **(env or {})})
+    imports = imported(folder / "train.py")
+    with contextlib.ExitStack() as open_files:
+
+        def temporary() -> Any:
+            return open_files.enter_context(tempfile.TemporaryFile("w+"))
+
+        nothing, said = open_files.enter_context(open(os.devnull)), [(temporary(), temporary()) for _ in range(ranks)]
+        started: list[Any] = []
+        for rank, (out, err) in enumerate(said):
+            own = {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            if cold:
+                command = [python, *argv]
+                started.append(subprocess.Popen(command, cwd=folder, env=own, stdin=nothing, stdout=out, stderr=err))
+            else:
+                streams = (file.fileno() for file in (nothing, out, err))
+                address = server(python, imports, environ)
+                started.append(begun(address, argv, str(folder), own, imports, *streams))
+        until = time.monotonic() + seconds
+        codes = [rank.wait(max(0.1, until - time.monotonic())) for rank in started]
+        for file in itertools.chain(*said):
+            file.seek(0)
+        return [projects.Done(code, out.read(), err.read()) for code, (out, err) in zip(codes, said, strict=True)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """trainwiz itself, in a process of its own, with ranks from the server."""
+    from trainwiz.__main__ import main as trainwiz
+    from trainwiz.process import ranks
+
+    own, started_from_scratch = json.loads(sys.argv[1]), ranks._spawn
+
+    def spawned(process: ranks.Process, environ: Mapping[str, str]) -> ranks.Running:
+        script = [word for word in process.argv[1:] if word != "-u"]
+        if process.argv[0] != own["python"] or not script[0].endswith(".py"):
+            return started_from_scratch(process, environ)
+        with open(process.log, "ab") as log, open(os.devnull, "rb") as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            return begun(own["address"], script, os.path.abspath(process.cwd), environ, own["imports"], *streams)
+
+    ranks._spawn = spawned
+    sys.argv = ["trainwiz", *sys.argv[2:]]
+    trainwiz()
+
+
+if __name__ == "__main__":
+    main()
