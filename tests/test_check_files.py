@@ -125,9 +125,12 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     (folder / "package.json").write_text('{"name": "x"}')
     (folder / "compose.yaml").write_text("services: {}\n")
     (folder / "broken.yaml").write_text("a: [\n")
+    (folder / "template.yaml").write_text("{% if x %}\nb: [\n")
+    (folder / "ds.json").write_text('{\n  "zero_optimization": {"stage": 2}, // two\n}\n')
     (folder / ".git").mkdir()
     (folder / ".git" / "acc.yaml").write_text("distributed_type: nonsense\n")
-    assert placed(checked(capsys, ".")[1]) == [("TW653", "deep/er/acc.yml", 3, 1)]
+    expected = [("TW653", "deep/er/acc.yml", 3, 1), ("TW651", "ds.json", 2, 38)]
+    assert placed(checked(capsys, ".")[1]) == expected, "a broken one that is plainly meant is no rest"
     assert run(["check", str(folder / "deep" / "er" / "none")]) == 2
     (folder / "empty").mkdir()
     assert run(["check", "empty"]) == 2

@@ -188,7 +188,11 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 from accelerate.commands.config.config_args import ClusterConfig, SageMakerConfig
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend
+from deepspeed.comm.config import CommsLoggerConfig
+from deepspeed.compile.config import CompileConfig
+from deepspeed.monitor import config as monitor
 from deepspeed.runtime import config, precision_config
+from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.runtime.zero import config as zero, offload_config
 def names(kind):
     fields = kind.model_fields
@@ -201,6 +205,10 @@ print(json.dumps({
     "zero": names(zero.DeepSpeedZeroConfig), "param": names(offload_config.DeepSpeedZeroOffloadParamConfig),
     "optimizer": names(offload_config.DeepSpeedZeroOffloadOptimizerConfig),
     "fp16": names(precision_config.DeepSpeedFP16Config), "bf16": names(precision_config.DeepSpeedBF16Config),
+    "tensor_parallel": names(TPTrainingConfig), "compile": names(CompileConfig),
+    "hybrid_engine": names(config.HybridEngineConfig), "comms_logger": names(CommsLoggerConfig),
+    "tensorboard": names(monitor.TensorBoardConfig), "csv_monitor": names(monitor.CSVConfig),
+    "wandb": names(monitor.WandbConfig), "comet": names(monitor.CometConfig),
     "removed": sorted(config._REMOVED_TOP_LEVEL_CONFIG_KEYS), "gone": sorted(config._REMOVED_ZERO_CONFIG_KEYS),
 }))
 """
@@ -215,6 +223,8 @@ print(json.dumps({
     assert engines["optimizer"] == vocabulary.STRICT["zero_optimization.offload_optimizer"]
     assert engines["fp16"] == vocabulary.STRICT["fp16"]
     assert engines["bf16"] == vocabulary.STRICT["bf16"]
+    for block in vocabulary.STRICT_IN_0_19:
+        assert engines[block] == vocabulary.STRICT[block], block
     assert engines["removed"] == vocabulary.REMOVED
     assert engines["gone"] == vocabulary.ZERO_UNTIL_0_18
     in_blocks = {key for _, keys in vocabulary.BLOCKS.values() for key in keys}

@@ -123,8 +123,30 @@ STRICT: dict[str, frozenset[str]] = {
                        "hysteresis", "initial_scale_power", "loss_scale", "loss_scale_window", "min_loss_scale"}),
     "bf16": frozenset({"bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow", "enabled",
                        "immediate_grad_update"}),
+    "tensor_parallel": frozenset({
+        "autotp_size", "dtype", "injection_policy_tuple", "keep_module_on_host", "kernel_inject", "partition_config",
+        "preset_model", "replace_with_kernel_inject", "tensor_parallel", "tp", "tp_overlap_comm",
+        "vocab_parallel_ce_backend", "vocab_parallel_lm_head",
+    }),
+    "compile": frozenset({
+        "autoep_non_moe", "debug_log", "deepcompile", "double_buffer", "free_activation", "free_activation_threshold",
+        "keep_all_input_tensors", "keep_int_input_tensors", "offload_activation", "offload_activation_pin_memory",
+        "offload_opt_states", "offload_parameters", "passes", "symmetric_memory", "sync_after_allgather",
+        "sync_after_reduce", "sync_before_allgather", "sync_before_reduce",
+    }),
+    "hybrid_engine": frozenset({"enable_cuda_graph", "enabled", "inference_tp_size", "max_out_tokens",
+                                "pin_parameters", "release_inference_cache", "tp_gather_partition_size"}),
+    "comms_logger": frozenset({"debug", "enabled", "prof_all", "prof_ops", "verbose"}),
+    "tensorboard": frozenset({"enabled", "job_name", "output_path"}),
+    "csv_monitor": frozenset({"enabled", "job_name", "output_path"}),
+    "wandb": frozenset({"enabled", "group", "project", "team"}),
+    "comet": frozenset({"api_key", "enabled", "experiment_key", "experiment_name", "mode", "online", "project",
+                        "samples_log_interval", "workspace"}),
 }  # fmt: skip
 """Blocks of a DeepSpeed file that refuse what they do not know."""
+STRICT_IN_0_19 = frozenset({"tensor_parallel", "compile", "hybrid_engine", "comms_logger", "tensorboard", "csv_monitor",
+                            "wandb", "comet"})  # fmt: skip
+"""Those of them whose keys were not compared with older versions."""
 ZERO_SINCE_0_17 = frozenset({"allgather_sequential", "stage3_allgather_sequential", "enable_sanity_checks",
                              "leaf_module", "save_muon_momentum_buffer_in_memory", "zenflow"})  # fmt: skip
 """Not in 0.16.5, in 0.18.9."""

@@ -15,6 +15,9 @@ from trainwiz.store import atomic
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1_000_000
 """Bytes; no configuration is that long, and a data set may be."""
+_MARKS = ("distributed_type:", "deepspeed_config:", "fsdp_config:", '"zero_optimization"',
+          '"train_micro_batch_size_per_gpu"')  # fmt: skip
+"""What only these files say, wherever they break off."""
 _PASSED_BY = {"node_modules", "runs", "site-packages", "__pycache__", "wandb", "checkpoints"}
 _DEEPEST = 6
 
@@ -54,9 +57,14 @@ def find(folder: str) -> list[Document]:
             path = os.path.normpath(os.path.join(here, name))
             if name.endswith(SUFFIXES) and not name.startswith(".") and _may_be_one(path):
                 document = read(path)
-                if config.kind_of(document) in ("accelerate", "deepspeed"):
+                if config.kind_of(document) in ("accelerate", "deepspeed") or _broken(document):
                     found.append(document)
     return found
+
+
+def _broken(document: Document) -> bool:
+    """Whether a file cannot be read and is still plainly meant for accelerate or DeepSpeed."""
+    return document.trouble is not None and any(mark in document.text for mark in _MARKS)
 
 
 def default_path() -> str:

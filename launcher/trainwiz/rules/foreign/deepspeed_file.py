@@ -16,12 +16,12 @@ _GONE = (0, 19)
 
 @rule("TW341", level=Level.ERROR, field="zero_optimization")
 def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """In zero_optimization, its offload blocks, fp16 and bf16 stand only keys that DeepSpeed knows.
+    """In zero_optimization, fp16, bf16, compile, tensor_parallel and monitors stand only keys that DeepSpeed knows.
 
     Without it: pydantic's `Extra inputs are not permitted` on every rank, after the model is built.
     Why: these blocks are read by classes that forbid anything else, and their keys change between versions.
     Instead: the key as this version spells it.
-    Source: seen with DeepSpeed 0.19.8; field names compared with 0.16.5 and 0.18.9
+    Source: seen with DeepSpeed 0.19.8; the first three compared with 0.16.5 and 0.18.9 by their field names
     """
     for block, known in _strict(deepspeed).items():
         for key, value in deepspeed.section(block).items():
@@ -274,6 +274,8 @@ def _strict(deepspeed: DeepSpeed) -> dict[str, Collection[str]]:
     if deepspeed.version <= (0, 16, 5):
         zero -= vocabulary.ZERO_SINCE_0_17
     blocks: dict[str, Collection[str]] = {**vocabulary.STRICT, "zero_optimization": zero}
+    if deepspeed.version < (0, 19):
+        blocks = {block: known for block, known in blocks.items() if block not in vocabulary.STRICT_IN_0_19}
     if deepspeed.version < _STRICT_PRECISION:
         del blocks["fp16"], blocks["bf16"]
     return blocks

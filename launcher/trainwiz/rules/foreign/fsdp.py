@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate, vocabulary
 from trainwiz.findings import Fix, Level, Violation, rule
-from trainwiz.message import say
+from trainwiz.message import Message, say
 
 _CHOICES = {
     "fsdp_sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
@@ -118,7 +118,8 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
 
     Without it: the keys are ignored; only fsdp_backward_prefetch is worth a line in the log.
     Why: version 2 always keeps the original parameters and prefetches by itself.
-    Instead: fsdp_reshard_after_forward: false for SHARD_GRAD_OP; the others go.
+    Instead: fsdp_reshard_after_forward: false for SHARD_GRAD_OP; for HYBRID_SHARD parallelism_config_dp_replicate_size
+    (usually the machines) and dp_shard_size (the GPUs of one); the others go.
     Source: seen with accelerate 1.15.0; https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2
     """
     if accelerate.fsdp_version != 2:
@@ -129,8 +130,16 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 path,
                 say("{key} {value} does nothing under fsdp_version 2", key=name, value=str(value)),
-                Fix(message=say("delete it"), changes={path: None}),
+                Fix(message=_instead(name, value), changes={path: None}),
             )
+
+
+def _instead(name: str, value: object) -> Message:
+    if name == "fsdp_sharding_strategy" and str(value).upper() in ("SHARD_GRAD_OP", "2"):
+        return say("delete it; what does so now is fsdp_reshard_after_forward: false")
+    if name == "fsdp_sharding_strategy" and str(value).upper() in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
+        return say("delete it; what does so now is parallelism_config_dp_replicate_size beside dp_shard_size")
+    return say("delete it")
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
