@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import say
-from trainwiz.script.numbers import Number, numbers
+from trainwiz.script.arguments import Number
+from trainwiz.script.numbers import numbers
 
 if TYPE_CHECKING:
     from trainwiz.adoption.ledger import Ledger
@@ -126,7 +127,7 @@ def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if key == "schedule.lr_scheduler_type":
         kind = str(number.value or number.name)
         return say("the generated loop has constant, linear and cosine, not {kind}", kind=kind)
-    return say("it is computed, and cannot be read")
+    return say("it is computed, or not the same on every way there")
 
 
 def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list[Number]]) -> None:

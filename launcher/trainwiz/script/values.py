@@ -204,12 +204,19 @@ class Values:
             return [node]
         return [last for origin in self._origins(node, depth - 1) for last in self._all_origins(origin, depth - 1)]
 
+    def default_of(self, name: str) -> Value | None:
+        """The default of an option of the command line, whatever becomes of it later; None as well as a value."""
+        options = self._options.get(name, [])
+        return self._option_default(options[0], _DEPTH) if len(options) == 1 else None
+
     def _default(self, node: ast.Attribute, depth: int) -> Value | None:
         """The default of an option of the command line: `args.lr`."""
         options = self._options.get(node.attr, [])
         if len(options) != 1 or self.names.assigned(dotted(node), node) or not self._is_namespace(node.value, depth):
             return None
-        (call,) = options
+        return self._option_default(options[0], depth)
+
+    def _option_default(self, call: ast.Call, depth: int) -> Value | None:
         given = {k.arg: k.value for k in call.keywords}
         name = (_option(call) or ("", ""))[0]
         action = given.get("action")

@@ -1,0 +1,91 @@
+"""What the arguments of a call say, and those of a Trainer above all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.script.values import Value
+
+if TYPE_CHECKING:
+    from trainwiz.script import Call, Script
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "learning_rate": 5e-5, "weight_decay": 0.0,
+    "max_grad_norm": 1.0, "num_train_epochs": 3.0, "max_steps": -1, "warmup_steps": 0, "lr_scheduler_type": "linear",
+    "seed": 42,
+}  # fmt: skip
+"""What transformers' TrainingArguments (5.23) take where nothing is given."""
+_TRAINERS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
+_OF_TRAINER = {
+    "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulation",
+    "learning_rate": "learning_rate", "weight_decay": "weight_decay", "max_grad_norm": "clipping", "seed": "seed",
+    "lr_scheduler_type": "schedule", "warmup_steps": "warmup", "max_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One thing that a script says: `name` as in `AdamW(lr)`, `value` None where it cannot be read.
+
+    `left_out` names who decides instead, where the script leaves it to a default of theirs.
+    """
+
+    kind: str
+    name: str
+    node: ast.AST
+    value: Any = None
+    option: str = ""
+    left_out: str = ""
+
+
+def number(script: Script, kind: str, name: str, given: ast.expr | None, default: Any, call: ast.AST,
+            owner: str) -> Iterator[Number]:  # fmt: skip
+    """What an argument says, or what its owner takes without it; nothing where neither is known."""
+    if given is None:
+        if default is not None:
+            yield Number(kind=kind, name=name, node=call, value=default, left_out=owner)
+        return
+    value = script.values.of(given)
+    if value is None:
+        yield Number(kind=kind, name=name, node=given)
+    elif value.value is not None:
+        yield read(kind, name, value)
+    elif default is not None:
+        # Given as None, on purpose or by an option's default, is as good as not given.
+        yield Number(kind=kind, name=name, node=call, value=default, left_out=owner)
+
+
+def read(kind: str, name: str, value: Value) -> Number:
+    return Number(kind=kind, name=name, node=value.node, value=value.value, option=value.option)
+
+
+def is_trainer(name: str) -> bool:
+    return name in _TRAINERS or (name.startswith("trl.") and name.endswith("Config"))
+
+
+def of_trainer(script: Script, call: Call) -> Iterator[Number]:
+    owner = "transformers" if call.name in _TRAINERS else ""
+    last = call.name.rpartition(".")[2]
+    for argument, kind in _OF_TRAINER.items():
+        default = TRAINER_DEFAULTS.get(argument) if owner and not call.has_spread() else None
+        name = f"{last}({argument})"
+        if argument == "warmup_steps" and call.keyword("warmup_ratio") is not None:
+            yield Number(kind=kind, name=f"{last}(warmup_ratio)", node=call.keyword("warmup_ratio") or call.node)
+            continue
+        yield from number(script, kind, name, call.keyword(argument), default, call.node, owner)
+    for precision in ("bf16", "fp16"):
+        value = script.values.of(call.keyword(precision))
+        if value and value.value is True:
+            yield Number(kind="precision", name=f"{last}({precision})", node=value.node, value=precision,
+                         option=value.option)  # fmt: skip
+    steps = script.values.of(call.keyword("max_steps"))
+    if steps and isinstance(steps.value, int) and steps.value > 0:
+        yield read("steps", f"{last}(max_steps)", steps)
+    elif call.keyword("max_steps") is None or steps:
+        default = TRAINER_DEFAULTS["num_train_epochs"] if owner and not call.has_spread() else None
+        given = call.keyword("num_train_epochs")
+        yield from number(script, "epochs", f"{last}(num_train_epochs)", given, default, call.node, owner)
