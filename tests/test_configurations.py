@@ -145,7 +145,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
         files, _ = files_of(case, outcome, folder)
         about = folder / name_of(case, case[outcome])
         kind = "deepspeed" if about.suffix == ".json" else "accelerate"
-        extra = {key: case[key] for key in ("world", "asked") if key in case}
+        extra = {key: case[key] for key in ("world", "asked", "script") if key in case}
         if case["engine"] == "inert":
             (found, *_) = files.findings([id], [])
             without = edited(files.documents[str(about)], {found.where: None})

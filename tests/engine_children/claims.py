@@ -20,6 +20,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+from accelerate.utils import ProjectConfiguration  # noqa: E402
 
 CLAIMS: dict[str, Callable[[], Any]] = {}
 
@@ -74,7 +75,7 @@ def tw201_accelerate_says_fp16_and_computes_fp32() -> Any:
 
 
 @claim
-def tw202_fp8_without_a_library_stops() -> Any:
+def tw202_tw205_fp8_without_a_library_stops() -> Any:
     fresh()
     Accelerator(cpu=True, mixed_precision="fp8")
 
@@ -85,7 +86,7 @@ def tw203_emulated_bf16_counts_as_supported() -> Any:
 
 
 @claim
-def tw104_without_cuda_each_rank_is_alone() -> Any:
+def tw104_tw105_without_cuda_each_rank_is_alone() -> Any:
     fresh(**SECOND_OF_TWO)
     with second_of_two():
         accelerator = Accelerator()
@@ -185,6 +186,36 @@ def tw403_a_learned_position_too_many() -> Any:
 
     model = GPT2LMHeadModel(GPT2Config(n_positions=8, n_embd=4, n_layer=1, n_head=1, vocab_size=5))
     model(torch.zeros(1, 9, dtype=torch.long))
+
+
+@claim
+def tw501_a_limit_of_0_is_none_or_all() -> Any:
+    """What is left of the others while the third checkpoint is written: by accelerate, by the generated script."""
+    fresh()
+    seen: list[list[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder, "checkpoints")
+        naming = ProjectConfiguration(project_dir=folder, automatic_checkpoint_naming=True, total_limit=0)
+        engine = Accelerator(cpu=True, project_config=naming)
+        engine.prepare(torch.nn.Linear(1, 1))
+        engine.register_save_state_pre_hook(lambda *_: seen.append(sorted(p.name for p in there.iterdir())))
+        for _ in range(3):
+            engine.save_state()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.insert(0, sys.argv[1])
+        import train
+        from checkpoints import Checkpoints
+
+        def save_state(aside: Path) -> None:
+            seen.append(sorted(p.name for p in aside.parent.glob("checkpoint-????????")))
+            (aside / "state").touch()
+
+        config = train.Config(output_dir=folder, checkpoints_total_limit=0)
+        mine = Checkpoints(config, "whole", save_state, lambda _: None)
+        mine.resume()
+        for update in (1, 2, 3):
+            mine.save(update)
+    return [seen[2], seen[5]]
 
 
 @claim

@@ -4,12 +4,17 @@ Each case has a `how`: `launch` (accelerate's launcher prepares its command), `p
 that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
-and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`,
-`found`, `filter` and `starter` (DeepSpeed's runner); and with a model's config.json in `model`: `ulysses` (its attention is taken over),
-`split` (accelerate prepares it for parts of sequences), `tensor` (transformers cuts it for a world of ranks that are
-not there, and one forward pass is run).
+and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`, `found`,
+`filter` and `starter` (DeepSpeed's runner), `meet` and `alone` (torchrun's rendezvous of the machine that the file is
+for, with the other machines and without them), `script` (the case's script, up to accelerate's prepare, on one CPU
+rank); and with a model's config.json in `model`: `ulysses` (its attention is taken over), `split` (accelerate prepares
+it for parts of sequences), `tensor` (transformers cuts it for a world of ranks that are not there, and one forward
+pass is run), `context` (accelerate's state for a rank of a machine with GPUs).
 """
 
+import argparse
+import functools
+import importlib
 import json
 import os
 import socket
@@ -28,15 +33,20 @@ from accelerate.commands import launch as launcher  # noqa: E402
 from accelerate.parallelism_config import ParallelismConfig  # noqa: E402
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin  # noqa: E402
 from accelerate.utils import launch as preparing  # noqa: E402
+from deepspeed import comm  # noqa: E402
 from deepspeed.runtime import config as config_module  # noqa: E402
 from deepspeed.runtime import lr_schedules  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
+from deepspeed.utils import groups  # noqa: E402
+from meeting import MET, at_once, machine  # noqa: E402
+from torch.distributed import run as torchrun  # noqa: E402
 
 NO_DEVICE = "There are currently no available devices found"
 """Where FSDP 1 arrives on a machine without GPUs after it has taken all of its settings."""
-# The port that a file leaves out may be in use by any other program here.
-preparing.is_port_in_use = lambda *_: False
+# The port that a file leaves out may be in use by any other program here; one that is no port is still refused.
+in_use = preparing.is_port_in_use
+preparing.is_port_in_use = lambda port: in_use(port) and False
 OURS = ("ACCELERATE_", "FSDP_", "PARALLELISM_", "MEGATRON_")
 
 
@@ -244,6 +254,59 @@ def context(case: dict[str, Any]) -> None:
             torch.distributed.destroy_process_group()
 
 
+def as_torchrun_gets_it(path: str, address: str | None, port: int, rank: int | None = None) -> argparse.Namespace:
+    """torchrun's arguments for a machine, as accelerate hands them over."""
+    arguments = launcher.launch_command_parser().parse_args(["--config_file", path, "s.py"])
+    arguments, _, _ = launcher._validate_launch_command(arguments)
+    arguments.main_process_ip, arguments.main_process_port = address or arguments.main_process_ip, port
+    arguments.machine_rank = arguments.machine_rank if rank is None else rank
+    preparing.prepare_multi_gpu_env(arguments)
+    script = ["--training_script", "s.py", "--training_script_args", []]
+    return launcher._filter_args(arguments, torchrun.get_args_parser(), script)
+
+
+def alone(case: dict[str, Any]) -> None:
+    said = machine(as_torchrun_gets_it(case["accelerate"], None, int(free_port())), seconds=1)
+    assert said == MET, said
+
+
+def meet(case: dict[str, Any]) -> None:
+    """All at the loopback address, where they could meet."""
+    path, port = case["accelerate"], int(free_port())
+    own = as_torchrun_gets_it(path, "127.0.0.1", port)
+    others = [rank for rank in range(int(own.nnodes)) if rank != own.node_rank][: int(own.nnodes) - 1]
+    every = [own, *(as_torchrun_gets_it(path, "127.0.0.1", port, rank) for rank in others)]
+    said = set(at_once([lambda one=one: machine(one, seconds=10) for one in every]))
+    assert said == {MET}, sorted(said)
+
+
+def script(case: dict[str, Any]) -> None:
+    """Run the script, which makes an Accelerator and an optimizer, and prepare what it made."""
+    import accelerate
+    from accelerate.state import AcceleratorState, GradientState
+
+    config_module.dist = comm
+    # What another case may have left: groups that have ended, and who still holds them.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    comm.comm.cdb = None
+    importlib.reload(groups)
+    environ = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": case["deepspeed"]}
+    own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    on_gloo = functools.partial(
+        accelerate.Accelerator, kwargs_handlers=[accelerate.utils.InitProcessGroupKwargs(backend="gloo")]
+    )
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    made: dict[str, Any] = {"model": torch.nn.Linear(8, 8)}
+    try:
+        with mock.patch.dict(os.environ, {**environ, **own}), mock.patch.object(accelerate, "Accelerator", on_gloo):
+            exec(case["script"], made)
+            made["accelerator"].prepare(made["model"], made["optimizer"])
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def deepspeed(case: dict[str, Any]) -> None:
     config = json.loads(Path(case["deepspeed"]).read_text())
     # As accelerate hands it over: with a number for every `auto` of the batch.
@@ -266,7 +329,6 @@ def free_port() -> str:
 def engine(case: dict[str, Any]) -> None:
     """A whole engine, for one rank on the CPU, and one update."""
     import deepspeed as package
-    from deepspeed import comm
 
     config_module.dist = comm
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())

@@ -86,11 +86,12 @@ def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
 def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violation]:
     """Under GeminiPlugin, several backward passes per update need enable_gradient_accumulation=True.
 
-    Without it: each backward pass writes its gradients over those of the one before, and the update sees the last
-    micro-batch alone; nothing is said.
-    Why: Gemini keeps gradients in the chunks of the parameters, unless it is told to have others for them.
+    Without it: after the first backward pass the weights are gone until the update: the next forward pass computes with
+    gradients in their place, and the update sees the last micro-batch alone; nothing is said.
+    Why: Gemini writes gradients into the chunks of the parameters, unless it is told to have others for them.
     Instead: GeminiPlugin(enable_gradient_accumulation=True)
-    Source: read in Colossal-AI 0.5.0 (zero/gemini/gemini_ddp.py); hpcaitech/ColossalAI issue 2496
+    Source: seen with Colossal-AI 0.5.0 on CPU ranks (`reuse_fp16_chunk` in zero/gemini/gemini_ddp.py);
+    hpcaitech/ColossalAI issue 2496
     """
     windows = [w for w in script.training.windows if w.backward.by == "Booster"]
     for call in _plugins(script, "GeminiPlugin") if windows else ():

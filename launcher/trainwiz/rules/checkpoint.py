@@ -21,7 +21,7 @@ def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     each save", so that a kill while saving leaves nothing.
     Why: 0 is what people write for "no limit" as well as for "none".
     Instead: empty (null) for all, 2 or more to limit the disk.
-    Source: `ProjectConfiguration.total_limit` in accelerate 1.15
+    Source: seen with accelerate 1.15 (`ProjectConfiguration.total_limit`) and the generated checkpoints.py
     """
     if plan.checkpoint.checkpoints_total_limit == 0:
         yield Violation(
@@ -54,11 +54,14 @@ def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
 def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, estimate: Estimate) -> Iterator[Violation]:
     """The disk has room for all checkpoints that are kept, and for one that is being written.
 
-    Without it: `enforce fail at inline_container.cc … unexpected pos` in the middle of a save, hours into the run.
+    Without it: accelerate ends in the middle of a save, hours into the run: `SafetensorError: … No space left on
+    device`, or `enforce fail at inline_container.cc … unexpected pos`. The generated script ends where there is no
+    earlier checkpoint, else says `update N was not saved` and trains on (or ends: checkpoint.on_failed_save); nothing
+    after that update is kept.
     Why: a checkpoint holds weights and both moments of AdamW, 12 bytes per parameter and more; the new one is complete
     before the oldest is deleted.
     Instead: keep fewer, save less often, or put the project on a larger disk.
-    Source: seen with accelerate 1.15 on a full disk
+    Source: seen with accelerate 1.15, torch 2.13 and the generated train.py on a full disk
     """
     if machine.disk is None:
         return

@@ -24,7 +24,8 @@ def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     run out of memory; other scripts stop with `invalid device ordinal`.
     Why: machine.num_processes counts ranks over all machines; it is often left from another machine.
     Instead: as many ranks as GPUs; the batch equation is solved again, so that the real batch stays.
-    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count)
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
+    faked; src/init.cc of NCCL
     """
     ranks, there = plan.machine.ranks_per_machine, len(machine.gpus)
     if plan.machine.device != "cuda" or ranks <= there or not (machine.gpus or machine.driver_version):
@@ -65,11 +66,12 @@ def gpus_are_free(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
     """What is free now on each GPU holds the model's training state.
 
-    Without it: `CUDA out of memory` at the latest in the first optimizer step. The message blames your process for
-    memory that another one holds.
+    Without it: `CUDA out of memory` at the latest in the first optimizer step. That another process holds the memory
+    stands in the middle of the message, `Process … has … memory in use`; older torch leaves it out.
     Why: another process fills a GPU that would be large enough.
     Instead: end that process if it is yours, or take other GPUs by CUDA_VISIBLE_DEVICES.
-    Source: https://docs.nvidia.com/deploy/nvml-api/
+    Source: c10/cuda/CUDACachingAllocator.cpp of torch (what it reports when memory runs out);
+    https://docs.nvidia.com/deploy/nvml-api/
     """
     if plan.machine.device != "cuda" or not machine.probed:
         return

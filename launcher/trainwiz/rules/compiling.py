@@ -44,7 +44,7 @@ def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Iterator[Violat
     Without it: at the first forward pass "Found … which is too old to be supported by the triton GPU compiler".
     Why: Triton, which the kernels are written in, supports nothing older.
     Instead: set model.compile false.
-    Source: `GPUTooOldForTriton` in torch/_inductor/exc.py (2.13)
+    Source: `Scheduler.create_backend` in torch/_inductor/scheduler.py (2.13), seen with the GPU's capability faked
     """
     if not plan.model.compile or plan.machine.device != "cuda":
         return

@@ -90,11 +90,14 @@ def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
 def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
     """Offline, everything from the hub is in the cache already.
 
-    Without it: `LocalEntryNotFoundError`, or `Couldn't find … and outgoing traffic is disabled`, on every rank.
+    Without it: every rank ends with `OSError: We couldn't connect to 'https://huggingface.co' to load the files, and
+    couldn't find them in the cached files`, for data with `ConnectionError: Couldn't reach … on the Hub
+    (OfflineModeIsEnabled)`.
     Why: HF_HUB_OFFLINE is set, so nothing is downloaded.
     Instead: download it where there is a network, with the same HF_HOME: `hf download ID` for a model,
     `hf download --repo-type dataset ID` for data.
-    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
+    Source: seen with transformers 5.23 and datasets;
+    https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
     """
     named: list[tuple[str, DataFacts | ModelFacts]] = [*_named(project)]
     if project.model:
@@ -116,7 +119,7 @@ def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
     Without it: task.py ends with `no text to train on`, or `no pictures`.
     Why: an empty file, or a folder without .txt and .jsonl files, or without pictures.
     Instead: name the folder that holds the files.
-    Source: the generated task.py
+    Source: seen with the generated scripts
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
@@ -164,11 +167,11 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
 def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """/dev/shm has room for the batches that the data workers hold ready.
 
-    Without it: `RuntimeError: DataLoader worker (pid …) is killed by signal: Bus error`, often only minutes into
-    the run.
+    Without it: `RuntimeError: unable to allocate shared memory(shm) for file …: No space left on device (28)`, often
+    only minutes into the run; with older torch `DataLoader worker (pid …) is killed by signal: Bus error`.
     Why: workers hand batches over in shared memory, two each. Docker gives a container 64 MB of it.
     Instead: start the container with `--shm-size 8g` or `--ipc=host`, or use fewer workers.
-    Source: https://pytorch.org/docs/stable/multiprocessing.html; https://docs.docker.com/engine/containers/run/
+    Source: seen with torch 2.13; https://docs.docker.com/engine/containers/run/
     """
     workers = plan.data.num_workers * plan.machine.ranks_per_machine
     if workers == 0 or machine.shm is None or plan.task not in (*vocabulary.GENERATIVE, "text_classification"):

@@ -17,11 +17,11 @@ OLDEST_PYTHON = (3, 10)
 def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
     """The training interpreter is Python 3.10 or newer.
 
-    Without it: train.py stops with a SyntaxError or a TypeError at `int | None`, and pip refuses to install a current
-    accelerate (`requires a different Python`).
-    Why: the generated script and accelerate ≥ 1.10 use the syntax of Python 3.10.
+    Without it: pip says no word and installs accelerate 1.10.1, the last one for Python 3.9; train.py stops at its
+    first batch with `TypeError: zip() takes no keyword arguments`.
+    Why: accelerate 1.11 and later ask for Python 3.10, and so does the generated script.
     Instead: make an environment with a newer Python and name it: `trainwiz check --python PATH`.
-    Source: accelerate 1.10 and later, setup.py (`python_requires=">=3.10.0"`).
+    Source: `Requires-Python: >=3.10.0` of accelerate 1.11 to 1.15; https://docs.python.org/3/library/functions.html#zip
     """
     interpreter = machine.interpreter
     if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
@@ -54,11 +54,12 @@ def torch_is_installed(machine: Machine) -> Iterator[Violation]:
 def torch_imports(machine: Machine) -> Iterator[Violation]:
     """`import torch` works in the training interpreter.
 
-    Without it: every rank ends with this same import error, and torchrun shows only `ChildFailedError`.
+    Without it: every rank ends with this same import error. torchrun and `accelerate launch` import torch themselves,
+    and end with it before they start any.
     Why: usually a half-finished upgrade, two packages that each bring CUDA libraries, or an LD_LIBRARY_PATH that puts
     older ones first.
     Instead: reinstall torch in a clean environment; look at LD_LIBRARY_PATH if the error names a .so file.
-    Source: https://pytorch.org/get-started/locally/
+    Source: seen with torch 2.13 and an LD_LIBRARY_PATH with another libstdc++.so.6
     """
     interpreter = machine.interpreter
     if not interpreter or not interpreter.error or interpreter.packages.get("torch", "unknown") is None:
@@ -110,7 +111,8 @@ def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     kernel.
     Instead: start on a machine with GPUs; to check a plan for another machine, give that machine's description:
     `trainwiz doctor --json > box.json` there, `trainwiz check --machine box.json` here.
-    Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+    Source: seen with accelerate 1.15, 2 processes on a machine without GPUs;
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     if plan.machine.device == "cuda" and machine.driver_version is None and not machine.gpus:
         yield Violation(
@@ -129,7 +131,8 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
     and accelerate trains on the CPU.
     Why: within a major version CUDA runs on older drivers, across major versions it does not.
     Instead: update the driver, or install a torch built for an older CUDA.
-    Source: https://docs.nvidia.com/deploy/cuda-compatibility/ (minor version compatibility).
+    Source: c10/cuda/CUDAFunctions.cpp of torch (`cudaErrorInsufficientDriver`);
+    https://docs.nvidia.com/deploy/cuda-compatibility/ (minor version compatibility)
     """
     interpreter = machine.interpreter
     if plan.machine.device != "cuda" or not interpreter or not interpreter.cuda_build:
@@ -147,10 +150,12 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """torch sees as many GPUs as the driver shows and the plan needs.
 
-    Without it: two ranks share a GPU, and NCCL ends with `Duplicate GPU detected`; or `invalid device ordinal`.
+    Without it: accelerate counts round, so that two ranks share a GPU, and NCCL ends with `Duplicate GPU detected`;
+    other scripts stop with `invalid device ordinal`.
     Why: the driver and torch disagree: CUDA_VISIBLE_DEVICES, a MIG partition, or a broken device.
     Instead: look at what torch says of it, `python -c "import torch; torch.cuda.init()"`.
-    Source: https://pytorch.org/docs/stable/notes/cuda.html
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
+    faked; the first words are in NCCL's src/init.cc
     """
     interpreter, ranks = machine.interpreter, plan.machine.ranks_per_machine
     if plan.machine.device != "cuda" or not interpreter or interpreter.torch_gpus is None or not interpreter.cuda_build:
@@ -171,11 +176,12 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """torch was compiled for the GPU's architecture.
 
-    Without it: `CUDA error: no kernel image is available for execution on the device`, at the first kernel; torch warns
-    at import that the GPU is not compatible, and goes on.
+    Without it: `CUDA error: no kernel image is available for execution on the device`, at the first kernel. When CUDA
+    is first used, torch warns that the GPU `is not compatible with the current PyTorch installation`, and goes on.
     Why: builds for a new CUDA drop old architectures (Pascal, Volta), and older builds do not know the newest GPUs.
     Instead: install a torch for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
-    Source: `torch.cuda.get_arch_list()`; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
+    Source: `_check_cubins` and `_check_capability` in torch/cuda/__init__.py (2.13), seen with the GPU's capability
+    faked; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
     """
     interpreter = machine.interpreter
     if plan.machine.device != "cuda" or not interpreter or not interpreter.arch_list or not interpreter.cuda_build:

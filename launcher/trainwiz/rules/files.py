@@ -20,7 +20,7 @@ def needed_files_are_there(project: Project) -> Iterator[Violation]:
     Without it: `can't open file 'train.py'`, or accelerate's `Expected a string path to an existing deepspeed config`.
     Why: a generated file was deleted or moved.
     Instead: generate the project again; your own edits to other files are kept.
-    Source: .trainwiz/manifest.json of the project
+    Source: seen with accelerate 1.15; .trainwiz/manifest.json of the project
     """
     for path in project.missing_files:
         if path in NEEDED:
@@ -73,7 +73,7 @@ def files_follow_the_plan(project: Project) -> Iterator[Violation]:
     number of ranks, but trains with the old learning rate, batch or data without a word.
     Why: trainwiz.yaml was edited after the files were generated from it.
     Instead: generate again.
-    Source: .trainwiz/manifest.json of the project
+    Source: seen with the generated scripts; .trainwiz/manifest.json of the project
     """
     if project.stale_files:
         yield Violation(

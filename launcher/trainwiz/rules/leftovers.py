@@ -26,7 +26,8 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
     `Duplicate GPU detected`.
     Why: "cuda:0" and .cuda(0) mean the same GPU in every process.
     Instead: accelerator.device; in plain torch, torch.device("cuda", local_rank).
-    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
+    Source: `"cuda:0"` seen on two ranks, with the number of GPUs faked;
+    https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
     """
     for call in _moves(script):
         value = _target(call)

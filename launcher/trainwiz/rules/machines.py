@@ -56,11 +56,12 @@ def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
 def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
     """Several machines have an address to meet at.
 
-    Without it: each machine waits for the others at its own loopback address, 15 minutes:
-    `Timed out after 901 seconds waiting for clients. 1/2 clients joined.`
+    Without it: each machine waits for the others at its own loopback address, 15 minutes: `Timed out after 901 seconds
+    waiting for clients. 1/2 clients joined.` on the first, `The client socket has timed out` on the others. `accelerate
+    launch` looks for a machine called None.
     Why: torchrun's rendezvous is at main_process_ip; absent, it is 127.0.0.1.
     Instead: an address of the first machine that the others reach (`hostname -I` there).
-    Source: seen with accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
+    Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
         yield Violation(
@@ -77,7 +78,7 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
     Without it: each machine meets itself, and waits 15 minutes for the others.
     Why: 127.0.0.1, ::1 and localhost are another place on each machine.
     Instead: an address of the first machine that the others reach (`hostname -I` there).
-    Source: https://www.rfc-editor.org/rfc/rfc6890
+    Source: seen with torchrun 2.13; https://www.rfc-editor.org/rfc/rfc6890
     """
     address = plan.machine.main_process_ip
     if plan.machine.num_machines > 1 and address is not None and _is_loopback(address):
@@ -92,10 +93,11 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
 def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
     """Several machines meet at a fixed port.
 
-    Without it: each machine would choose a port of its own, and wait for the others there.
+    Without it: the first machine opens a port of its own choice, and the others call at port 0: nobody meets, even on
+    one machine.
     Why: port 0 means "any free port", which only one machine can know.
     Instead: a port that is open between the machines, 29500 by habit.
-    Source: https://pytorch.org/docs/stable/elastic/run.html
+    Source: seen with torchrun 2.13
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_port == 0:
         yield Violation(
@@ -108,10 +110,11 @@ def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
 def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
     """On the machine where several meet, the port is free.
 
-    Without it: `EADDRINUSE` on that machine, `ConnectionError` or a long wait on the others.
+    Without it: `EADDRINUSE` on that machine (from `accelerate launch`, a ConnectionError). The others are taken up by
+    what listens there, and wait for its answer without end: torchrun's 15 minutes do not count.
     Why: something listens there already, often the ranks of a run that was killed.
     Instead: another port, the same on all machines; or end what listens (`ss -ltnp`).
-    Source: https://pytorch.org/docs/stable/elastic/run.html
+    Source: seen with torchrun 2.13; `prepare_multi_gpu_env` in accelerate 1.15
     """
     port = project.port_in_use
     if plan.machine.num_machines > 1 and port is not None and machine.probed and _is_here(plan, machine):

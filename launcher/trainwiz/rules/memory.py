@@ -23,7 +23,8 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iter
     Why: AdamW with fp32 master weights takes 16 bytes per parameter, before any activation; ZeRO and FSDP divide parts
     of that by the world.
     Instead: a higher ZeRO stage or FSDP, more ranks, or offload.
-    Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the table in trainwiz.estimate.state
+    Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the table in trainwiz.estimate.state, whose 16 and 20
+    bytes (alone, under DDP) were the limit on a CPU with torch 2.13
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.device_bytes_per_rank > smallest:
@@ -62,7 +63,8 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
     Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, 20 with the parameters; pinned blocks
     are rounded up to powers of two.
     Instead: more machines (each keeps its part), nvme at stage 3, or less offload.
-    Source: deepspeedai/DeepSpeed issues 4239, 4571
+    Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights and
+    gradients, which stay on the GPU)
     """
     need, have = estimate.host_bytes_per_machine, machine.memory.total_bytes
     if plan.machine.device != "cpu" and have and need > have:
@@ -77,10 +79,11 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
 def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
     """The state of all CPU ranks fits into the machine's memory.
 
-    Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`).
+    Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`). Where a limit is set (ulimit),
+    `DefaultCPUAllocator: can't allocate memory`, at the latest in the first optimizer step.
     Why: on the CPU all ranks of a machine share its memory, and ddp keeps a whole copy on each.
     Instead: fewer ranks, or ZeRO 3, which keeps one copy between them.
-    Source: the table in trainwiz.estimate.state
+    Source: seen with torch 2.13: within a byte per parameter, the table in trainwiz.estimate.state is the limit
     """
     ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine

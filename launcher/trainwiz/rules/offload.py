@@ -33,15 +33,18 @@ def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW312", level=Level.ERROR, field="strategy.nvme_path")
 def nvme_needs_a_path(plan: Plan) -> Iterator[Violation]:
-    """Offload to nvme needs the path of a folder there.
+    """Offload to nvme at ZeRO stage 3 needs the path of a folder there.
 
-    Without it: an error deep inside DeepSpeed that names neither nvme nor the key, after the model is built.
+    Without it: an optimizer on nvme ends in `TypeError: expected str, bytes or os.PathLike object, not NoneType`, deep
+    inside DeepSpeed, after the model is built; parameters in `"nvme_path" in DeepSpeed Config cannot be None`.
     Why: there is no default place; accelerate's own YAML keys for the path never reach DeepSpeed.
     Instead: a folder on a fast local disk, never a network file system.
-    Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/ (nvme_path)
+    Source: seen with DeepSpeed 0.19.8 at stage 3 (below, nothing goes to nvme);
+    https://www.deepspeed.ai/docs/config-json/ (nvme_path)
     """
-    devices = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
-    if plan.strategy.kind == "deepspeed" and "nvme" in devices and plan.strategy.nvme_path is None:
+    strategy = plan.strategy
+    devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
+    if strategy.label == "zero3" and "nvme" in devices and strategy.nvme_path is None:
         yield Violation(
             say("offload to nvme, and strategy.nvme_path is not given"),
             Fix(message=say("set strategy.nvme_path to a folder on a local NVMe disk, like /local_nvme")),
@@ -97,7 +100,8 @@ def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
     Why: accelerate puts DeepSpeedCPUAdam in the optimizer's place as soon as an offload is named, but stage 0 moves
     nothing to the host.
     Instead: stage 1 or 2.
-    Source: `Accelerator._prepare_deepspeed` (1.15), deepspeed/ops/adam/cpu_adam.py (0.19.8)
+    Source: seen with accelerate 1.15 and DeepSpeed 0.19.8: `Accelerator._prepare_deepspeed`,
+    deepspeed/ops/adam/cpu_adam.py
     """
     strategy = plan.strategy
     if plan.machine.device == "cpu" or strategy.kind != "deepspeed" or strategy.zero_stage != 0:

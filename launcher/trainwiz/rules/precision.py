@@ -75,10 +75,12 @@ def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """fp8 needs GPUs of compute capability 8.9 (Ada, Hopper) or higher.
 
-    Without it: accelerate logs one warning and trains in fp16 instead, or the fp8 library fails at the first product.
-    Why: older tensor cores have no fp8.
+    Without it: accelerate logs one warning, `… insufficient for FP8 mixed precision training`, and trains in fp16
+    instead.
+    Why: older tensor cores have no fp8. accelerate asks nvidia-smi for the first GPU of the machine alone.
     Instead: bf16 on Ampere, fp16 before it.
-    Source: `AcceleratorState.__init__` and `check_cuda_fp8_capability` in accelerate 1.15.
+    Source: `AcceleratorState.__init__` and `check_cuda_fp8_capability` in accelerate 1.15, seen with the GPU's
+    capability faked
     """
     if plan.precision.mixed_precision == "fp8" and (gpu := _below(plan, machine, ADA)):
         better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"

@@ -18,10 +18,10 @@ HOT = 0.01
 def length_is_given(plan: Plan) -> Iterator[Violation]:
     """The plan says how long: n_steps with train_strategy steps, n_epochs with epochs.
 
-    Without it: there is no end for the learning rate to reach; the script would train for nothing or for ever.
+    Without it: the script makes no update, saves the model as it was, and ends with exit code 0.
     Why: the schedule, the progress bar and the checkpoints all count towards the last update.
     Instead: give the one that train_strategy names.
-    Source: the generated train.py
+    Source: seen with the generated train.py
     """
     schedule = plan.schedule
     if schedule.train_strategy == "steps" and schedule.n_steps is None:

@@ -20,7 +20,7 @@ def compiler_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Why: DeepSpeed compiles these ops on first use: deepspeed_shm_comm on CPU ranks, cpu_adam with an offloaded
     optimizer, async_io with nvme. The build takes 25 to 100 seconds without any output, once.
     Instead: install a compiler, or choose a strategy that builds nothing (ddp, fsdp, ZeRO on GPUs without offload).
-    Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/tutorials/advanced-install/
+    Source: seen with DeepSpeed 0.19.8 and a PATH without compiler; https://www.deepspeed.ai/tutorials/advanced-install/
     """
     if (op := _built(plan)) and machine.toolchain.cxx is None and machine.probed:
         yield Violation(
@@ -33,10 +33,11 @@ def compiler_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def python_headers_are_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """DeepSpeed's ops need the C headers of the training interpreter.
 
-    Without it: `fatal error: Python.h: No such file or directory` in the middle of the build's output.
+    Without it: `RuntimeError: Error building extension 'cpu_adam'`, and in the middle of what the build says `fatal
+    error: Python.h: No such file or directory`.
     Why: a distribution's python3 comes without them; the ops are Python extensions.
     Instead: install the distribution's python3-dev package, or use a Python that brings its headers (conda, uv, pyenv).
-    Source: https://pytorch.org/docs/stable/cpp_extension.html
+    Source: seen with DeepSpeed 0.19.8; https://pytorch.org/docs/stable/cpp_extension.html
     """
     interpreter = machine.interpreter
     if (op := _built(plan)) and interpreter and interpreter.python_headers is False:

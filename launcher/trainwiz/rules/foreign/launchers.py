@@ -75,10 +75,11 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
 def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     """Megatron's tensor, pipeline and context sizes multiplied divide num_processes.
 
-    Without it: `world size (8) is not divisible by …` from Megatron on every rank, after the imports.
+    Without it: `RuntimeError: world_size (8) is not divisible by 6` from Megatron on every rank, after the imports.
     Why: each model takes that many ranks, and what is left over is data parallel.
     Instead: sizes whose product divides num_processes.
-    Source: megatron/core/parallel_state.py, `initialize_model_parallel` (Megatron-LM core 0.8)
+    Source: seen by hand with megatron-core 0.16.1 (`initialize_model_parallel` in megatron/core/parallel_state.py),
+    which trainwiz's tests do not have
     """
     world = accelerate.world
     if accelerate.kind != "MEGATRON_LM" or world is None:

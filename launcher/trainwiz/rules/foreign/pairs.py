@@ -88,7 +88,7 @@ def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Vio
     after the model is built.
     Why: accelerate hands the script's optimizer to an engine that already has one.
     Instead: no optimizer in the file, or `accelerate.utils.DummyOptim` in the script.
-    Source: seen with accelerate 1.15.0
+    Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     names = [(call, script.names.resolved(call.node.func)) for call in script.calls]
     made = [call for call, name in names if name.startswith("torch.optim.") and name.count(".") == 2]
