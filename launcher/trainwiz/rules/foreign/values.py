@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from trainwiz.config import Accelerate, vocabulary
 from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 
+_TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
 _ALLOWED = {
     "compute_environment": vocabulary.ENVIRONMENTS,
     "distributed_type": vocabulary.DISTRIBUTED,
@@ -110,7 +113,7 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
         value = accelerate.get(key)
         # A quoted number of processes is only ever passed on, as long as there is one machine.
         harmless = key == "num_processes" and isinstance(value, str) and accelerate.machines == 1
-        if value is None or isinstance(value, int) or harmless:
+        if value is None or isinstance(value, int) or harmless or _is_template(value):
             continue
         number = _whole(value)
         yield accelerate.wrong(
@@ -118,6 +121,31 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
             say("{key} is {value}, which is not a whole number", key=key, value=accelerate.document.raw(key)),
             Fix(message=say("write {number}", number=number), changes={key: number}) if number is not None else None,
         )
+
+
+@rule("TW687", level=Level.ERROR, field="num_processes")
+def nothing_is_left_to_fill_in(accelerate: Accelerate) -> Iterator[Violation]:
+    """accelerate's file holds values, and no variables or blanks to fill in.
+
+    Without it: `invalid literal for int() with base 10: '$SLURM_NODEID'`, or an address called `$MASTER_ADDR` that
+    nobody finds.
+    Why: YAML knows no variables, and accelerate fills in none; a shell does so in a heredoc only, and not in one whose
+    `$` is masked.
+    Instead: the value; or the key left out, and `accelerate launch --machine_rank "$SLURM_NODEID"`.
+    Source: seen with accelerate 1.15.0
+    """
+    for key in ("machine_rank", "main_process_ip", "main_process_port", "num_machines", "num_processes"):
+        value = accelerate.get(key)
+        if _is_template(value):
+            yield accelerate.wrong(
+                key,
+                say("{key} is {value}, and accelerate fills in no variables", key=key, value=value),
+                Fix(message=say("give it at the launch: --{key} VALUE", key=key)),
+            )
+
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and bool(_TEMPLATE.fullmatch(value.strip()))
 
 
 @rule("TW662", level=Level.ERROR, field="gpu_ids")
