@@ -101,10 +101,11 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
 def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
     """machine_rank runs from 0 to num_machines - 1.
 
-    Without it: all machines wait for one that never comes, 15 minutes long.
+    Without it: the machines find each other; then machine 0 waits for the rank that nobody has, and the others wait for
+    machine 0, 15 minutes long: `wait timeout after 900000ms, keys: … role_info/1`.
     Why: accelerate hands the number on to torchrun unseen.
     Instead: 0 on the machine whose address is main_process_ip, then 1, 2, …
-    Source: seen with accelerate 1.15.0 (node_rank 5 of 2 is passed on); torch's rendezvous timeout is 900 s
+    Source: seen with accelerate 1.15.0 and torchrun 2.13
     """
     rank, machines = accelerate.get("machine_rank"), accelerate.machines
     if type(rank) is int and machines > 1 and not 0 <= rank < machines:
@@ -164,7 +165,7 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
     address 0.0.4.210.
     Why: a loopback address means another machine on each machine; the C library takes numbers for addresses.
     Instead: what `hostname -I` says on machine 0, or its name.
-    Source: https://www.rfc-editor.org/rfc/rfc1122#section-3.2.1.3; inet_aton(3)
+    Source: seen with accelerate 1.15.0 and torchrun 2.13; inet_aton(3)
     """
     value = accelerate.get("main_process_ip")
     if accelerate.machines < 2 or value is None:
