@@ -83,6 +83,7 @@ def test_a_torn_beat_is_no_beat(tmp_path: Path) -> None:
     assert not Beats(tmp_path, [0], 10).read(0.0)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_rank_that_is_alive_but_slow_is_named_while_it_trains(tmp_path: Path, slow: bool) -> None:
     folder = hanging(tmp_path, length=220 if slow else 200)
@@ -105,6 +106,7 @@ def test_a_rank_that_is_alive_but_slow_is_named_while_it_trains(tmp_path: Path, 
     assert [s["rank"] for s in stragglers] == [1]  # type: ignore[union-attr]
 
 
+@pytest.mark.waits
 def test_a_beat_belongs_to_the_rank_and_not_to_what_it_starts(tmp_path: Path) -> None:
     script = "import subprocess; subprocess.run([sys.executable, '-c', 'import time; time.sleep(2.5)']); time.sleep(1)"
     folder = project(tmp_path / "p", script, ranks=1)
@@ -126,6 +128,7 @@ for n in range(10**6):
 """
 
 
+@pytest.mark.waits
 def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) -> None:
     """Ranks 2 and 3 as on machine 1: they write nothing and no metrics; then rank 3 hangs."""
     from test_hangs import COLLECTIVE

@@ -177,6 +177,7 @@ def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: i
     return made
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [
@@ -201,6 +202,7 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
     assert all(gone(int((folder / f"pid-{rank}").read_text())) for rank in (0, 1))
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(("options", "code"), [((), 124), (("--on-hang", "wait", "--hang-limit", "0"), 0)])
 def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
     tmp_path: Path, options: tuple[str, ...], code: int
@@ -213,6 +215,7 @@ def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
     assert ("no progress" in done.stderr) == bool(code)
 
 
+@pytest.mark.waits
 def test_a_skipped_collective(tmp_path: Path) -> None:
     # From then on rank 1 is one ahead; at the end it has left, and rank 0 waits for it in vain.
     folder = hanging(tmp_path, skipped=30, length=32)
@@ -222,6 +225,7 @@ def test_a_skipped_collective(tmp_path: Path) -> None:
     assert "rank 0 waits in all_reduce" in done.stderr
 
 
+@pytest.mark.waits
 def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(tmp_path: Path) -> None:
     folder = hanging(tmp_path, "time.sleep(5)")
     done = launch(folder, "--hang-limit", "1.5")
@@ -249,6 +253,7 @@ def test_a_slow_start_and_a_slow_update_are_no_alarm(tmp_path: Path) -> None:
     assert "no progress" not in done.stderr
 
 
+@pytest.mark.waits
 def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'loaded'")
@@ -268,6 +273,7 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
     assert "rank 1 sleeps in load_batch, their.py:6" in done.stderr
 
 
+@pytest.mark.waits
 def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None:
     # At the first look rank 0 is not there yet; later it waits for rank 1.
     folder = hanging(tmp_path, length=1)
@@ -281,6 +287,7 @@ def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None
     assert "the others wait for rank 1" in done.stderr
 
 
+@pytest.mark.waits
 def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
     done = launch(project(tmp_path / "p", "time.sleep(5)", ranks=1), "--on-hang", "stop", "--hang-limit", "0.5")
     assert done.returncode == 0, done.stderr
@@ -288,6 +295,7 @@ def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
     assert "rank 0 sleeps in <module>, train.py:3" in done.stderr
 
 
+@pytest.mark.waits
 def test_a_script_without_the_hook_is_not_signalled(tmp_path: Path) -> None:
     # A program that ignores PYTHONPATH: the signal would end it.
     script = """
@@ -299,6 +307,7 @@ sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); t
     assert "no progress" in done.stderr
 
 
+@pytest.mark.waits
 def test_ctrl_c_while_it_hangs_ends_in_order(tmp_path: Path) -> None:
     folder = hanging(tmp_path, "time.sleep(600)")
     process = subprocess.Popen(

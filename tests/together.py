@@ -6,7 +6,7 @@ tried again runs alone.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +20,6 @@ def ran(item: pytest.Function) -> bool:
     if item.nodeid not in _ran:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             _ran.update({other.nodeid: pool.submit(_run, other, _arguments(other, item)) for other in _beside(item)})
-            wait(_ran.values())
     elif _ran[item.nodeid] is _TAKEN:
         return False
     result, _ran[item.nodeid] = _ran[item.nodeid], _TAKEN
