@@ -166,8 +166,18 @@ def test_the_numbers_of_a_loop_with_accelerate() -> None:
 def test_the_numbers_of_a_trainer() -> None:
     assert said(TRAINER) == {
         "micro_batch": 4, "accumulation": 2, "learning_rate": 1e-5, "weight_decay": 0.0, "clipping": 0.3, "seed": 42,
-        "schedule": "cosine", "warmup": 0, "precision": "bf16", "steps": 500,
+        "schedule": "cosine", "warmup": 0, "precision": "bf16", "steps": 500, "betas": (0.9, 0.999),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [("adamw_torch_fused", "AdamW"), ("sgd", "SGD"), ("lion_8bit", None), ("adafactor", None)]
+)
+def test_the_optimizer_of_a_trainer(given: str, kind: str | None) -> None:
+    found = said(TRAINER.replace("max_steps=500", f"optim={given!r}"))
+    assert found["optimizer"] == kind
+    assert ("betas" in found) == (kind == "AdamW")
+    assert found["epochs"] == 3
 
 
 def test_the_numbers_of_a_loop_by_hand() -> None:
@@ -343,6 +353,13 @@ def test_what_cannot_be_read_is_listed(folder: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().err
     why = "it is computed, or not the same on every way there"
     assert f"  theirs.py:{OPTIMIZER_AT} Lion(lr): scaled(1e-4)\n      {why}; optimizer" in shown
+
+
+def test_a_share_of_the_updates_is_no_number_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("warmup_ratio=0.03", "warmup_steps=0.03"):
+        (folder / "trainer.py").write_text(TRAINER.replace("max_grad_norm=0.3", words))
+        assert run(["import", "multi.yaml", "--script", "trainer.py", "--into", "mine", "--dry-run", *H100S]) == 0
+        assert "it is a share of the updates, and a plan counts them" in capsys.readouterr().err
 
 
 def test_a_script_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,8 @@ def _why(number: Number) -> Message | None:
 def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if several:
         return say("the script says several things")
+    if key == "schedule.n_warmup_steps" and ("ratio" in number.name or isinstance(number.value, float)):
+        return say("it is a share of the updates, and a plan counts them")
     if number.name == "split_batches":
         return say("with split_batches the DataLoader's batch is that of all ranks")
     if key == "optimizer.name":

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 TRAINER_DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "learning_rate": 5e-5, "weight_decay": 0.0,
     "max_grad_norm": 1.0, "num_train_epochs": 3.0, "max_steps": -1, "warmup_steps": 0, "lr_scheduler_type": "linear",
-    "seed": 42,
+    "seed": 42, "adam_beta1": 0.9, "adam_beta2": 0.999,
 }  # fmt: skip
 """What transformers' TrainingArguments (5.23) take where nothing is given."""
+_KEPT_BY_TRL = ("weight_decay", "seed")
+"""Of these, what TRL's configurations, which inherit them, leave as it is."""
 _TRAINERS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _OF_TRAINER = {
     "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulation",
@@ -68,15 +70,17 @@ def is_trainer(name: str) -> bool:
 
 
 def of_trainer(script: Script, call: Call) -> Iterator[Number]:
-    owner = "transformers" if call.name in _TRAINERS else ""
-    last = call.name.rpartition(".")[2]
+    own = call.name in _TRAINERS
+    last, owner = call.name.rpartition(".")[2], "transformers"
     for argument, kind in _OF_TRAINER.items():
-        default = TRAINER_DEFAULTS.get(argument) if owner and not call.has_spread() else None
+        inherited = (own or argument in _KEPT_BY_TRL) and not call.has_spread()
+        default = TRAINER_DEFAULTS.get(argument) if inherited else None
         name = f"{last}({argument})"
         if argument == "warmup_steps" and call.keyword("warmup_ratio") is not None:
             yield Number(kind=kind, name=f"{last}(warmup_ratio)", node=call.keyword("warmup_ratio") or call.node)
             continue
         yield from number(script, kind, name, call.keyword(argument), default, call.node, owner)
+    yield from _optimizer(script, call, last)
     for precision in ("bf16", "fp16"):
         value = script.values.of(call.keyword(precision))
         if value and value.value is True:
@@ -86,6 +90,24 @@ def of_trainer(script: Script, call: Call) -> Iterator[Number]:
     if steps and isinstance(steps.value, int) and steps.value > 0:
         yield read("steps", f"{last}(max_steps)", steps)
     elif call.keyword("max_steps") is None or steps:
-        default = TRAINER_DEFAULTS["num_train_epochs"] if owner and not call.has_spread() else None
+        default = TRAINER_DEFAULTS["num_train_epochs"] if own and not call.has_spread() else None
         given = call.keyword("num_train_epochs")
         yield from number(script, "epochs", f"{last}(num_train_epochs)", given, default, call.node, owner)
+
+
+def _optimizer(script: Script, call: Call, last: str) -> Iterator[Number]:
+    """The optimizer by its word, and the numbers that a Trainer gives to AdamW where nothing else is said."""
+    given = call.keyword("optim")
+    word = script.values.of(given)
+    kind = "AdamW" if given is None or (word and str(word.value).startswith("adamw_")) else None
+    if word and kind is None:
+        yield Number(
+            kind="optimizer", name=str(word.value), node=word.node, value="SGD" if word.value == "sgd" else None
+        )
+    elif given is not None and word:
+        yield Number(kind="optimizer", name=f"{last}(optim)", node=word.node, value=kind, option=word.option)
+    if kind and not call.has_spread():
+        names = ("adam_beta1", "adam_beta2")
+        values = [script.values.of(call.keyword(name)) for name in names]
+        betas = tuple(v.value if v else TRAINER_DEFAULTS[n] for v, n in zip(values, names, strict=True))
+        yield Number(kind="betas", name=f"{last}(adam_beta1, adam_beta2)", node=call.node, value=betas)
