@@ -108,6 +108,40 @@ def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -
     assert n_layers == 2
 
 
+COUNTED = """
+import importlib.util, json, sys, traceback, train
+from torch.optim.optimizer import register_optimizer_step_post_hook
+calls, at_updates = [0, 0], []
+def counting(i, function):
+    def counted(*arguments, **named):
+        calls[i] += 1
+        return function(*arguments, **named)
+    return counted
+importlib.util.find_spec = counting(0, importlib.util.find_spec)
+traceback.format_stack = counting(1, traceback.format_stack)
+register_optimizer_step_post_hook(lambda *_: at_updates.append(tuple(calls)))
+sys.argv[1:] = ["--n_steps", "6", "--logging_steps", "2", "--checkpointing_steps", "0", "--output_dir", sys.argv[1]]
+train.main()
+print(json.dumps(at_updates))
+"""
+"""The generated script, and after each update how often packages were looked for, and stacks noted."""
+
+
+@pytest.mark.train
+def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
+    """accelerate's optimizer looks for a package at each step, `torch.manual_seed` notes three stacks: 1 ms."""
+    values = {"strategy.kind": "single", "machine.num_processes": 1, "batch.gradient_accumulation_steps": 4}
+    folder = projects.make(tmp_path / "project", {**projects.REGRESSION, **values})
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, str(tmp_path / "output")],
+        cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    at_updates = json.loads(done.stdout.splitlines()[-1])
+    assert len(at_updates) == 6
+    assert at_updates[-1] == at_updates[1], "the first update may still import something"
+
+
 @pytest.mark.train
 def test_the_bare_loop_does_what_the_script_does_and_the_table_says_what_each_took() -> None:
     done = run("overhead.py", "--only", "least-2", "--rounds", "3", "--without", "trainer")
