@@ -3,14 +3,18 @@ generated scripts themselves."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from projects import REGRESSION, environment, launch, make, metrics
 
 from trainwiz import plan as plans
 from trainwiz.plan import Plan
@@ -30,18 +34,27 @@ runpy.run_path("train.py", run_name="__main__")
 """A program that runs train.py as if packages were not installed."""
 IMAGES = {"task": "image_classification"}
 ZERO = {"strategy.kind": "deepspeed", "strategy.zero_stage": 2}
+ADAPTER = {"task": "sft", "model.from_scratch": False, "data.eval": None}
 CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
     "TW102": ("ModuleNotFoundError: No module named 'torch'", {}, {"torch"}, []),
     "TW111": ("ModuleNotFoundError: No module named 'accelerate'", {}, {"accelerate"}, []),
     "TW112": ("ImportError: DeepSpeed is not installed", ZERO, {"deepspeed"}, []),
     "TW113": ("ModuleNotFoundError: No module named 'transformers'", {}, {"transformers"}, []),
+    "TW109": ("ModuleNotFoundError: No module named 'peft'", {**ADAPTER, "model.adapter": "lora"}, {"peft"}, []),
     "TW114": ("ModuleNotFoundError: No module named 'datasets'", {}, {"datasets"}, ["--train_data", "some/where"]),
     "TW117": ("ModuleNotFoundError: No module named 'sklearn'", IMAGES, {"sklearn"}, []),
     "TW511": ("ConnectionError: Couldn't reach './none.txt' on the Hub", {}, set(), ["--train_data", "./none.txt"]),
     "TW512": ('broken.jsonl:2: not a JSON object with a "text"', {}, set(), ["--train_data", "broken.jsonl"]),
+    "TW514": (
+        "couldn't find them in the cached files",
+        {"model.name": "org/model", "model.from_scratch": False},
+        set(),
+        [],
+    ),
+    "TW515": ("empty.txt: no text to train on", {}, set(), ["--train_data", "empty.txt"]),
     "TW513": ("OSError: ", {"model.name": "./none", "model.from_scratch": False}, set(), []),
 }
-"""By rule: the last line of what is said, the plan, the packages that are not there, the arguments."""
+"""By rule: what the last lines say, the plan, the packages that are not there, the arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +68,113 @@ def last_line(id: str, folder: Path) -> str:
     _, values, gone, arguments = CASES[id]
     for artifact in training_files(plans.with_changes(Plan(), {**values, "schedule.n_steps": 1}), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
+    (folder / "empty.txt").touch()
     (folder / "broken.jsonl").write_text('{"text": "a"}\n[1]\n')
     program = WITHOUT.format(gone=gone, arguments=arguments)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120,
                           env={**environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}, check=False)  # fmt: skip
     assert done.returncode == 1, f"{id}: {done.returncode} {done.stderr[-500:]}"
-    return [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(" ")][-1]
+    return "\n".join([line for line in done.stderr.splitlines() if line.strip() and not line.startswith(" ")][-2:])
 
 
 @pytest.mark.parametrize("id", CASES)
 def test_what_is_said(id: str, said: dict[str, str]) -> None:
     assert CASES[id][0] in said[id]
+
+
+@pytest.mark.train
+def test_tw411_nothing_is_trained_without_an_end(tmp_path: Path) -> None:
+    made = train(tmp_path, {"task": "custom", "schedule.n_steps": None})
+    assert made == {"model.safetensors"}
+    assert not (tmp_path / "output" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({"task": "custom"}, id="tw531"),
+        pytest.param({"task": "causal_lm", "model.from_scratch": False, "model.name": "org/model"}, id="tw531 text"),
+        pytest.param({"task": "sft", "model.from_scratch": True}, id="tw532"),
+    ],
+)
+def test_an_adapter_that_nobody_makes(values: dict[str, Any]) -> None:
+    """All weights are trained: the scripts are those of a plan without an adapter."""
+    without, with_one = (scripts({**values, "model.adapter": adapter}) for adapter in ("none", "lora"))
+    assert with_one == without
+    tuned = {"task": "sft", "model.from_scratch": False}
+    assert scripts({**tuned, "model.adapter": "lora"}) != scripts(tuned)
+
+
+def scripts(values: dict[str, Any]) -> dict[str, str]:
+    made = training_files(plans.with_changes(Plan(), values), templates.load())
+    return {artifact.path: artifact.text for artifact in made if artifact.path.endswith(".py")}
+
+
+def train(folder: Path, values: dict[str, Any]) -> set[str]:
+    """The files of the model that a generated script saves, which ends with exit code 0."""
+    for artifact in training_files(plans.with_changes(Plan(), values), templates.load()):
+        (folder / artifact.path).write_text(artifact.text)
+    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=240,
+                          env=environment(), check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {path.name for path in (folder / "output" / "model").iterdir()}
+
+
+@pytest.mark.train
+def test_tw524_an_edited_plan_is_not_what_is_trained(tmp_path: Path) -> None:
+    """Only the number of ranks is compared."""
+    alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
+    short = {"schedule.n_steps": 2, "schedule.n_warmup_steps": 0, "schedule.lr_scheduler_type": "constant"}
+    folder = make(tmp_path / "project", {**REGRESSION, **alone, **short, "data.eval": ""})
+    plan = yaml.safe_load((folder / "trainwiz.yaml").read_text())
+    rate = plan["optimizer"]["learning_rate"]
+    plan["ignore"] = {"TW524": "to see what becomes of it"}
+    plan["optimizer"]["learning_rate"] = rate / 2
+    (folder / "trainwiz.yaml").write_text(yaml.safe_dump(plan))
+    done = launch(folder)
+    assert done.code == 0, done.err
+    assert metrics(folder)[0]["lr"] == rate
+    plan["machine"]["num_processes"], plan["batch"]["per_device_batch_size"] = 2, 8
+    plan["strategy"]["kind"] = "ddp"
+    (folder / "trainwiz.yaml").write_text(yaml.safe_dump(plan))
+    refused = launch(folder)
+    assert refused.code != 0
+    assert "planned for 1 ranks, started with 2" in refused.out + refused.err
+
+
+def test_tw103_another_library_than_torchs(tmp_path: Path) -> None:
+    """Ranks end with it, and what should start them does."""
+    (tmp_path / "libstdc++.so.6").touch()
+    for program in (["-c", "import torch"], ["-m", "torch.distributed.run", "train.py"],
+                    ["-m", "accelerate.commands.launch", "train.py"]):  # fmt: skip
+        done = subprocess.run([sys.executable, *program], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == f"ImportError: {tmp_path}/libstdc++.so.6: file too short"
+
+
+def test_tw101_accelerate_is_not_for_python_3_9(tmp_path: Path) -> None:
+    """pip itself, with the metadata of the accelerate that is installed here, in an index of its own."""
+    theirs = importlib.metadata.distribution("accelerate")
+    name = f"accelerate-{theirs.version}"
+    place = tmp_path / "accelerate"
+    place.mkdir()
+    with zipfile.ZipFile(place / f"{name}-py3-none-any.whl", "w") as wheel:
+        for file in ("METADATA", "WHEEL", "RECORD"):
+            wheel.writestr(f"{name}.dist-info/{file}", (theirs.read_text(file) or "") if file != "RECORD" else "")
+    needs = theirs.metadata["Requires-Python"].replace(">", "&gt;")
+    (place / "index.html").write_text(f'<a href="{name}-py3-none-any.whl" data-requires-python="{needs}">{name}</a>')
+    pip = [sys.executable, "-m", "pip", "--isolated", "install", "--dry-run", "--no-deps", "--only-binary=:all:",
+           "--index-url", tmp_path.as_uri(), "--target", str(tmp_path / "x"), "accelerate"]  # fmt: skip
+    for version, words in (("3.9", f"{theirs.version} Requires-Python >=3.10"), ("3.10", f"Would install {name}")):
+        done = subprocess.run(
+            [*pip, "--python-version", version], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert words in done.stdout + done.stderr
+
+
+def test_tw101_zip_is_told_to_be_strict() -> None:
+    """Python 3.10 was the first whose zip can be."""
+    batches = next(a.text for a in training_files(Plan(), templates.load()) if a.path == "batches.py")
+    assert "zip(*pairs, strict=True)" in batches

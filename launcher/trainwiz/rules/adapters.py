@@ -43,7 +43,7 @@ def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
     Without it: the plan's adapter is ignored, and all weights are trained: many times the memory, and another model.
     Why: the generated task.py of the other tasks has no adapter, and Colossal-AI's loop saves whole models.
     Instead: task sft with engine accelerate, or model.adapter none.
-    Source: seen with the generated scripts; task.py of the other tasks
+    Source: seen in the generated scripts
     """
     if plan.model.adapter != "none" and (plan.task != "sft" or plan.engine != "accelerate"):
         yield Violation(
@@ -57,11 +57,11 @@ def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
 def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
     """An adapter changes a model that was trained before.
 
-    Without it: the frozen part is random and stays so: the loss hardly falls, and the adapter that is saved fits a
-    model that nobody has.
+    Without it: the generated script makes no adapter and trains all of the random weights. With one, the frozen part
+    would be random and stay so, and what is saved would fit a model that nobody has.
     Why: model.from_scratch makes random weights; an adapter only adds matrices of low rank to them.
     Instead: model.from_scratch false with a model that has weights; or model.adapter none.
-    Source: seen with peft 0.21; https://arxiv.org/abs/2106.09685
+    Source: seen in the generated scripts; https://arxiv.org/abs/2106.09685
     """
     if plan.task == "sft" and plan.model.adapter != "none" and plan.model.from_scratch:
         yield Violation(

@@ -10,7 +10,8 @@ PROVEN = frozenset({
     # tests/test_colossalai.py
     "TW118", "TW207", "TW309", "TW310", "TW319",
     # tests/test_missing.py
-    "TW102", "TW111", "TW112", "TW113", "TW114", "TW117", "TW511", "TW512", "TW513",
+    "TW101", "TW102", "TW103", "TW109", "TW111", "TW112", "TW113", "TW114", "TW117", "TW411", "TW511", "TW512", "TW513",
+    "TW514", "TW515", "TW524", "TW531", "TW532",
     # tests/test_configurations.py
     "TW251", "TW252", "TW255", "TW331", "TW332", "TW333", "TW334", "TW341", "TW343", "TW344", "TW346", "TW347", "TW348",
     "TW350", "TW351", "TW352", "TW353", "TW354", "TW355", "TW356", "TW357", "TW358", "TW359", "TW361", "TW362", "TW364",

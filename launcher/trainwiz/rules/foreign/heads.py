@@ -199,7 +199,8 @@ def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Archi
     Why: each rank of a tensor group computes whole heads, each stage of a pipeline whole layers, equally many.
     Instead: sizes that divide them; megatron_lm_decoder_last_pipeline_num_layers, where the last stage is to have
     another number of layers.
-    Source: megatron/core/transformer/transformer_config.py, `__post_init__` (Megatron-LM core 0.8)
+    Source: the first seen by hand with megatron-core 0.16.1 (`TransformerConfig.__post_init__`), which trainwiz's tests
+    do not have; the second read there (`get_num_layers_to_build` in megatron/core/transformer/transformer_block.py)
     """
     if accelerate.kind != "MEGATRON_LM":
         return
