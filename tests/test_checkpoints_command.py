@@ -128,6 +128,8 @@ def plan_of(kind: str, world: int, **changes: object) -> Plan:
     return plans.with_changes(Plan(), {**values, "machine.num_processes": world, **changes})
 
 
+SGD = {"optimizer.name": "sgd"}
+ON_NVME = {"strategy.offload_optimizer_device": "nvme", "strategy.nvme_path": "/scratch"}
 CONFIG = {"seed": 42, "real_batch_size": 32}
 
 
@@ -138,7 +140,14 @@ CONFIG = {"seed": 42, "real_batch_size": 32}
         (("whole", 2), plan_of("single", 1), None),
         (("fsdp", 2), plan_of("fsdp", 8), None),
         (("zero2", 2), plan_of("zero2", 2), None),
-        (("zero2", 2), plan_of("zero2", 4), "saved by 2 ranks, and zero2 loads it with as many only; the plan has 4"),
+        (("zero2", 2), plan_of("zero2", 4), None),
+        (("zero0", 2), plan_of("zero0", 4, **SGD), None),
+        (
+            ("zero2", 2),
+            plan_of("zero2", 4, **SGD),
+            "saved by 2 ranks, and zero2 loads it with as many only; the plan has 4",
+        ),
+        (("zero3", 2), plan_of("zero3", 4, **ON_NVME), "saved by 2 ranks, and zero3 loads it with as many only"),
         (("zero2", 2), plan_of("zero3", 2), "was saved under zero2, whose files zero3 cannot load"),
         (("fsdp", 2), plan_of("ddp", 2), "was saved under fsdp, whose files ddp cannot load"),
         (("whole", 2), plan_of("ddp", 2, seed=43), "trained with seed 42, and the plan says 43"),
@@ -157,7 +166,7 @@ def test_what_a_plan_can_go_on_from(before: tuple[str, int], plan: Plan, says: s
 
 
 def test_a_launch_that_could_not_go_on_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    values = {**projects.REGRESSION, "strategy.kind": "deepspeed", "strategy.zero_stage": 2}
+    values = {**projects.REGRESSION, "strategy.kind": "deepspeed", "strategy.zero_stage": 2, **SGD}
     folder = projects.make(tmp_path / "project", values)
     config = {"seed": 42, "real_batch_size": 16}
     write(folder / "runs" / "2026-11-21_01-02-03-1", 3, layout="zero2", world=4, config=config)

@@ -17,8 +17,6 @@ _LAYOUTS = {
 }  # fmt: skip
 _COLOSSAL = ("colossal_zero", "gemini", "colossal_fsdp")
 _GATHERED = (_WHOLE, "fsdp", "zero0", "zero1", "zero2", "zero3", *_COLOSSAL)
-_ANY_WORLD = (_WHOLE, "fsdp")
-"""As checkpoints.py of a generated project has it."""
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
 """Values that decide which samples an update sees, with their keys in the plan."""
 
@@ -63,6 +61,16 @@ def layout_of(plan: Plan) -> str | None:
     return _LAYOUTS.get(plan.strategy.kind)
 
 
+def any_world(plan: Plan) -> bool:
+    """Whether any number of ranks can load what the plan's engine saves, as its train.py does."""
+    strategy = plan.strategy
+    if strategy.kind == "deepspeed" and strategy.zero_stage != 0:
+        # DeepSpeed's converter, which train.py calls, knows Adam's state, in memory.
+        on_nvme = "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
+        return plan.optimizer.name == "adamw" and not on_nvme
+    return layout_of(plan) in (_WHOLE, "fsdp", "zero0")
+
+
 def not_gathered(layout: str | None) -> Obstacle | None:
     """Why weights that were saved in this layout cannot be put together. None where they can."""
     if layout is None:
@@ -99,7 +107,7 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
             say("set the strategy back, or take only the weights: trainwiz export, then start from them as model.name"),
         )  # fmt: skip
     world = plan.machine.num_processes
-    if now is not None and now != world and layout not in _ANY_WORLD:
+    if now is not None and now != world and not any_world(plan):
         return Obstacle(
             say("the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "
                 "{now}", before=now, strategy=layout, now=world),

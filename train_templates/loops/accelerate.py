@@ -13,6 +13,11 @@ overrides a field of `Config`. What holds, whatever the number of ranks and howe
 from __future__ import annotations
 
 import argparse
+
+# feature: recut
+import copy
+
+# end: recut
 import gc
 import json
 import math
@@ -21,6 +26,11 @@ import math
 import os
 
 # end: deepspeed
+# feature: recut
+import shutil
+import subprocess
+
+# end: recut
 import sys
 import time
 from dataclasses import dataclass, fields
@@ -69,6 +79,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 import task
 from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
 from checkpoints import Checkpoints
+
+# feature: recut
+from checkpoints import read_manifest
+
+# end: recut
 from metrics import Metrics
 
 
@@ -363,9 +378,23 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
 
 
 # end: fsdp
+# feature: recut
+def put_together(saved: Path, whole: Path) -> None:
+    """Make of some ranks' parts what any number of ranks can load: DeepSpeed's universal checkpoint."""
+    shutil.rmtree(whole, ignore_errors=True)
+    whole.mkdir()
+    converter = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    command = [*converter, "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
+    # From there, since it takes its output's path for a regular expression.
+    done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{saved} could not be put together: {done.stderr.strip().splitlines()[-1]}")
+
+
+# end: recut
 # feature: deepspeed
 def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, optimizer: Any) -> Checkpoints:
-    """The engine's own files, one or more for each rank: only as many ranks can go on from them."""
+    """The engine's own files, one or more for each rank."""
 
     def save_state(folder: Path) -> None:
         try:
@@ -380,10 +409,33 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
             raise SystemExit(f"rank {accelerator.process_index}: the checkpoint was not saved: {error}") from None
 
     def load_state(folder: Path) -> None:
+        # feature: recut
+        if read_manifest(folder)["world"] != config.num_processes:
+            whole = Path(config.output_dir) / "whole"
+            checkpoints.first(put_together, folder / "state", whole)
+            decays = [group["weight_decay"] for group in optimizer.param_groups]
+            model._config.load_universal_checkpoint = True
+            model.load_checkpoint(whole, "state")
+            model._config.load_universal_checkpoint = False
+            # Stage 3 has given all groups the first one's values, and one count of steps to share.
+            for group, decay in zip(optimizer.param_groups, decays, strict=True):
+                group["weight_decay"] = decay
+            for state in optimizer.state.values():
+                state["step"] = copy.deepcopy(state["step"])
+            checkpoints.first(shutil.rmtree, whole)
+            return
+        # end: recut
         if model.load_checkpoint(folder, "state")[0] is None:
             raise FileNotFoundError(f"{folder} holds no state of DeepSpeed")
 
-    return Checkpoints(config, f"zero{model.zero_optimization_stage()}", save_state, load_state)
+    layout = f"zero{model.zero_optimization_stage()}"
+    # feature: as_saved
+    return Checkpoints(config, layout, save_state, load_state)
+    # end: as_saved
+    # feature: recut
+    checkpoints = Checkpoints(config, layout, save_state, load_state)
+    return checkpoints
+    # end: recut
 
 
 # end: deepspeed

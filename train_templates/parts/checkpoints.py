@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from train import Config
 
 MANIFEST = "manifest.json"
-ANY_WORLD = ("whole", "fsdp")
+# feature: as_saved
+ANY_WORLD = ("whole", "fsdp", "zero0")
+# end: as_saved
+# feature: recut
+ANY_WORLD = ("zero1", "zero2", "zero3")
+# end: recut
 """Layouts that any number of ranks can load; the others only as many as have saved."""
 
 

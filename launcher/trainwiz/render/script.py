@@ -49,12 +49,17 @@ def features(plan: Plan) -> frozenset[str]:
     zero0_fp32 = kind == "deepspeed" and stage == 0 and plan.precision.mixed_precision == "no"
     gathered = not sharded or plan.strategy.zero3_save_16bit_model
     on_nvme = plan.strategy.offload_param_device == "nvme"
+    # DeepSpeed's converter knows Adam's state, in memory; at stage 0 every rank has the whole.
+    in_memory = not on_nvme and plan.strategy.offload_optimizer_device != "nvme"
+    recut = kind == "deepspeed" and stage != 0 and plan.optimizer.name == "adamw" and in_memory
     chosen = {
         "plain": plain,
         "ddp": kind == "ddp",
         "cpu": plain and plan.machine.device == "cpu",
         **_colossal_features(plan),
         "deepspeed": kind == "deepspeed",
+        "recut": recut,
+        "as_saved": not recut,
         "deepspeed_cpu": kind == "deepspeed" and plan.machine.device == "cpu",
         "fsdp": kind == "fsdp",
         "engine_backward": kind == "deepspeed" and not zero0_fp32,
