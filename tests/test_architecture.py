@@ -89,6 +89,25 @@ def test_a_plan_beside_names_a_model(folder: Path, capsys: pytest.CaptureFixture
     assert (id, message) == ("TW387", "sp_size 8 does not divide the 4 attention heads of tiny")
 
 
+def test_a_launch_knows_the_script_and_the_address(folder: Path) -> None:
+    configured(folder / "mine", LLAMA)
+    (folder / "train.py").write_text(
+        "from accelerate import Accelerator\nfrom transformers import AutoModel\n"
+        "Accelerator(gradient_accumulation_steps=4)\nAutoModel.from_pretrained('mine')\n"
+    )
+    (folder / "acc.yaml").write_text(
+        SPLIT.replace("zero_stage: 3\n", "zero_stage: 3\n  gradient_accumulation_steps: 1\n")
+        + "num_machines: 2\nmain_process_ip: 10.0.0.1\n"
+    )
+    machine = str(Path(__file__).parent / "machines" / "8xh100.json")
+    command = [sys.executable, "-m", "trainwiz", "launch", "--config", "acc.yaml", "train.py", "--dry-run"]
+    done = subprocess.run([*command, "--machine", machine], cwd=folder, capture_output=True, text=True, timeout=100)
+    shown = done.stdout + done.stderr
+    assert "TW387" in shown, "the model's heads"
+    assert "TW436" in shown, "what the script accumulates"
+    assert "TW613" not in shown, "an address is given"
+
+
 def test_what_a_script_loads() -> None:
     text = "from transformers import AutoModel\nAutoModel.from_pretrained('a', attn_implementation='sdpa')\n"
     loaded = read_script("s.py", text).loaded

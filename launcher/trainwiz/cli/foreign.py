@@ -35,7 +35,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
     values, _ = plans.read_yaml(config)
     folder = Path()
     machine = facts.machine(machine_file=options.machine_file, python=options.python, folder=str(folder))
-    findings = _findings(values, machine, options, config=config)
+    findings = _findings(values, machine, options, config=config, script=script)
     port = ports.claim(_port(values))
     command = _command(options, values, config, script, machine, port.number)
     chosen = debugging.check(options, world=max(1, _count(values)), launcher=command.launcher)
@@ -96,8 +96,10 @@ def _command(
     )  # fmt: skip
 
 
-def _findings(values: Mapping[str, Any], machine: Machine, options: Options, *, config: str) -> tuple[Finding, ...]:
-    """What the rules say of the files, of the machine, and of the part of a plan that such a configuration holds."""
+def _findings(
+    values: Mapping[str, Any], machine: Machine, options: Options, *, config: str, script: str
+) -> tuple[Finding, ...]:
+    """What the rules say of the files and their script, of the machine, and of the part of a plan that they hold."""
     from trainwiz import rules
     from trainwiz.cli import configurations
     from trainwiz.findings import Facts, check
@@ -105,7 +107,8 @@ def _findings(values: Mapping[str, Any], machine: Machine, options: Options, *, 
     plan = plan_of(values, on_gpus=bool(machine.gpus))
     applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
     chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
-    files = configurations.load([config], script=None, versions=_versions(machine), here=not options.machine_file)
+    read = script if script.endswith(".py") else None
+    files = configurations.load([config], script=read, versions=_versions(machine), here=not options.machine_file)
     in_files = files.findings([], [*options.ignore, *_TAKEN_CARE_OF])
     return (*in_files, *check(Facts(plan=plan, machine=machine), rules=chosen, ignore=options.ignore))
 
