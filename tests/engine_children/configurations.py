@@ -224,7 +224,9 @@ def tensor(case: dict[str, Any]) -> None:
     torch.distributed.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
     try:
         config = DistributedConfig(tp_size=size, tp_plan="auto")
-        _, mesh = initialize_distributed_mesh(config)
+        # Also where torch was built for GPUs: none is visible here.
+        with mock.patch.object(torch._C, "_get_accelerator", return_value=torch.device("cpu")):
+            _, mesh = initialize_distributed_mesh(config)
         model = AutoModelForCausalLM.from_config(model_of(case))
         model = type(model).maybe_distribute_model(model, config, mesh)
         model(input_ids=torch.zeros(1, 8, dtype=torch.long))
