@@ -15,6 +15,7 @@ from pathlib import Path
 
 import projects
 import pytest
+import warm
 from projects import REGRESSION, SMALL, launch, losses, make, metrics
 from test_training import rank_process, wait_for
 
@@ -84,7 +85,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
         wait_for(lambda: list((latest / "checkpoints").glob("checkpoint-????????")))
         os.kill(rank_process(p.pid, 1), signal.SIGKILL)
         assert p.wait(timeout=60) == 128 + signal.SIGKILL
-    done = launch(folder, "--resume", *HERE)
+    done = warm.launch(folder, "--resume", *HERE)
     assert done.code == 0, done.err
     rest = metrics(folder)
     assert rest[0]["update"] in (9, 17)
@@ -129,8 +130,9 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     shutil.copytree(whole / "checkpoints", output / "checkpoints")
     for newer in ("checkpoint-00000016", "checkpoint-00000024"):
         shutil.rmtree(output / "checkpoints" / newer)
-    done = torchrun(folder, "--output_dir", str(output), "--resume", "auto")
-    assert done.returncode == 0, done.stderr
+    resumed = ("train.py", "--output_dir", str(output), "--resume", "auto")
+    ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
+    assert [done.code for done in ended] == [0, 0], ended[0].err
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [r["loss"] for r in records if "loss" in r] == losses(folder)[8:]
     assert weights(output) == weights(whole)
@@ -138,9 +140,9 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     exported(folder, tmp_path / "exported")
 
     fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
-    done = torchrun(folder, "--output_dir", str(output), "--resume", "auto", *fewer, ranks=1)
-    assert done.returncode == 1
-    assert "was saved by 2 ranks" in done.stderr
+    (done,) = warm.run(folder, (*resumed, *fewer), env=STANDIN, python=str(PYTHON))
+    assert done.code == 1
+    assert "was saved by 2 ranks" in done.err
 
 
 def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from projects import SMALL, launch, make, metrics, trainwiz
 from safetensors.torch import load_file
 from test_tasks import load
-from test_training import ON_STANDIN, SINGLE, STRATEGIES, spawn
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from warm import spawn
 
 from trainwiz import plan as plans
 from trainwiz.plan import Plan
@@ -326,7 +328,7 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
 def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**ADAPTED, **named, **STRATEGIES[name]})
     environment = ON_STANDIN if name == "fsdp" else None
-    done = launch(folder, env=environment)
+    done = (launch if name == "zero2" else warm.launch)(folder, env=environment)
     assert done.code == 0, done.err
     whole = metrics(folder)
     assert whole[-1]["loss"] < whole[0]["loss"]
@@ -338,7 +340,7 @@ def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object]
         whole_model = sum(p.stat().st_size for p in Path(str(named["model.name"])).glob("*.safetensors"))
         assert saved < whole_model, "the frozen model is in no checkpoint"
     shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
-    done = launch(folder, "--resume", env=environment)
+    done = warm.launch(folder, "--resume", env=environment)
     assert done.code == 0, done.err
     assert [r["loss"] for r in metrics(folder)] == [r["loss"] for r in whole[3:]]
     assert adapter_hash(folder / "runs" / "latest") == first
