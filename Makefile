@@ -6,11 +6,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 COLOSSALAI := .venv-colossalai
 
-.PHONY: help install colossalai demo test format catalogue docs benchmark constraints clean
+.PHONY: help install colossalai demo check test format catalogue docs benchmark constraints clean
 
 help:
 	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
 	@echo "make test         the gate: format, lint, types, tests"
+	@echo "make check        of these, the first three"
 	@echo "make format       let ruff format and fix what it can"
 	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
 	@echo "make docs         write docs/rules.md from the rules"
@@ -41,10 +42,12 @@ $(COLOSSALAI)/.ready: docs/requirements-colossalai.txt constraints-colossalai.tx
 	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt --no-deps --no-build-isolation colossalai
 	touch $@
 
-test: $(READY)
+check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+test: check
 	$(BIN)/python -m pytest
 
 format: $(READY)
