@@ -83,7 +83,7 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
 def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Violation]:
-    """Offload to nvme cannot be said in an accelerate file.
+    """At ZeRO stage 3, offload to nvme cannot be said in an accelerate file.
 
     Without it: offload_optimizer_nvme_path and offload_param_nvme_path never reach DeepSpeed, which takes `none` for
     the folder and swaps into ./none.
@@ -91,7 +91,8 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
     Instead: a DeepSpeed file with nvme_path, named by deepspeed_config_file.
     Source: seen with accelerate 1.15.0: the launch environment stays the same
     """
-    for part in ("optimizer", "param"):
+    at_stage_3 = str(accelerate.get(f"{_BLOCK}.zero_stage", 2)) == "3"
+    for part in ("optimizer", "param") if at_stage_3 else ():
         key = f"{_BLOCK}.offload_{part}_device"
         if accelerate.kind == "DEEPSPEED" and str(accelerate.get(key)).lower() == "nvme":
             yield accelerate.wrong(
@@ -104,10 +105,11 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
 
 @rule("TW335", level=Level.WARNING, field="deepspeed_config.zero_stage")
 def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
-    """offload_param_device, zero3_init_flag and zero3_save_16bit_model act at ZeRO stage 3.
+    """offload_param_device, zero3_init_flag, zero3_save_16bit_model and nvme act at ZeRO stage 3.
 
-    Without it: they are ignored; what was planned to fit does not.
-    Why: below stage 3 every rank holds its whole weights.
+    Without it: they are ignored; what was planned to fit does not. An optimizer that should go to nvme goes to host
+    memory.
+    Why: below stage 3 every rank holds its whole weights, and only the stage 3 optimizer knows how to swap.
     Instead: zero_stage: 3, or no such key.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
@@ -123,6 +125,13 @@ def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
                     stage=stage),
                 Fix(message=say("set zero_stage: 3, or delete it"), changes={path: None}),
             )  # fmt: skip
+    path = f"{_BLOCK}.offload_optimizer_device"
+    if str(accelerate.get(path)).lower() == "nvme" and str(stage) != "0":
+        yield accelerate.wrong(
+            path,
+            say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
+            Fix(message=say("set stage 3, or device cpu"), changes={path: "cpu"}),
+        )
 
 
 @rule("TW336", level=Level.WARNING, field="deepspeed_config.zero3_save_16bit_model")

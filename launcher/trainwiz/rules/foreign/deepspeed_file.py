@@ -172,7 +172,8 @@ def partial_offload_needs_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
 def nvme_has_a_folder(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """Offload to nvme names the folder to swap into.
 
-    Without it: an error deep inside DeepSpeed that names neither nvme nor the key, after the model is built.
+    Without it: after the model is built, for parameters `"nvme_path" in DeepSpeed Config cannot be None`; for the
+    optimizer, deep inside DeepSpeed, `TypeError: expected str, bytes or os.PathLike object, not NoneType`.
     Why: there is no default place.
     Instead: nvme_path: a folder on a fast local disk.
     Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/#parameter-offloading
