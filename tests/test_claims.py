@@ -103,6 +103,9 @@ NEED_MOUNTS = ("tw503_a_checkpoint_on_a_full_disk", "tw518_a_worker_without_shar
 CASES = [(child, name) for child, claims in EXPECTED.items() for name in claims]
 
 
+pytestmark = pytest.mark.usefixtures("operators")
+
+
 @pytest.fixture(scope="module")
 def claims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each child saw, two of them at a time."""

@@ -162,6 +162,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
     return dict(zip(asked, results, strict=True))
 
 
+@pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize(
     ("id", "outcome", "number", "case"),
     [pytest.param(i, o, n, c, id=f"{i}-{o}-{n}") for i, o, n, c in CASES if "engine" in c],
