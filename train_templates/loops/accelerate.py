@@ -388,7 +388,8 @@ def put_together(saved: Path, whole: Path) -> None:
     # From there, since it takes its output's path for a regular expression.
     done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{saved} could not be put together: {done.stderr.strip().splitlines()[-1]}")
+        why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"{saved} could not be put together: {why[-1]}")
 
 
 # end: recut
