@@ -2,7 +2,8 @@
 
 `python benchmarks/overhead.py`. All of them train the same model on the same data with the same ranks, but only one at
 any moment: each stops after a slice of ten updates and waits for its turn. So a machine that grows busy slows them all
-alike, and a round's ratio compares neighbours of a second.
+alike, and a round's ratio compares neighbours of a second. Where its memory happens to lie makes a process 2 or 3 %
+slower or faster for its whole life, and so does its place in the order: all are started anew several times, in turns.
 Counted is CPU time (user + system, over all ranks and threads); wall time stands beside it. The bare loop's losses
 must equal the script's, or they did not do the same work. The table goes to stdout and into docs/performance.md.
 """
@@ -143,15 +144,17 @@ def run_bare(overrides: Sequence[str]) -> None:
                 loss = task.loss_sum(model, batch)
                 total += loss.detach() / count
                 (loss * (ranks / count)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clipping)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clipping)
         optimizer.step()
         optimizer.zero_grad()
         if (update + 1) % config.logging_steps == 0:
             if ranks > 1:
                 dist.all_reduce(total)
             if rank == 0:
+                loss_per_update, rate = float(total) / config.logging_steps, optimizer.param_groups[0]["lr"]
+                record = {"update": update + 1, "loss": loss_per_update, "lr": rate, "grad_norm": float(norm)}
                 with records.open("a") as file:
-                    file.write(json.dumps({"update": update + 1, "loss": float(total) / config.logging_steps}) + "\n")
+                    file.write(json.dumps(record) + "\n")
             total.zero_()
 
 
@@ -305,23 +308,29 @@ def contest(shape: Shape, names: Sequence[str]) -> Iterator[dict[str, Contestant
                 contestant.end()
 
 
-def measure(shape: Shape, names: Sequence[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """(CPU, wall) seconds per update of each contestant, one per round. Raises if the losses are not the same."""
+def measure(shape: Shape, names: Sequence[str], starts: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """(CPU, wall) seconds per update of each contestant, one per start and round. Raises if losses are not the same."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    with contest(shape, names) as contestants:
-        for number in range(rounds):
-            for name in names if number % 2 else reversed(names):
-                cpu, wall = contestants[name].turn()
-                taken[name].append((cpu / UPDATES_PER_SLICE, wall / UPDATES_PER_SLICE))
-        curves = {name: contestants[name].losses() for name in names}
-    if "script" in names and "bare" in names:
-        common = curves["script"].keys() & curves["bare"].keys()
-        apart = max(abs(curves["script"][n] / curves["bare"][n] - 1) for n in common)
-        print(f"{shape.name}-{shape.ranks}: {len(common)} losses at most {apart:.1e} apart", file=sys.stderr)
-        if apart > SAME_LOSS:
-            raise RuntimeError("the bare loop and the script did not train the same")
+    for start in range(starts):
+        turned = [*names[start % len(names) :], *names[: start % len(names)]]
+        with contest(shape, turned) as contestants:
+            for number in range(rounds):
+                for name in turned if number % 2 else reversed(turned):
+                    cpu, wall = contestants[name].turn()
+                    taken[name].append((cpu / UPDATES_PER_SLICE, wall / UPDATES_PER_SLICE))
+            if "script" in names and "bare" in names:
+                compare_losses(shape, contestants["script"].losses(), contestants["bare"].losses())
     print(table({shape: taken})[0], file=sys.stderr)  # so that a run that is cut off has told something
     return taken
+
+
+def compare_losses(shape: Shape, script: Mapping[int, float], bare: Mapping[int, float]) -> None:
+    """Raise if the two did not train the same."""
+    common = script.keys() & bare.keys()
+    apart = max(abs(script[n] / bare[n] - 1) for n in common)
+    print(f"{shape.name}-{shape.ranks}: {len(common)} losses at most {apart:.1e} apart", file=sys.stderr)
+    if apart > SAME_LOSS:
+        raise RuntimeError("the bare loop and the script did not train the same")
 
 
 def table(results: Mapping[Shape, Mapping[str, Sequence[tuple[float, float]]]]) -> tuple[str, bool]:
@@ -351,12 +360,18 @@ def ratio_of(one: str, other: str, taken: Mapping[str, Sequence[tuple[float, flo
     return statistics.median(a / b for (a, _), (b, _) in zip(taken[one], taken[other], strict=True))
 
 
-def _circumstances(rounds: int) -> str:
+def _circumstances(starts: int, rounds: int, load_before: float) -> str:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "accelerate", "transformers")]
     return (
-        f"`python benchmarks/overhead.py`: {rounds} rounds of {UPDATES_PER_SLICE} updates each. Python "
-        f"{platform.python_version()}, {', '.join(versions)}, {os.cpu_count()} CPU cores, one thread per rank."
+        f"`python benchmarks/overhead.py`: {starts} starts, each with {rounds} rounds of {UPDATES_PER_SLICE} updates. "
+        f"Python {platform.python_version()}, {', '.join(versions)}, {os.cpu_count()} CPU cores, one thread per rank; "
+        f"load average per core before and after: {load_before:.1f}, {load():.1f}."
     )
+
+
+def load() -> float:
+    """The machine's load average of the last minute, per core."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def write(text: str) -> None:
@@ -370,7 +385,8 @@ def write(text: str) -> None:
 def main() -> int:
     """Measure, show, write; 1 if the script took more than it may."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="slices of each contestant")
+    parser.add_argument("--starts", type=int, default=6, help="how often each contestant is started anew")
+    parser.add_argument("--rounds", type=int, default=6, help="slices of each contestant after each start")
     parser.add_argument("--only", default="", help="NAME-RANKS of one shape, as small-2; nothing is written")
     parser.add_argument("--without", default="", help="a contestant to leave out; nothing is written")
     parser.add_argument("--as", choices=CONTESTANTS, dest="role", help=argparse.SUPPRESS)
@@ -381,12 +397,13 @@ def main() -> int:
         Slices(options.report)
         RUN[options.role](overrides)
         return 0
+    load_before = load()
     names = [name for name in CONTESTANTS if name != options.without]
     shapes = [shape for shape in SHAPES if options.only in ("", f"{shape.name}-{shape.ranks}")]
-    shown, met = table({shape: measure(shape, names, options.rounds) for shape in shapes})
+    shown, met = table({shape: measure(shape, names, options.starts, options.rounds) for shape in shapes})
     print(shown)
     if not options.only and not options.without:
-        write(f"{_circumstances(options.rounds)}\n\n{shown}")
+        write(f"{_circumstances(options.starts, options.rounds, load_before)}\n\n{shown}")
     return 0 if met else 1
 
 

@@ -144,7 +144,7 @@ def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
 
 @pytest.mark.train
 def test_the_bare_loop_does_what_the_script_does_and_the_table_says_what_each_took() -> None:
-    done = run("overhead.py", "--only", "least-2", "--rounds", "3", "--without", "trainer")
+    done = run("overhead.py", "--only", "least-2", "--starts", "1", "--rounds", "3", "--without", "trainer")
     assert done.returncode == 0, done.stderr
     assert "losses at most" in done.stderr
     assert "| least | 2 | script |" in done.stdout
