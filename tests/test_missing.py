@@ -60,16 +60,22 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folders = {id: tmp_path_factory.mktemp(id) for id in CASES}
+    for id, folder in folders.items():
+        write(id, folder)  # in one thread: Python 3.11 counts the depth of syntax trees for all of them together
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(CASES, pool.map(lambda id: last_line(id, folders[id]), CASES), strict=True))
 
 
-def last_line(id: str, folder: Path) -> str:
-    _, values, gone, arguments = CASES[id]
-    for artifact in training_files(plans.with_changes(Plan(), {**values, "schedule.n_steps": 1}), templates.load()):
+def write(id: str, folder: Path) -> None:
+    plan = plans.with_changes(Plan(), {**CASES[id][1], "schedule.n_steps": 1})
+    for artifact in training_files(plan, templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     (folder / "empty.txt").touch()
     (folder / "broken.jsonl").write_text('{"text": "a"}\n[1]\n')
+
+
+def last_line(id: str, folder: Path) -> str:
+    _, _, gone, arguments = CASES[id]
     program = WITHOUT.format(gone=gone, arguments=arguments)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120,

@@ -1,5 +1,6 @@
 """Help and usage errors: in the reader's language, in lines that fit, with what to type next."""
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import wcwidth
 
 from trainwiz import language
-from trainwiz.cli import run
+from trainwiz.cli import launch_options, run
 from trainwiz.cli.app import application
 
 COMMANDS = [command.name for command in application().registered_commands]
@@ -22,6 +23,7 @@ def _english_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     language.choose(arguments)
+    importlib.reload(launch_options)  # a process speaks one language, and these speak it from their import on
     assert run(arguments) == 0
     return capsys.readouterr().out.splitlines()
 
