@@ -31,7 +31,7 @@ class Metrics:
 
     def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
         self.is_main, self.path = is_main, Path(config.output_dir) / "metrics.jsonl"
-        self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update")
+        self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update", mininterval=1)
         if is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = self.path.read_text() if self.path.exists() else ""
