@@ -23,7 +23,9 @@ BASIC = ("Task", "Model", "Training data", "CPU ranks|GPUs", "Real batch", "Prec
 class Terminal:
     """`trainwiz` in a pseudo-terminal of its own."""
 
-    def __init__(self, tmp_path: Path, *arguments: str, lang: str = "en", rows: int = 40, **environ: str) -> None:
+    def __init__(
+        self, tmp_path: Path, *arguments: str, lang: str = "en", rows: int = 40, columns: int = 160, **environ: str
+    ) -> None:
         variables = {
             **os.environ,
             "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -35,7 +37,7 @@ class Terminal:
         }
         self.child: pexpect.spawn[str] = pexpect.spawn(
             sys.executable, ["-m", "trainwiz", *arguments], env=variables, cwd=str(tmp_path), encoding="utf-8",
-            timeout=20, dimensions=(rows, 160),
+            timeout=20, dimensions=(rows, columns),
         )  # fmt: skip
         self.seen = ""
 
@@ -260,6 +262,26 @@ def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
     terminal.expect("supervision.max_restarts")
     terminal.child.send(DOWN + "\r")
     assert terminal.end() == 0, terminal.seen
+
+
+def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -> None:
+    given = ("--task", "causal_lm", "--model", "llama-1b", "--num-processes", "8",
+             "--real-batch-size", "64", "--precision", "bf16")  # fmt: skip
+    terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
+    terminal.expect(r"\[embedded: comes with Python: no download\]")
+    terminal.child.send("\r")
+    terminal.expect(r"ddp +20\.5 GiB per rank  every rank [^\n]*…")
+    terminal.child.send("\r")
+    terminal.expect("ddp  20.5 GiB per rank  every rank holds everything; the least communication")
+    terminal.child.send("\x03")
+    assert terminal.end() == 130
+
+
+def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--defaults", columns=40)  # type: ignore[arg-type]
+    terminal.expect("model.name tiny")
+    terminal.child.send("\x03")
+    assert terminal.end() == 130
 
 
 def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> None:

@@ -195,12 +195,13 @@ def wrapped(words: Message | str, mark: str = "  ") -> str:
 
 def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:
     width = max((len(c.value) for c in question.choices), default=0)
+    # A narrow terminal cuts lines at their end: what decides stands first.
+    shown = {c.value: text(_size(sizes[c.value])) if c.value in sizes else "" for c in question.choices}
+    column = max(map(columns.width, shown.values()), default=0)
     lines = []
     for choice in question.choices:
-        line = f"{choice.value:<{width}}  {text(choice.label)}"
-        if choice.value in sizes:
-            line += f"  ({text(_size(sizes[choice.value]))})"
-        lines.append((choice.value, line))
+        size_of_state = columns.pad(shown[choice.value], column) + "  " if column else ""
+        lines.append((choice.value, f"{choice.value:<{width}}  {size_of_state}{text(choice.label)}"))
     prompt = text(question.prompt_for(values))
     return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines))
 

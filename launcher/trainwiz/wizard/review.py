@@ -9,12 +9,13 @@ from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.questions import question_for
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
-from trainwiz.wizard.terminal import Action, Asked
+from trainwiz.wizard.terminal import Action, Asked, size
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided
 
 WRITE = "write"
+_WIDE_ENOUGH = 60
 
 
 def review(interview: Interview) -> None:
@@ -48,16 +49,22 @@ def rows(decided: Decided) -> Mapping[str, str]:
     from trainwiz.plan import fields
 
     kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
+    asked = [key for key in fields() if _is_asked(key)]
+    # On a narrow terminal columns would leave no room for the values.
+    width, room = (max(map(len, asked)), 14) if size().columns >= _WIDE_ENOUGH else (0, 0)
     shown = {}
-    for key in fields():
-        try:
-            question_for(key)
-        except KeyError:
-            continue
+    for key in asked:
         source, value = decided.sources[key], decided.plan.get(key)
         words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        shown[key] = f"{key:<38} {columns.pad(words, 14)} {kinds[source.kind]}: {text(source.reason)}"
+        shown[key] = f"{key:<{width}} {columns.pad(words, room)} {kinds[source.kind]}: {text(source.reason)}"
     return shown
+
+
+def _is_asked(key: str) -> bool:
+    try:
+        return bool(question_for(key))
+    except KeyError:
+        return False
 
 
 def _explained(key: str, lines: Mapping[str, str]) -> str:

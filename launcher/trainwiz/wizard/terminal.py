@@ -6,6 +6,7 @@ Everything goes to stderr: stdout is for results.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,16 +14,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import columns
 from trainwiz.language import t
 
 if TYPE_CHECKING:
     from prompt_toolkit.application import Application
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from questionary import Question
+    from questionary.prompts.common import InquirerControl
 
 
 _ROWS_FOR_THE_REST = 9
 """The question, its help, the hint."""
+_GAP = re.compile(" {2,}")
+_POINTER = 3
+"""Columns before each line of a list."""
+_FOR_TYPING = 12
+"""Columns that should be left beside a question."""
 
 
 class Action(Enum):
@@ -85,27 +93,55 @@ def _line(asked: Asked) -> Question:
             buffer.text = asked.default
         event.app.exit(result=Reply(value=typed), style="class:accepted")
 
-    return questionary.text(
-        asked.prompt, qmark=">", instruction=_default(asked), key_bindings=bindings, output=_stderr()
-    )
+    default = _behind(asked.prompt, _default(asked), _room() - _FOR_TYPING)
+    return questionary.text(_prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr())
 
 
 def _list(asked: Asked) -> Question:
     import questionary
 
-    values = [value for value, _ in asked.choices]
+    lines = dict(asked.choices)
     question = questionary.select(
-        asked.prompt,
-        choices=[questionary.Choice(line, value=value) for value, line in asked.choices],
-        default=asked.default if asked.default in values else None,
+        _prompt(asked),
+        choices=[questionary.Choice(_cut(line, _room() - _POINTER), value=value) for value, line in asked.choices],
+        default=asked.default if asked.default in lines else None,
         qmark=">",
         pointer="»",
-        instruction=_default(asked),
+        instruction=_behind(asked.prompt, _default(asked), _room()),
         output=_stderr(),
     )
     bindings: Any = question.application.key_bindings
-    _add_actions(bindings, lambda: _pointed_at(question.application), typing=False)
+    _add_actions(bindings, lambda: str(_control(question.application).get_pointed_at().value), typing=False)
+
+    def choose(event: KeyPressEvent) -> None:
+        control = _control(event.app)
+        chosen = control.get_pointed_at()
+        # What stays on the screen is the whole line, without the spaces that made a column of it.
+        chosen.title = _behind(asked.prompt, _GAP.sub("  ", lines[str(chosen.value)]), _room())
+        control.is_answered = True
+        event.app.exit(result=chosen.value)
+
+    bindings.add("enter", eager=True)(choose)
     return question
+
+
+def _prompt(asked: Asked) -> str:
+    return "\n".join(columns.wrap(asked.prompt, _room(), first="> ", rest="  ")).removeprefix("> ")
+
+
+def _behind(prompt: str, words: str, room: int) -> str:
+    """Words on the line of the prompt where there is room for both, else on lines of their own below it."""
+    if columns.width(f"> {prompt} {words}") < room:
+        return words
+    return "\n" + "\n".join(columns.wrap(words, room, first="  ", rest="  "))
+
+
+def _cut(line: str, room: int) -> str:
+    return line if columns.width(line) < room else f"{columns.cut(line, room - 2)}…"
+
+
+def _room() -> int:
+    return max(20, size().columns)
 
 
 def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) -> None:
@@ -162,13 +198,10 @@ def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:
     app.after_render += first
 
 
-def _pointed_at(app: Application[Any]) -> str:
+def _control(app: Application[Any]) -> InquirerControl:
     from questionary.prompts.common import InquirerControl
 
-    for control in app.layout.find_all_controls():
-        if isinstance(control, InquirerControl):
-            return str(control.get_pointed_at().value)
-    return ""
+    return next(c for c in app.layout.find_all_controls() if isinstance(c, InquirerControl))
 
 
 def _default(asked: Asked) -> str:
