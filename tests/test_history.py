@@ -104,6 +104,9 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
         history.find("nonsense", project)
     with pytest.raises(UsageError, match="has no runs"):
         history.find("latest", project / "runs")
+    # A folder that is named is the one that is spoken of, and never the one where somebody happens to stand.
+    with pytest.raises(UsageError, match=f"{project}/runs/runs has no runs"):
+        history.find(str(project / "runs"))
 
 
 def test_a_lineage_goes_back_to_the_first_run(project: Path) -> None:
@@ -221,13 +224,20 @@ def test_a_launcher_that_was_killed_is_told_from_one_that_runs(tmp_path: Path) -
 # logs
 
 
-def test_logs_are_shown_as_they_are(project: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_logs_are_shown_as_they_are(
+    project: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = b"50%\r100%\n\xff\xfe \x1b[31mred\n" * 10_000
     Run(project / "runs" / NAMES[1]).log(1).write_bytes(raw)
     assert trainwiz(["logs", str(project)]) == 0
     assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[2]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "1"]) == 0
     assert capfdbinary.readouterr().out == raw
+    assert trainwiz(["logs", str(project / "runs" / NAMES[1]), "--rank", "1"]) == 0
+    assert capfdbinary.readouterr().out == raw
+    monkeypatch.chdir(project)
+    assert trainwiz(["logs", NAMES[0]]) == 0
+    assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[0]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "7"]) == 2
     assert b"it has those of the ranks 0, 1" in capfdbinary.readouterr().err
 

@@ -262,7 +262,9 @@ def test_it_ends_with_the_run_and_leaves_the_last_state_behind(project: Path) ->
     assert child.exitstatus == 0
 
 
-def test_without_a_terminal_it_is_a_snapshot(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_is_a_snapshot(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = time.monotonic()
     assert trainwiz(["watch", str(project)]) == 0
     assert time.monotonic() - began < 5
@@ -271,6 +273,10 @@ def test_without_a_terminal_it_is_a_snapshot(project: Path, capsys: pytest.Captu
     assert "update 39/100" in out
     assert "q quits" not in out
     assert trainwiz(["watch", str(project / "runs")]) == 2
+    capsys.readouterr()
+    monkeypatch.chdir(project)
+    assert trainwiz(["watch", NAMES[0]]) == 0
+    assert "update 39/100" in capsys.readouterr().out
 
 
 def test_a_dumb_terminal_gets_a_snapshot(project: Path) -> None:

@@ -22,15 +22,17 @@ _PAUSE_SECONDS = 0.2
 
 
 def logs(
-    folder: str = typer.Argument(".", metavar="[DIR]", help=t("The project (default: here).")),
-    run: str = typer.Option("latest", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
+    target: str = typer.Argument(
+        "latest", metavar="[RUN]", help=t("A run's name or folder, or a project's folder (default: the newest here).")
+    ),
+    run: str = typer.Option("", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
     rank: int = typer.Option(0, "--rank", metavar="N", min=0, help=t("Whose log.")),
     follow: bool = typer.Option(False, "--follow", "-f", help=t("Go on until the run ends; Ctrl-C leaves it running.")),
 ) -> None:
     """Show a rank's log on stdout, byte for byte."""
     from trainwiz.store import history
 
-    found = history.find(run, Path(folder))
+    found = history.find(run, Path(target)) if run else history.find(target)
     file = _file(found, rank, follow)
     # Whoever only looks is not interrupted by Ctrl-C: he has seen enough.
     try:

@@ -30,8 +30,10 @@ _QUIT = ("q", "Q", "\x1b")
 
 
 def watch(
-    folder: str = typer.Argument(".", metavar="[DIR]", help=t("The project (default: here).")),
-    run: str = typer.Option("latest", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
+    target: str = typer.Argument(
+        "latest", metavar="[RUN]", help=t("A run's name or folder, or a project's folder (default: the newest here).")
+    ),
+    run: str = typer.Option("", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
 ) -> None:
     """Live on a terminal until the run ends or q is pressed; without one, a snapshot."""
     from trainwiz.record.run import State
@@ -39,7 +41,7 @@ def watch(
     from trainwiz.ui import console, fullscreen
     from trainwiz.ui.watch import frame
 
-    found = Watched(history.find(run, Path(folder)))
+    found = Watched(history.find(run, Path(target)) if run else history.find(target))
     view = found.view()
     if fullscreen.available() and view.summary.state is State.RUNNING:
         if _live(found):

@@ -31,8 +31,7 @@ def find(word: str, project: Path = Path()) -> Run:
     if word != LATEST and path.is_dir():
         if _is_run(path):
             return Run(Path(os.path.realpath(path)))
-        if runs.every(path):
-            return runs.every(path)[-1]
+        word, project = LATEST, path
     made = runs.every(project)
     if not made:
         raise UsageError(
