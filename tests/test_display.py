@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,6 +94,23 @@ def test_a_progress_bar_is_narrower_than_the_terminal(monkeypatch: pytest.Monkey
     drawn = [line.rstrip() for line in done.stderr.replace("\r", "\n").split("\n") if line.strip()]
     assert len(drawn) > 1
     assert all(0 < wcwidth.wcswidth(line) < 30 for line in drawn), drawn
+
+
+def test_a_projects_bar_is_redrawn_by_the_clock_and_not_by_the_update(tmp_path: Path) -> None:
+    parts = Path(__file__).parents[1] / "train_templates" / "parts"
+    program = (
+        f"import sys, types; sys.path.insert(0, {str(parts)!r}); from metrics import Metrics\n"
+        f"metrics = Metrics(types.SimpleNamespace(output_dir={str(tmp_path)!r}), True, 0, 2000)\n"
+        "metrics.track = lambda record, step: None\n"
+        "for i in range(2000): metrics.write({'update': i + 1, 'loss': 1.5, 'lr': 1e-3}); metrics.bar.update()\n"
+        "metrics.bar.close()"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=120)
+    seconds = time.monotonic() - began
+    assert b"2000/2000" in done.stderr
+    assert b"loss=1.5" in done.stderr
+    assert done.stderr.count(b"\r") <= seconds + 4
 
 
 def test_the_wizards_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,8 @@ class Metrics:
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(finite) + "\n")
-        self.bar.set_postfix({name: f"{finite[name]:.4g}" for name in ("loss", "lr") if name in finite})
+        shown = {name: f"{finite[name]:.4g}" for name in ("loss", "lr") if name in finite}
+        self.bar.set_postfix(shown, refresh=False)
         # feature: tracker
         self.track({name: value for name, value in finite.items() if value is not None}, step=record["update"])
         # end: tracker
