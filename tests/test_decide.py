@@ -165,6 +165,42 @@ def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() ->
     assert not decide({"task": "custom"}, None).plan.data.packing
 
 
+@pytest.mark.parametrize(
+    ("name", "model", "answers", "micro"),
+    [
+        ("8xh100", "llama-1b", {}, 4),
+        ("4xa100-40g", "llama-1b", {}, 2),  # 4.5 GiB a sample, beside 20.5 GiB and 2 GiB of cast weights
+        ("2xrtx4090", "llama-1b", {}, 2),  # under ZeRO 1, which casts its weights itself
+        ("2xrtx4090", "llama-1b", {"batch.sequence_length": 1024}, 4),
+        ("2xrtx4090", "llama-1b", {"precision.mixed_precision": "no"}, 1),
+        ("1xt4", "gpt2-124m", {}, 8),
+        ("cpu", "gpt2-124m", {}, 8),
+    ],
+)
+def test_the_micro_batch_fits_beside_the_model_state(
+    name: str, model: str, answers: dict[str, Any], micro: int
+) -> None:
+    decided = decide({"model.name": model, **answers}, machine(name))
+    assert decided.plan.batch.per_device_batch_size == micro
+
+
+def test_the_micro_batch_shows_what_fills_the_gpu() -> None:
+    reason = why(decide({"model.name": "llama-1b"}, machine("4xa100-40g")), "batch.per_device_batch_size")
+    assert reason.endswith("; a rank holds 20.5 GiB of model state and about 9.0 GiB of activations in 40.0 GiB")
+    assert "activations" not in why(decide({}, machine("cpu")), "batch.per_device_batch_size")
+
+
+@pytest.mark.parametrize(
+    ("samples", "real", "reason"),
+    [(224, 32, "a tenth of the 224 samples"), (1000, 96, "a tenth of the 1000"), (None, 512, "1048576 tokens")],
+)
+def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reason: str) -> None:
+    decided = decide({"model.name": "llama-1b"}, machine("8xh100"), samples=samples)
+    assert decided.plan.batch.real_batch_size == real
+    assert reason in why(decided, "batch.real_batch_size")
+    assert decide({}, machine("cpu"), samples=100).plan.batch.real_batch_size == 32
+
+
 def test_an_answer_from_a_file_says_so() -> None:
     origin = Source(kind="file", reason=say("a.yaml"))
     assert decide({"seed": 7}, None, origins={"seed": origin}).sources["seed"] == origin

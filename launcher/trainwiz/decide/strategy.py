@@ -59,6 +59,14 @@ def options(d: Decision) -> tuple[Option, ...]:
     return tuple(found)
 
 
+def state_bytes(d: Decision) -> int | None:
+    """Model state per rank under the strategy that was decided on; None where the model's size is unknown."""
+    kind, stage = d.values["strategy.kind"], d.values["strategy.zero_stage"]
+    away = "+offload" if d.values["strategy.offload_optimizer_device"] != "none" else ""
+    name = kind if stage is None else f"zero{stage}{away}"
+    return next((o.bytes_per_rank for o in options(d) if o.name == name), None)
+
+
 def smallest_gpu_bytes(d: Decision) -> int | None:
     """The memory of the smallest GPU; None on a CPU and where it is unknown."""
     if d.on_cpu or d.machine is None or not d.machine.gpus:

@@ -6,7 +6,9 @@ import math
 
 from trainwiz import batch
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.strategy import gib, smallest_gpu_bytes, state_bytes
 from trainwiz.errors import PlanError
+from trainwiz.estimate.activations import activation_bytes_per_token
 from trainwiz.estimate.models import PRESETS
 from trainwiz.message import Message, say
 from trainwiz.vocabulary import GENERATIVE
@@ -20,6 +22,9 @@ _ADAPTER_RATE = 2e-4
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
+_FILLED = 0.9
+"""The part of a GPU that state and activations may take; the CUDA context and gaps between blocks need the rest."""
+_SMALL_REAL_BATCH = 32
 _CLASSIFICATION = ("text_classification", "image_classification")
 
 
@@ -75,7 +80,7 @@ def decide_batch(d: Decision) -> None:
         raise PlanError([say("{key}: {problem}", key=solved.key, problem=solved.message)])
     equation = say("{equation}: real = micro-batch × accumulation × ranks", equation=str(solved))
     d.settle(keys["real"], solved.real, reason or equation)
-    d.settle(keys["micro"], solved.micro, equation)
+    d.settle(keys["micro"], solved.micro, _micro_reason(d, equation, solved.micro))
     d.settle(keys["accumulation"], solved.accumulation, equation)
 
 
@@ -166,18 +171,52 @@ def updates_of(d: Decision) -> int | None:
 def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
     tokens = _gpt3_row(d)[2]
     if d.on_cpu or d.values["task"] == "custom" or _size(d) < _SMALL_MODEL:
-        target, why = 32, say("small, so that updates come quickly")
+        target, why = _SMALL_REAL_BATCH, say("small, so that updates come quickly")
     elif not d.values["model.from_scratch"]:
         target, why = 64, say("usual for continuing from trained weights")
     else:
         target = max(1, tokens // int(d.values["batch.sequence_length"]))
         why = say("about {tokens} tokens per update, as GPT-3 of about this size", tokens=tokens)
+    few = None if d.samples is None else max(_SMALL_REAL_BATCH, d.samples // 10)
+    if few is not None and few < target:
+        target, why = few, say("about a tenth of the {samples} samples, so that an epoch is more than one update",
+                               samples=d.samples)  # fmt: skip
     return max(1, round(target / step)) * step, why
 
 
 def _preferred_micro(d: Decision) -> int:
     size = _size(d)
-    return _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 else 1
+    micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 else 1
+    sample, left = _activation_bytes(d), _bytes_left(d)
+    while sample and left is not None and micro > 1 and micro * sample > left:
+        micro //= 2
+    return micro
+
+
+def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
+    sample, memory, state = _activation_bytes(d), smallest_gpu_bytes(d), state_bytes(d)
+    if not sample or memory is None or state is None:
+        return equation
+    return say("{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
+               equation=equation, state=gib(state), size=gib(micro * sample), memory=gib(memory))  # fmt: skip
+
+
+def _activation_bytes(d: Decision) -> int:
+    """Of one sample; 0 where they are unknown."""
+    shape = PRESETS.get(d.values["model.name"]) if d.values["task"] in GENERATIVE else None
+    if shape is None:
+        return 0
+    half = d.values["precision.mixed_precision"] in ("fp16", "bf16")
+    return activation_bytes_per_token(shape, half=half) * int(d.values["batch.sequence_length"])
+
+
+def _bytes_left(d: Decision) -> int | None:
+    """What model state, and the 16-bit weights that autocast keeps beside it, leave of the smallest GPU."""
+    memory, state = smallest_gpu_bytes(d), state_bytes(d)
+    if memory is None or state is None or d.parameters is None:
+        return None
+    cast = d.values["precision.mixed_precision"] != "no" and d.values["strategy.kind"] != "deepspeed"
+    return int(_FILLED * memory) - state - (2 * d.parameters if cast else 0)
 
 
 def _gpt3_row(d: Decision) -> tuple[float, float, int]:
