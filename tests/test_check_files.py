@@ -293,6 +293,9 @@ STRANGE_YAML = [
     "distributed_type: FSDP\nnum_machines: -2\nmachine_rank: x\nmain_process_ip: [1]\nmain_process_port: .inf\n",
     "distributed_type: MULTI_GPU\nnum_machines: .nan\nnum_processes: .inf\n",
     "<<: {distributed_type: FSDP}\nnum_processes: 2\n",
+    "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: &a [*a], fsdp_auto_wrap_polcy: NO_WRAP}\n",
+    "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: ²}\n",
+    "distributed_type: FSDP\nfsdp_config: " + "{a: " * 900 + "1" + "}" * 900 + "\n",
 ]
 STRANGE_JSON = [
     "{}",
@@ -305,6 +308,10 @@ STRANGE_JSON = [
     '{"zero_optimization": {"stage": 3, "offload_param": "cpu", "offload_optimizer": {"device": [3]}}}',
     '{"zero_optimization": true, "a.b": 1, "": {"": "auto"}}',
     '{"a":' * 3000,
+    '{"zero_optimization":' * 600 + "1" + "}" * 600,
+    '{"zero_optimization": {"stage": 2, "allgather_bucket_size": Infinity, "reduce_bucket_size": NaN}}',
+    '{"zero_optimization": {"stage": 2},',
+    '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu":',
 ]
 
 
@@ -316,6 +323,12 @@ def test_strange_values_are_no_crash(name: str, text: str, folder: Path, capsys:
     for options in ([], ["--json"], ["--fix"], ["--fix", "--yes"]):
         assert run(["check", name, *options]) in (0, 1, 2)
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_file_that_is_too_long_is_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "x.json").write_text('{"zero_optimization": {"stage": 2}, "x": "' + 2_000_000 * "y" + '"}')
+    (only,) = checked(capsys, "x.json")[1]
+    assert (only["rule"], only["message"]) == ("TW651", "the file has 2.0 MB, and no configuration is that long")
 
 
 def test_a_file_named_from_the_root_of_a_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -598,6 +598,7 @@ MORE_JSON = [
     '{"zero_optimization": {"stage": 3, "reduce_bucket_size": "5e8", "offload_optimizer": "cpu"}}',
     '{"zero_optimization": {"cpu_offload": true, "stage": 2}, "gradient_clipping": -1, "train_batch_size": 8}',
     '{"train_batch_size": 1e30, "zero_optimization": {"reduce_bucket_size": 1e400, "a.b": {"c": 1}}, "aio": [1]}',
+    '{"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": {"stage": 3}}, "train_batch_size": 8}',
 ]
 
 

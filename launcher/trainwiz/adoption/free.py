@@ -60,7 +60,8 @@ def is_free(name: str) -> bool:
     if name in vocabulary.DECIDED_SETTINGS or name in ACCELERATE_SAYS or name == "fp16.auto_cast":
         return False
     block, _, last = name.rpartition(".")
-    if block in known.STRICT and last not in known.STRICT[block]:
+    strict = known.STRICT.get(block, () if block.startswith("zero_optimization.") else None)
+    if strict is not None and last not in strict:
         return False
     return any(name == free or (free.endswith(".") and name.startswith(free)) for free in vocabulary.FREE_SETTINGS)
 

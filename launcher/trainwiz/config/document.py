@@ -13,6 +13,8 @@ from trainwiz.message import Message
 
 KeyPath = tuple[str, ...]
 """The keys from the top down to a value; items of a list count as `0`, `1`, …"""
+DEEPEST = 50
+"""Keys above one another; no configuration has ten, and what goes through thousands of them runs out of stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,14 @@ def edited(document: Document, changes: Mapping[str, Any]) -> str | None:
         text = text[: edit.start] + edit.text + text[edit.end :]
     reader = json_reader if document.syntax == "json" else yaml_reader
     again = reader.read(document.path, text)
-    return text if not again.trouble and _tidy(again.values) == _tidy(_expected(document, changes)) else None
+    return text if not again.trouble and _holds(again, _expected(document, changes)) else None
+
+
+def _holds(document: Document, expected: Mapping[str, Any]) -> bool:
+    try:
+        return bool(_tidy(document.values) == _tidy(expected))
+    except RecursionError:  # an anchor that stands inside itself
+        return False
 
 
 def _edits(document: Document, changes: Mapping[KeyPath, Any]) -> list[_Edit] | None:
@@ -143,7 +150,7 @@ def _scalar(document: Document, value: Any) -> str:
         except yaml.YAMLError:
             pass
         return "'" + value.replace("'", "''") + "'"
-    return json.dumps(value)
+    return json.dumps(value, default=str)
 
 
 def _expected(document: Document, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,26 +11,29 @@ from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from trainwiz.config.document import Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
 from trainwiz.message import Message, say
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _WORD = re.compile(r"[^,\]}\s]+")
 _COMMENT = re.compile(r"//|#|/\*")
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def read(path: str, text: str) -> Document:
     """The document in a text; with its `trouble` where there is none."""
+    scanner = _Scanner(text)
     try:
         values = json.loads(text)
+        if not isinstance(values, dict):
+            return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values, in braces")))
+        scanner.value(_skip(text, 0), ())
     except json.JSONDecodeError as error:
         return _troubled(path, text, _syntax(error, text))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
+    except ValueError as error:
         return _troubled(path, text, Trouble(say("{problem}", problem=error)))
-    if not isinstance(values, dict):
-        return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values, in braces")))
-    scanner = _Scanner(text)
-    scanner.value(_skip(text, 0), ())
     return Document(path=path, text=text, syntax="json", values=values, entries=scanner.entries,
                     duplicates=tuple(scanner.duplicates))  # fmt: skip
 
@@ -48,6 +51,8 @@ class _Scanner:
     duplicates: list[Duplicate] = field(default_factory=list)
 
     def value(self, at: int, path: KeyPath) -> int:
+        if len(path) > DEEPEST:
+            raise RecursionError
         if self.text[at] == "{":
             return self._object(at, path)
         if self.text[at] == "[":
@@ -101,12 +106,25 @@ def _syntax(error: json.JSONDecodeError, text: str) -> Trouble:
         return Trouble(
             say("a comment; JSON has none"), error.pos, say("delete it, or keep it under a key like _comment")
         )
+    word = _WORD.match(text, error.pos)
+    if word and word.group() in _PYTHON:
+        return Trouble(
+            say("{word} is Python's word, and not JSON's", word=word.group()),
+            error.pos,
+            say("write {value}", value=_PYTHON[word.group()]),
+        )
+    if text.startswith("\ufeff"):
+        return Trouble(say("the file begins with a byte order mark, and JSON has none"), 0,
+                       say("save it as UTF-8 without BOM"))  # fmt: skip
+    if text[error.pos : error.pos + 1] == "'":
+        return Trouble(say("single quotes; JSON has double ones"), error.pos, say('write every quote as "'))
     before = text[: error.pos].rstrip()
-    # Python 3.13 points at the comma itself, older ones at what follows it.
-    if text[error.pos : error.pos + 1] in '}],"' and before.endswith(","):
-        if text[error.pos] in "}]":
+    # Python 3.13 points at the comma itself, older ones at what follows it. At the end of a cut file nothing follows.
+    following = text[error.pos : error.pos + 1]
+    if before.endswith(","):
+        if following and following in "}]":
             return Trouble(say("a comma before the closing bracket"), len(before) - 1, say("delete the comma"))
-    elif text[error.pos : error.pos + 1] == "," and text[error.pos + 1 :].lstrip()[:1] in ("}", "]"):
+    elif following == "," and text[error.pos + 1 :].lstrip()[:1] in ("}", "]"):
         return Trouble(say("a comma before the closing bracket"), error.pos, say("delete the comma"))
     return Trouble(say("this is not JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
 

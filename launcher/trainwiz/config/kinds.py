@@ -108,7 +108,7 @@ class Accelerate(_Configuration):
     def fsdp_version(self) -> int:
         """1 unless the file says otherwise."""
         value = self.fsdp.get("fsdp_version", ("", 1))[1]
-        return int(value) if str(value).isdigit() else 1
+        return int(value) if str(value).isdecimal() else 1
 
     def _count(self, path: str, default: int | None) -> int | None:
         value = self.get(path, default)

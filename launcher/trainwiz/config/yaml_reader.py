@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from trainwiz.config.document import Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
 from trainwiz.message import Message, say
 
 # The C parser is ten times as fast; not every PyYAML has it.
@@ -25,23 +25,25 @@ class _Found:
 
 def read(path: str, text: str) -> Document:
     """The document in a text; with its `trouble` where there is none."""
+    found = _Found()
     try:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             values = loader.construct_document(node) if node is not None else None
+            _walk(node, (), found)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         return _troubled(path, text, _syntax(error, text))
     except yaml.reader.ReaderError as error:
         return _troubled(path, text, _character(error, text))
-    except (ValueError, RecursionError, TypeError, AttributeError) as error:
+    except RecursionError:
+        return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
+    except (ValueError, TypeError, AttributeError) as error:
         return _troubled(path, text, Trouble(say("{problem}", problem=error)))
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
         return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `num_processes: 2`")))
-    found = _Found()
-    _walk(node, (), found)
     return Document(path=path, text=text, syntax="yaml", values=values, entries=found.entries,
                     duplicates=tuple(found.duplicates))  # fmt: skip
 
@@ -50,9 +52,11 @@ def _troubled(path: str, text: str, trouble: Trouble) -> Document:
     return Document(path=path, text=text, syntax="yaml", trouble=trouble)
 
 
-def _walk(node: yaml.Node, path: KeyPath, found: _Found) -> None:
+def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
     if id(node) in found.walked:
         return
+    if len(path) > DEEPEST:
+        raise RecursionError
     found.walked.add(id(node))
     flow = bool(getattr(node, "flow_style", False))
     if isinstance(node, yaml.SequenceNode):

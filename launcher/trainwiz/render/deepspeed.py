@@ -65,7 +65,9 @@ def _put(values: dict[str, Any], path: str, value: Any) -> None:
     """Set one of the plan's own settings of DeepSpeed; None takes it out, so that DeepSpeed chooses."""
     *blocks, name = path.split(".")
     for block in blocks:
-        values = values.setdefault(block, {})
+        if not isinstance(values.get(block), dict):
+            values[block] = {}  # also in the place of a number: what DeepSpeed thinks of it, a rule says
+        values = values[block]
     if value is None:
         values.pop(name, None)
     else:

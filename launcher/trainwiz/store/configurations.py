@@ -32,8 +32,11 @@ def read(path: str) -> Document:
 
 
 @functools.lru_cache(maxsize=256)
-def _read(path: str, _changed: int, _size: int) -> Document:
+def _read(path: str, _changed: int, size: int) -> Document:
     """Read once as long as it does not change: what a file is, is asked before what is wrong with it."""
+    if size > _LARGEST:
+        trouble = Trouble(say("the file has {size} MB, and no configuration is that long", size=round(size / 1e6, 1)))
+        return Document(path=path, text="", syntax="json" if path.endswith(".json") else "yaml", trouble=trouble)
     raw = Path(path).read_bytes()
     try:
         return config.read(path, raw.decode("utf-8"))

@@ -34,7 +34,7 @@ def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """
     path = "zero_optimization.allgather_bucket_size"
     size = deepspeed.get(path)
-    if deepspeed.stage in (1, 2) and isinstance(size, int | float) and not isinstance(size, bool) and size % 2:
+    if deepspeed.stage in (1, 2) and isinstance(size, int | float) and size % 2 == 1:
         even = int(size) + 1
         yield deepspeed.wrong(
             path,

@@ -91,7 +91,7 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
         return
     for node in value.split("@"):
         host, _, numbers = node.strip().partition(":")
-        beyond = [n for n in numbers.split(",") if n.strip().isdigit() and int(n) >= slots.get(host, 0)]
+        beyond = [n for n in numbers.split(",") if n.strip().isdecimal() and int(n) >= slots.get(host, 0)]
         if host not in slots:
             yield accelerate.wrong(key, say("{host} is not in the hostfile, which has {hosts}", host=host,
                                             hosts=", ".join(slots)))  # fmt: skip

@@ -67,7 +67,7 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Viol
     """
     path, value = accelerate.fsdp.get("fsdp_min_num_params", ("", None))
     policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
-    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdigit():
+    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
         return
     number = _number(value)
     yield accelerate.wrong(
