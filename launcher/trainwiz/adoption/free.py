@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ def free_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
     found = {}
     for name in dict.fromkeys([*settings.values, *base]):
         wanted = settings.effective(name)
-        if not is_free(name) or wanted == "auto" or same(base.get(name, default(name, plan)), wanted):
+        finite = not isinstance(wanted, float) or math.isfinite(wanted)
+        if not is_free(name) or not finite or wanted == "auto" or same(base.get(name, default(name, plan)), wanted):
             continue
         if acts(name, plan):
             found[name] = wanted
