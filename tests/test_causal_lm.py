@@ -21,6 +21,8 @@ def decoder(kind: str) -> Any:
     shape = {"vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     if kind == "gemma2":  # it bends its logits after the head
         shape |= {"final_logit_softcapping": 2.0, "head_dim": 8, "num_key_value_heads": 2}
+    if kind == "bert":  # its head is more than one layer
+        shape |= {"is_decoder": True, "intermediate_size": 24}
     config = AutoConfig.for_model(kind, **shape, bos_token_id=None, eos_token_id=None, pad_token_id=None)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
 
@@ -39,7 +41,7 @@ def loss_and_gradients(model: Any, loss: Tensor) -> tuple[float, list[Tensor]]:
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "bert"])
 @pytest.mark.parametrize("size", [1, 7, 11, 33, 1000])
 def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int, tmp_path: Path) -> None:
     rows, model = load(tmp_path, "causal_lm", "rows"), decoder(kind)

@@ -18,7 +18,7 @@ import torch
 from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
 from test_training import SINGLE
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from warm import launch, spawn
@@ -35,10 +35,15 @@ def decoder(kind: str) -> Any:
     torch.manual_seed(0)
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape |= {"num_key_value_heads": 2, "intermediate_size": 48, "head_dim": 16, "max_position_embeddings": 64}
-    if kind in ("mistral", "gemma2", "gemma3_text"):
+    if kind in ("mistral", "gemma2", "gemma3_text", "gemma3"):
         shape["sliding_window"] = 4
     shape |= {"ffn_dim": 48, "word_embed_proj_dim": 32} if kind == "opt" else {}
-    config = AutoConfig.for_model(kind, **shape, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    shape |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if kind == "gemma3":  # it also sees pictures
+        seen = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = AutoConfig.for_model(kind, text_config=shape, vision_config=seen)
+    else:
+        config = AutoConfig.for_model(kind, **shape)
     config.use_cache = False
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
@@ -49,8 +54,9 @@ def three_documents() -> tuple[Tensor, Tensor]:
     return inputs, torch.cat([torch.arange(n) for n in (7, 9, 4)]).expand(2, -1)
 
 
-# Not only models that are alike: learned positions, rotary ones, windows in all layers or some, and no SDPA (gemma2).
-KINDS = ("llama", "gpt2", "mistral", "gemma2", "gemma3_text", "qwen3", "opt")
+# Not only models that are alike: learned positions, rotary ones, windows in all layers or some, no SDPA (gemma2), and a
+# language model inside of another one, whose settings are not at the top (gemma3).
+KINDS = ("llama", "gpt2", "mistral", "gemma2", "gemma3_text", "gemma3", "qwen3", "opt")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,13 +66,27 @@ def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: 
     inputs, positions = three_documents()
     changed = inputs.clone()
     changed[:, 7:16] = (changed[:, 7:16] + 1) % 37
+    config = model.config.get_text_config()
     with torch.no_grad():
-        before, after = (model(**rows.given(model.config, ids, positions)).logits for ids in (inputs, changed))
+        before, after = (model(**rows.given(config, ids, positions)).logits for ids in (inputs, changed))
         alone = model(input_ids=inputs[:, 7:16]).logits
     for others in (slice(0, 7), slice(16, 20)):
         assert torch.equal(before[:, others], after[:, others]), "bit for bit"
     assert not torch.equal(before[:, 7:16], after[:, 7:16])
     assert torch.allclose(before[:, 7:16], alone, atol=1e-6), "and each is what it is without the others"
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "gemma3_text"])
+def test_the_loss_over_rows_is_that_of_each_document_by_itself(kind: str, tmp_path: Path) -> None:
+    """Windows, scales and the like are found where the model has them, and are the same for rows."""
+    rows, model = load(tmp_path, "causal_lm", "rows"), decoder(kind)
+    inputs, positions = three_documents()
+    bounds = list(itertools.pairwise((0, 7, 16, 20)))
+    with torch.no_grad():
+        alone = torch.cat([model(input_ids=inputs[:, a:b]).logits for a, b in bounds], dim=1).flatten(0, 1)
+        plain = nn.functional.cross_entropy(alone, inputs.flatten(), reduction="sum")
+        ours = rows.with_loss(model, 1024)(inputs=inputs, labels=inputs, positions=positions)
+    assert float(ours) == pytest.approx(float(plain), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "bloom", "qwen3_next"])

@@ -197,7 +197,7 @@ def kernel_agrees(heads: int, shared: int, width: int, device: str = "cuda") -> 
 
 def choose_attention(model: Any) -> None:
     """Attend by PyTorch's kernel where it would give the same as the model's own attention with a mask."""
-    config = model.config
+    config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
     if config._attn_implementation == "sdpa" and not dropout and torch.cuda.is_available():
         heads = config.num_attention_heads
@@ -252,7 +252,7 @@ def refuse_what_mixes(model: Any) -> None:
     """End the program where the model has other ways from one token to the next than attention with a mask."""
     from inspect import signature
 
-    kinds = set(getattr(model.config, "layer_types", None) or ())
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     others = kinds - {"full_attention", "sliding_attention"}
     if others or model._is_stateful or "position_ids" not in signature(model.forward).parameters:
         raise SystemExit(f"{type(model).__name__} cannot keep packed documents apart: train it without packing")
@@ -271,14 +271,16 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     # feature: flash
     choose_attention(model)
     # end: flash
-    if any(getattr(model.config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS):
-        chunk = 0  # this model does more to its logits than its head does: left to itself
+    config = model.config.get_text_config()  # that of a model which also sees pictures has more
+    bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
+    if bent or all(layer is not model.get_output_embeddings() for layer in model.children()):
+        chunk = 0  # this model's logits are not what its head alone makes of its hidden states: left to itself
 
     def part(hidden: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
 
     def forward(self: Any, inputs: Tensor, labels: Tensor, **documents: Tensor) -> Tensor:
-        arguments, labels = given(self.config, inputs, **documents), labels.flatten()
+        arguments, labels = given(config, inputs, **documents), labels.flatten()
         if chunk == 0:
             return cross_entropy_sum(whole(**arguments).logits.flatten(0, 1), labels)
         hidden = self.base_model(**arguments)[0].flatten(0, 1)
@@ -291,8 +293,8 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     return model
 
 
-LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Settings by which some models (Gemma 2, Cohere, Granite) change their logits after the head."""
+LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
+"""Settings by which some models (Gemma 2, Cohere, Granite, Falcon-H1) change their logits after the head."""
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
