@@ -455,3 +455,15 @@ def test_the_record_of_answers_holds_the_plan(project: Path) -> None:
     record = json.loads((project / store.PROJECT_FILE).read_text())
     assert record["answers"] == {"seed": 7}
     assert record["plan"]["schedule.n_steps"] == 100
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_readme_shows_what_is_printed(
+    readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = (Path(__file__).parent.parent / readme).read_text().split("    $ trainwiz init other")[1].split("\n\n")[0]
+    command, *lines = shown.splitlines()
+    lang = "zh" if "zh" in readme else "en"
+    assert run(["--lang", lang, "init", "other", *command.split(), "--machine", CPU]) == 2
+    assert "".join("".join(lines).split()) == "".join(capsys.readouterr().err.split())
