@@ -46,6 +46,15 @@ def worst(lines: dict[str, Line]) -> dict[str, str]:
     return {name: line.level.value for name, line in lines.items() if line.level in (Level.ERROR, Level.WARNING)}
 
 
+def test_nothing_is_said_of_the_cuda_of_a_torch_that_is_not_there() -> None:
+    tools = Toolchain(nvcc="/n", nvcc_version="12.8")
+    for machine in (changed("cpu", toolchain=tools, packages={"torch": None}),
+                    dataclasses.replace(fixture("cpu"), toolchain=tools, interpreter=None)):  # fmt: skip
+        assert str(judged(machine)["nvcc"].found) == "nvcc 12.8"
+    assert str(judged(changed("cpu", toolchain=Toolchain(), packages={"torch": None}))["nvcc"].found) == "none"
+    assert "torch has no CUDA" in str(judged(changed("cpu", toolchain=tools))["nvcc"].found)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [(name, {"shm": "warning"} if name == "1xt4" else {}) for name in NAMES],

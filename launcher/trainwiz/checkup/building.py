@@ -49,7 +49,12 @@ def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
 
 def _nvcc(machine: Machine, missing: Level) -> Line:
     tools, title = machine.toolchain, say("CUDA toolkit")
-    build = machine.interpreter.cuda_build if machine.interpreter else None
+    interpreter = machine.interpreter
+    if interpreter is None or interpreter.version("torch") is None:
+        # What is not there cannot say which CUDA it wants.
+        there = say("nvcc {version}", version=tools.nvcc_version) if tools.nvcc else say("none")
+        return Line(subject="nvcc", title=title, found=there)
+    build = interpreter.cuda_build
     if build is None:
         found = say("nvcc {version}; not needed, torch has no CUDA", version=tools.nvcc_version) if tools.nvcc else None
         return Line(subject="nvcc", title=title, found=found or say("none; not needed, torch has no CUDA"))
