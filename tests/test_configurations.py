@@ -21,12 +21,13 @@ import yaml
 
 from trainwiz import config, rules
 from trainwiz.cli.configurations import Files
-from trainwiz.config import vocabulary
+from trainwiz.config import types, vocabulary
 from trainwiz.config.editing import edited
 from trainwiz.findings import Finding, Level
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
 from trainwiz.render import training_files
+from trainwiz.rules.foreign import parameters
 from trainwiz.rules.proofs import PROVEN
 from trainwiz.script import read as read_script
 from trainwiz.store import templates
@@ -235,6 +236,45 @@ print(json.dumps({
     in_blocks = {key for _, keys in vocabulary.BLOCKS.values() for key in keys}
     # The one key that reaches accelerate's launcher without being an argument, and one that no file may hold.
     assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {"fsdp_ignored_modules"}
+
+
+def test_the_types_are_those_of_the_engine() -> None:
+    """Every field of these classes that is a truth value or a number, with its smallest value."""
+    program = """
+import inspect, json, os, re
+os.environ["DS_ACCELERATOR"] = "cpu"
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
+from deepspeed.runtime import lr_schedules, precision_config
+from deepspeed.runtime.zero import config as zero, offload_config
+blocks = {"zero_optimization.": zero.DeepSpeedZeroConfig, "fp16.": precision_config.DeepSpeedFP16Config,
+          "bf16.": precision_config.DeepSpeedBF16Config,
+          "zero_optimization.offload_param.": offload_config.DeepSpeedZeroOffloadParamConfig,
+          "zero_optimization.offload_optimizer.": offload_config.DeepSpeedZeroOffloadOptimizerConfig}
+found = {"bool": [], "int": [], "int from 0": [], "float": []}
+for block, kind in blocks.items():
+    for name, field in kind.model_fields.items():
+        words = re.sub("typing.Optional|class|[^a-z]", "", str(field.annotation))
+        words += " from 0" if words == "int" and field.metadata else ""
+        for each in {name, field.alias} - {None}:
+            found.get(words, []).append(block + each)
+def taken(*made):
+    return sorted({p for each in made for p in list(inspect.signature(each.__init__).parameters)[2:]})
+print()
+print(json.dumps([found, {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
+                  taken(FusedAdam, DeepSpeedCPUAdam), taken(FusedLion, DeepSpeedCPULion)]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
+    # Old spellings, which have a rule of their own, or none.
+    old = {f"zero_optimization.{name}" for name in ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory")}
+    assert set(found["bool"]) - old == types.TRUTH
+    assert set(found["int"]) == types.WHOLE
+    assert set(found["int from 0"]) == types.WHOLE_FROM_0
+    assert set(found["float"]) == types.NUMBERS
+    assert {name: set(known) for name, known in schedulers.items()} == parameters.SCHEDULERS
+    assert set(adam) < parameters.OPTIMIZERS["adamw"]
+    assert set(lion) == parameters.OPTIMIZERS["lion"]
 
 
 def test_what_trainwiz_renders_is_judged_right() -> None:

@@ -121,9 +121,9 @@ class DeepSpeed(_Configuration):
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None where it is not one."""
+        """The ZeRO stage, also in quotes, which DeepSpeed reads; None where it is none."""
         value = self.get("zero_optimization.stage", 0)
-        return value if type(value) is int and 0 <= value <= 3 else None
+        return int(value) if type(value) in (int, str) and str(value) in ("0", "1", "2", "3") else None
 
     def enabled(self, block: str) -> bool:
         """Whether a block like bf16 is switched on; `auto` counts as not known, so as no."""
