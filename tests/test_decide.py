@@ -201,6 +201,57 @@ def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reas
     assert decide({}, machine("cpu"), samples=100).plan.batch.real_batch_size == 32
 
 
+@pytest.mark.parametrize(
+    ("parameters", "rate", "tokens"),
+    [(2 * 10**8, 6e-4, 2**19), (3 * 10**8, 3e-4, 2**19), (10**9, 2.5e-4, 2**19), (2 * 10**9, 2e-4, 2**20),
+     (3 * 10**9, 1.6e-4, 2**20), (9 * 10**9, 1.2e-4, 2**21), (2 * 10**10, 1e-4, 2**21)],
+)  # fmt: skip
+def test_a_new_model_takes_the_rate_and_the_batch_of_gpt_3(parameters: int, rate: float, tokens: int) -> None:
+    """Table 2.1 of https://arxiv.org/abs/2005.14165, its batches rounded to powers of two."""
+    answers = {"model.name": "org/model", "model.from_scratch": True, "batch.sequence_length": 2048,
+               "batch.per_device_batch_size": 1}  # fmt: skip
+    decided = decide(answers, machine("8xh100"), parameters=parameters).plan
+    assert (decided.optimizer.learning_rate, decided.batch.real_batch_size) == (rate, tokens // 2048)
+
+
+@pytest.mark.parametrize(
+    ("answers", "length"),
+    [
+        ({"task": "text_classification", "model.name": "org/model"}, 256),
+        ({"task": "causal_lm", "model.name": "org/model"}, 1024),
+        ({"task": "causal_lm", "model.name": "org/model", "machine.device": "cpu"}, 256),
+        ({"task": "causal_lm", "model.name": "tiny"}, 256),
+        ({"task": "sft", "model.name": "llama-1b"}, 2048),
+    ],
+)
+def test_how_long_a_sample_is(answers: dict[str, Any], length: int) -> None:
+    assert decide(answers, machine("8xh100")).plan.batch.sequence_length == length
+
+
+@pytest.mark.parametrize(
+    ("updates", "checkpoints", "logs", "warm_up"), [(1, 1, 1, 0), (10, 3, 1, 1), (40, 10, 2, 4), (101, 26, 5, 10),
+                                                   (400, 100, 10, 40), (10_000, 500, 10, 1000)]
+)  # fmt: skip
+def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int, warm_up: int) -> None:
+    plan = decide({"schedule.n_steps": updates}, None).plan
+    assert plan.checkpoint.checkpointing_steps == checkpoints
+    assert plan.tracking.logging_steps == logs
+    assert plan.schedule.n_warmup_steps == warm_up
+
+
+def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
+    """4 bytes per parameter on each of 4 ranks; half of the memory may go to it."""
+    answers = {"model.name": "org/model", "strategy.zero_stage": 3}
+    host = machine("4xa100-40g").memory.total_bytes
+    for share, cut in ((0.45, False), (0.55, True)):
+        parameters = int(share * host / 4 / 4)
+        decided = decide(answers, machine("4xa100-40g"), parameters=parameters).plan.strategy
+        assert (decided.zero3_init, decided.zero3_save_16bit_model) == (cut, True)
+    for kind in ("ddp", "deepspeed"):
+        other = decide({"strategy.kind": kind}, machine("4xa100-40g"), parameters=host).plan.strategy
+        assert (other.zero3_init, other.zero3_save_16bit_model) == (False, False)
+
+
 def test_an_answer_from_a_file_says_so() -> None:
     origin = Source(kind="file", reason=say("a.yaml"))
     assert decide({"seed": 7}, None, origins={"seed": origin}).sources["seed"] == origin
