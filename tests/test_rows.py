@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 import projects
 import pytest
+import tokenizers
 import torch
 from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
 from test_training import SINGLE
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from warm import launch, spawn
 
+from trainwiz import plan as plans
 from trainwiz.estimate import packing
+from trainwiz.plan import Plan
+from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -315,6 +319,49 @@ def test_tokens_are_written_once_per_machine_and_anew_when_the_data_changes(tmp_
     os.utime(text, (1, 1))
     assert start(0).communicate(timeout=60)[0] == "5\n"
     assert len(list((tmp_path / ".cache").iterdir())) == 2, "and nothing half written"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.jsonl", '{"text": "one"}\n\n{"text": "two"}\n\n', ["one", "two"]),
+        ("a.json", '[{"text": "one"},\n {"text": "two"}]', ["one", "two"]),
+        ("a.md", "# one\n\ntwo", ["# one\n\ntwo"]),
+        ("a.jsonl", '{"text": "one"}\n{"text": null}\n', "a.jsonl:2: .*None is no text"),
+        ("a.json", '[{"text": "one"}, {"words": "two"}]', "a.json:2: .*KeyError"),
+        ("a.csv", "text,label\none,two\n", "a.csv: a table is no text"),
+    ],
+)
+def test_documents_of_every_form(name: str, text: str, found: list[str] | str, tmp_path: Path) -> None:
+    """And what has a form is never learned with its brackets and commas."""
+    (tmp_path / name).write_text(text)
+    task = load(tmp_path, "causal_lm", data__train=name)
+    facts = project(plans.with_changes(Plan(), {"data.train": name}), str(tmp_path)).train
+    assert facts
+    assert bool(facts.detail) == name.endswith("csv"), "that is seen from the first lines"
+    if isinstance(found, list):
+        assert list(task.documents(str(tmp_path / name), "train")) == found
+    else:
+        with pytest.raises(SystemExit, match=found):
+            list(task.documents(str(tmp_path / name), "train"))
+
+
+def test_documents_begin_as_the_tokenizer_begins_texts(tmp_path: Path) -> None:
+    """A model that was pretrained with a token before each text (Llama, Gemma) goes on with it; GPT-2 has none."""
+    plain = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"one": 0, "two": 1, "<s>": 2, "</s>": 3}, unk_token="one")
+    )
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    for begins, expected in ((False, [[0, 1, 3], []]), (True, [[2, 0, 1, 3], []])):
+        if begins:
+            plain.post_processor = tokenizers.processors.TemplateProcessing(
+                single="<s> $A", special_tokens=[("<s>", 2)]
+            )
+        PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="</s>").save_pretrained(tmp_path)
+        LlamaConfig(vocab_size=4).save_pretrained(tmp_path)
+        task = load(tmp_path / str(begins), "causal_lm", model__name=str(tmp_path), model__from_scratch=False)
+        tokens = task.Tokens(task.TaskConfig())
+        assert tokens.encode(["one two", ""]) == [ids for ids in expected if ids]
 
 
 def test_data_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

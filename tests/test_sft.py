@@ -157,22 +157,23 @@ def test_bytes_need_no_template(tmp_path: Path) -> None:
     assert prompt == [t if t >= 0 else ~t for t in task.Chat(task.TaskConfig()).encode(TALK[1:3])[0]][: len(prompt)]
 
 
-@pytest.mark.parametrize("form", ["messages.jsonl", "alpaca.jsonl", "alpaca.json", "folder"])
+@pytest.mark.parametrize("form", ["messages.jsonl", "sharegpt.jsonl", "alpaca.jsonl", "alpaca.json", "folder"])
 def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
-        {"messages": TALK[1:3]},
+        {"messages": [TALK[1], {"role": "assistant", "content": [{"type": "text", "text": "first"}]}]},
+        {"conversations": [{"from": "human", "value": "one?"}, {"from": "gpt", "value": "first"}]},
         {"instruction": "one?", "input": "", "output": "first"},
         {"instruction": "one?", "input": "here", "output": "first"},
     ]
-    chosen = rows[:1] if form == "messages.jsonl" else rows[1:]
+    chosen = {"messages.jsonl": rows[:1], "sharegpt.jsonl": rows[1:2]}.get(form, rows[2:])
     path = tmp_path / form
     if form == "folder":
         path.mkdir()
-        (path / "a.jsonl").write_text(json.dumps(rows[1]))
-        (path / "b.json").write_text(json.dumps(rows[2:]))
+        (path / "a.jsonl").write_text(json.dumps(rows[2]))
+        (path / "b.json").write_text(json.dumps(rows[3:]))
     else:
-        text = json.dumps(chosen) if path.suffix == ".json" else "\n".join(map(json.dumps, chosen))
-        path.write_text(text + "\n")
+        text = json.dumps(chosen) if path.suffix == ".json" else "\n\n".join(map(json.dumps, chosen))
+        path.write_text(text + "\n\n")
     found = list(load(tmp_path, "sft").conversations(str(path), "train"))
     assert found[0] == TALK[1:3]
     if len(found) > 1:
@@ -200,8 +201,43 @@ def test_what_is_no_conversation_is_named_before_and_in_the_task(
     assert facts
     assert says in facts.detail
     task = load(tmp_path, "sft")
-    with pytest.raises(SystemExit, match=rf"{name}:1: neither messages nor instruction"):
+    with pytest.raises(SystemExit, match=rf"{name}:1: not a JSON object with messages or an output"):
         list(task.conversations(str(tmp_path / name), "train"))
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"messages": [TALK[1], CALL]}, "assistant says None, which is no text"),
+        ({"instruction": "one?", "output": None}, "assistant says None, which is no text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "KeyError"),
+    ],
+)
+def test_what_is_no_text_is_not_learned_by_its_name(row: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """It was: an assistant that calls a tool learned to say None."""
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': TALK})}\n{json.dumps(row)}\n")
+    with pytest.raises(SystemExit, match=rf"a\.jsonl:2: .*{says}"):
+        list(load(tmp_path, "sft").conversations(str(tmp_path / "a.jsonl"), "train"))
+
+
+def test_an_answer_that_nobody_asked_for_is_not_learned(tmp_path: Path) -> None:
+    """Templates refuse to render the empty talk before it."""
+    talker = chat(tmp_path, CHATML)
+    (tokens,) = talker.encode(TALK[2:])
+    assert list(learned(talker, tokens)) == ["second<|im_end|>\n"]
+
+
+def test_what_a_template_refuses_is_named(tmp_path: Path) -> None:
+    picky = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    name = str(instructed(tmp_path / "model", picky + CHATML))
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in (TALK[1:], TALK)))
+    task = load(tmp_path, "sft", model__name=name, model__from_scratch=False)
+    samples = task.samples(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train")
+    with pytest.raises(SystemExit, match=r"conversation 2 is refused by the chat template: no system here"):
+        list(samples)
 
 
 def test_what_has_no_answer_left_is_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,6 +133,51 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
         made.load_train_data(made.TaskConfig())
 
 
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"text": "b", "label": None}, "the text is 'b', its label None"),
+        ({"text": None, "label": 1}, "the text is None"),
+    ],
+)
+def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, tmp_path: Path) -> None:
+    """A missing label is no class of its own."""
+    rows = [{"text": "a", "label": 1}, row]
+    (tmp_path / "rows.jsonl").write_text("\n\n".join(map(json.dumps, rows)) + "\n\n")
+    made = load(tmp_path, "text_classification", data__train=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(SystemExit, match=rf"rows\.jsonl: sample 2: {says}"):
+        made.load_train_data(made.TaskConfig())
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "says"),
+    [
+        ((4, 3, 8, 8), [0, 1, 0, 1], r"images are \(4, 3, 8, 8\), not"),
+        ((4, 8, 8), [0, 1, 0], "labels are not 4 numbers from 0 to 1"),
+        ((4, 8, 8), [0, 1, -1, 1], "labels are not 4 numbers from 0 to 1"),
+        ((4, 8, 8), [0, 1, 0, 5], "labels are not 4 numbers from 0 to 1"),
+    ],
+)
+def test_arrays_that_do_not_go_together_are_named(
+    shape: tuple[int, ...], labels: list[int], says: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "good.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array([0.0, 1.0, 0.0, 1.0]))
+    np.savez(tmp_path / "bad.npz", images=np.zeros(shape, dtype=np.uint8), labels=np.array(labels))
+    made = load(tmp_path, "image_classification", data__train=str(tmp_path / "good.npz"))
+    assert made.Pictures(made.TaskConfig(), str(tmp_path / "good.npz"), "train")[1][1] == 1
+    with pytest.raises(SystemExit, match=says):
+        made.Pictures(made.TaskConfig(), str(tmp_path / "bad.npz"), "validation")
+
+
+def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    draw(tmp_path / "pets", {"cat": 1, "dog": 1}, (40, 40))
+    cut = tmp_path / "pets" / "dog" / "0.png"
+    cut.write_bytes(cut.read_bytes()[:1000])
+    made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
+    with pytest.raises(OSError, match=r"truncated.*, in .*dog/0\.png"):
+        made.load_train_data(made.TaskConfig())[1]
+
+
 def test_models_for_pictures_are_named(tmp_path: Path) -> None:
     for changes, detail in (
         ({"model.name": "resnet19"}, "did you mean resnet18"),

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import transformers
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ import rows
 transformers.utils.logging.disable_progress_bar()  # the loop has one
 
 Batch = rows.Batch
+TABLES = (".csv", ".tsv", ".parquet")
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
@@ -62,11 +64,14 @@ class Tokens:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
         if self.tokenizer.eos_token_id is None:
             raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
+        # What it puts before a text, if anything (Llama, Gemma), is there at inference, and was in pretraining.
+        self.begin = [i for i in self.tokenizer("")["input_ids"] if i == self.tokenizer.bos_token_id][:1]
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The documents' token ids, each ended by the end-of-text token."""
+        """The documents' token ids, each begun as the tokenizer does and ended by the end-of-text token."""
         end = [self.tokenizer.eos_token_id]
-        return [ids + end for ids in self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]]
+        encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return [self.begin + ids + end for ids in encoded if ids]
 
     def decode(self, ids: list[int]) -> str:
         """The text of some token ids."""
@@ -94,7 +99,7 @@ class Tokens:
 
 # end: bytes
 def documents(source: str, split: str) -> Iterator[str]:
-    """The texts of a data set: embedded, a .txt or .jsonl file, a folder of them, or a hub id."""
+    """The texts of a data set: embedded, a .txt, .jsonl or .json file, a folder of the first two, or a hub id."""
     if source == "embedded":
         yield from embedded_documents(split)
     elif Path(source).is_dir():
@@ -106,20 +111,32 @@ def documents(source: str, split: str) -> Iterator[str]:
     else:
         from datasets import load_dataset
 
-        yield from (row["text"] for row in load_dataset(source, split=split))
+        yield from map(text_of, load_dataset(source, split=split))
 
 
 def file_documents(file: Path) -> Iterator[str]:
-    """A .txt file is one document; a .jsonl file has one per line, under "text"."""
-    if file.suffix != ".jsonl":
+    """A .jsonl file has a document per line, a .json file a list of them, under "text". Any other is a document."""
+    if file.suffix in TABLES:
+        raise SystemExit(f'{file}: a table is no text; make it a .jsonl file, with a "text" per line')
+    if file.suffix not in (".jsonl", ".json"):
         yield file.read_text(encoding="utf-8")
         return
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                yield json.loads(line)["text"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise SystemExit(f'{file}:{number}: not a JSON object with a "text": {error!r}') from None
+    number = 0
+    with file.open(encoding="utf-8") as text:
+        try:
+            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
+                number += 1
+                if row != "":
+                    yield text_of(json.loads(row) if isinstance(row, str) else row)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SystemExit(f'{file}:{number or 1}: not a JSON object with a "text": {error!r}') from None
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """A row's text. Raises `TypeError` for what is none."""
+    if not isinstance(row["text"], str):
+        raise TypeError(f"{row['text']!r} is no text")
+    return row["text"]
 
 
 def embedded_documents(split: str) -> Iterator[str]:

@@ -55,10 +55,7 @@ class Pictures(Dataset[Sample]):
         if source == "embedded":
             self.pictures, self.labels = embedded_digits(split)
         elif Path(source).suffix == ".npz":
-            arrays = np.load(source)
-            self.pictures, self.labels = arrays["images"], arrays["labels"].tolist()
-            if self.pictures.dtype != np.uint8:
-                raise SystemExit(f"{source}: images are {self.pictures.dtype}, not bytes (uint8)")
+            self.pictures, self.labels = arrays(source, len(class_names(config)))
         else:
             classes = class_names(config)
             found = [(file, file.parent.name) for file in sorted(Path(source).glob("*/*")) if is_picture(file)]
@@ -74,8 +71,11 @@ class Pictures(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         if self.files:
-            with Image.open(self.files[index]) as file:
-                pixels = np.asarray(file.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR))
+            try:
+                with Image.open(self.files[index]) as file:
+                    pixels = np.asarray(file.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR))
+            except OSError as error:
+                raise type(error)(f"{error}, in {self.files[index]}") from None
         else:
             pixels = self.pictures[index]
         if pixels.ndim == 2:  # grey
@@ -96,6 +96,18 @@ class Pictures(Dataset[Sample]):
         padded = nn.functional.pad(picture, (margin,) * 4)
         picture = padded[:, top : top + height, left : left + width]
         return picture.flip(2) if self.flip and mirror > margin else picture, label
+
+
+def arrays(source: str, n_classes: int) -> tuple[np.ndarray, list[int]]:
+    """Pictures and classes of an .npz file."""
+    pictures, labels = (np.load(source)[name] for name in ("images", "labels"))
+    if pictures.dtype != np.uint8:
+        raise SystemExit(f"{source}: images are {pictures.dtype}, not bytes (uint8)")
+    if pictures.ndim != 3 and pictures.shape[3:] != (3,):
+        raise SystemExit(f"{source}: images are {pictures.shape}, not (pictures, height, width, 3), or without the 3")
+    if labels.shape != pictures.shape[:1] or not set(labels.tolist()) <= set(range(n_classes)):
+        raise SystemExit(f"{source}: labels are not {len(pictures)} numbers from 0 to {n_classes - 1}")
+    return pictures, labels.astype(int).tolist()
 
 
 def embedded_digits(split: str) -> tuple[np.ndarray, list[int]]:

@@ -28,6 +28,7 @@ transformers.utils.logging.disable_progress_bar()  # the loop has one
 
 Batch = rows.Batch
 Message = dict[str, str]
+SPEAKERS = {"human": "user", "gpt": "assistant"}  # as ShareGPT calls them
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
 
@@ -84,15 +85,15 @@ class Chat:
         """
         if self.marked:
             whole = self.tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-            return [only(whole["input_ids"], [i for i, learned in enumerate(whole["assistant_masks"]) if learned])]
+            return [only(whole["input_ids"], {i for i, learned in enumerate(whole["assistant_masks"]) if learned})]
         talk, answers = self.render(messages), []
         for i, message in enumerate(messages):
-            if message["role"] == "assistant":
+            if message["role"] == "assistant" and i > 0:  # what nobody asked for is no answer
                 prompt, answered = self.render(messages[:i], answer=True), self.render(messages[: i + 1])
                 if answered[: len(prompt)] == prompt:  # else what is asked at inference is not what is trained
-                    answers.append((answered, list(range(len(prompt), len(answered)))))
+                    answers.append((answered, set(range(len(prompt), len(answered)))))
         if all(talk[: len(answered)] == answered for answered, _ in answers):
-            return [only(talk, [i for _, places in answers for i in places])]
+            return [only(talk, {i for _, places in answers for i in places})]
         return [only(answered, places) for answered, places in answers]
 
     def render(self, messages: list[Message], answer: bool = False) -> list[int]:
@@ -116,9 +117,8 @@ PLAIN_TEMPLATE = (
 """For the tokenizer of a base model, which has no template."""
 
 
-def only(tokens: list[int], learned: list[int]) -> list[int]:
+def only(tokens: list[int], places: set[int]) -> list[int]:
     """The tokens, all but those at the learned places as their complement."""
-    places = set(learned)
     return [token if place in places else ~token for place, token in enumerate(tokens)]
 
 
@@ -162,28 +162,38 @@ def conversations(source: str, split: str) -> Iterator[list[Message]]:
     else:
         from datasets import load_dataset
 
-        for row in load_dataset(source, split=split):
-            yield messages_of(row)
+        yield from map(messages_of, load_dataset(source, split=split))
 
 
 def file_conversations(file: Path) -> Iterator[list[Message]]:
     """A .jsonl file has a conversation per line, a .json file a list of them."""
-    number = 1
+    number = 0
     with file.open(encoding="utf-8") as text:
         try:
-            for row in json.load(text) if file.suffix == ".json" else text:
-                yield messages_of(json.loads(row) if isinstance(row, str) else row)
+            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
                 number += 1
+                if row != "":
+                    yield messages_of(json.loads(row) if isinstance(row, str) else row)
         except (ValueError, KeyError, TypeError) as error:
-            raise SystemExit(f"{file}:{number}: neither messages nor instruction and output: {error!r}") from None
+            raise SystemExit(f"{file}:{number or 1}: not a JSON object with messages or an output: {error!r}") from None
 
 
 def messages_of(row: dict[str, Any]) -> list[Message]:
-    """What was said: under "messages", or an "instruction" with its "input", and the "output"."""
+    """What was said: under "messages" or "conversations", or an "instruction" with its "input", and the "output"."""
     if "messages" in row:
-        return [{"role": str(m["role"]), "content": str(m["content"])} for m in row["messages"]]
+        return [turn(m["role"], m["content"]) for m in row["messages"]]
+    if "conversations" in row:
+        return [turn(SPEAKERS.get(m["from"], m["from"]), m["value"]) for m in row["conversations"]]
     asked = "\n\n".join(part for part in (row["instruction"], row.get("input")) if part)
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": str(row["output"])}]
+    return [turn("user", asked), turn("assistant", row["output"])]
+
+
+def turn(role: str, said: Any) -> Message:
+    """A message. Raises `TypeError` for what is no text: a tool's call, a picture."""
+    said = "".join(part["text"] for part in said) if isinstance(said, list) else said
+    if not isinstance(said, str):
+        raise TypeError(f"{role} says {said!r}, which is no text")
+    return {"role": role, "content": said}
 
 
 MODULES = (
@@ -221,8 +231,12 @@ def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
 def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
     """The conversations' tokens, cut to the sequence length; those that have no answer left are dropped and counted."""
     chat, count, cut, dropped = Chat(config), 0, 0, 0
-    for messages in conversations(source, split):
-        for tokens in chat.encode(messages):
+    for number, messages in enumerate(conversations(source, split), start=1):
+        try:
+            encoded = chat.encode(messages)
+        except Exception as error:  # a template says itself what it refuses: a system's turn, two questions in a row
+            raise SystemExit(f"{source}: conversation {number} is refused by the chat template: {error}") from None
+        for tokens in encoded:
             count, cut = count + 1, cut + (len(tokens) > config.sequence_length + 1)
             tokens = tokens[: config.sequence_length + 1]
             if any(token >= 0 for token in tokens[1:]):

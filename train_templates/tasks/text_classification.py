@@ -114,29 +114,30 @@ def labelled(source: str, split: str, text_column: str, label_column: str) -> li
         from datasets import load_dataset
 
         table = load_dataset(source, split=split)
-        found = [(text, str(label)) for text, label in zip(table[text_column], table[label_column], strict=True)]
+        found = list(zip(table[text_column], table[label_column], strict=True))
     if not found:
         raise SystemExit(f"{source}: no text to train on")
-    return found
+    for number, (text, label) in enumerate(found, start=1):
+        if not isinstance(text, str) or label is None:
+            raise SystemExit(f"{source}: sample {number}: the text is {text!r}, its label {label!r}")
+    return [(text, str(label)) for text, label in found]
 
 
-def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[str, str]]:
+def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any, Any]]:
     """A .jsonl file: an object per line, with a text and its label."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-                yield row[text_column], str(row[label_column])
+                if line.strip():
+                    row = json.loads(line)
+                    yield row[text_column], row[label_column]
             except (ValueError, KeyError, TypeError) as error:
                 columns = f'"{text_column}" and "{label_column}"'
                 raise SystemExit(f"{file}:{number}: not a JSON object with {columns}: {error!r}") from None
 
 
 def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
-    """Paragraphs of five chapters of Python's language reference, labelled by chapter; every fifth is for evaluation.
-
-    Every Python carries them.
-    """
+    """Paragraphs of five chapters of Python's own reference, labelled by chapter; every fifth is for evaluation."""
     from pydoc_data.topics import topics
 
     for chapter in ("compound", "debugger", "specialnames", "string-methods", "types"):

@@ -93,6 +93,7 @@ def _problem(file: Path) -> str:
     if rows is None:
         return ""
     first = rows[0] if isinstance(rows, list) and rows else {}
-    if isinstance(first, dict) and ("messages" in first or {"instruction", "output"} <= first.keys()):
+    known = ({"messages"}, {"conversations"}, {"instruction", "output"})
+    if isinstance(first, dict) and any(keys <= first.keys() for keys in known):
         return ""
     return t("{file}: its first conversation has neither messages nor instruction and output", file=file.name)

@@ -16,6 +16,9 @@ from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
 SUFFIXES = (".txt", ".jsonl")
+LISTS = (".jsonl", ".json")
+"""Files of many documents."""
+TABLES = (".csv", ".tsv", ".parquet")
 SECONDS = 0.2
 """After this long, a folder's size stays unknown."""
 HEAD_BYTES = 1 << 16
@@ -63,7 +66,7 @@ def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
 
 def _counted(found: DataFacts, reading: Reading, tokens: list[int]) -> DataFacts:
     """With samples: rows of documents that have so many tokens each. A tokenizer makes fewer tokens of them."""
-    apart = Path(found.name).suffix != ".jsonl" and found.kind != "folder"
+    apart = Path(found.name).suffix not in LISTS and found.kind != "folder"
     if apart:
         samples = packing.rows(tokens, reading.sequence_length, packing=reading.packing)
     else:
@@ -102,14 +105,17 @@ def _problem(file: Path) -> str:
             head = content.read(HEAD_BYTES)
     except OSError as error:
         return t("{file} cannot be read: {problem}", file=file.name, problem=error.strerror or error)
-    if file.suffix != ".jsonl":
+    if file.suffix in TABLES:
+        return t('{file} is a table; make it a .jsonl file, with a "text" per line', file=file.name)
+    if file.suffix not in LISTS:
         return _not_utf8(file, head)
-    first = head.partition(b"\n")[0]
+    first = head if file.suffix == ".json" else head.partition(b"\n")[0]
     if not head or (len(first) == len(head) == HEAD_BYTES):
         return ""
     try:
-        text = json.loads(first)["text"]
-    except (ValueError, KeyError, TypeError):
+        row = json.loads(first)
+        text = (row[0] if file.suffix == ".json" else row)["text"]
+    except (ValueError, LookupError, TypeError):
         return t('{file}: line 1 is not a JSON object with a "text"', file=file.name)
     return "" if isinstance(text, str) else t('{file}: line 1: "text" is not a text', file=file.name)
 

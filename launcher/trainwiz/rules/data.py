@@ -18,14 +18,21 @@ BYTES_PER_TOKEN = 16
 """Inputs and labels (or the mask) as int64."""
 
 _NAMEABLE = {
-    "causal_lm": say("name a .txt or .jsonl file, a folder of them, a hub id (organisation/name), or embedded"),
+    "causal_lm": say(
+        "name a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or "
+        "embedded"
+    ),
     "sft": say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
     "text_classification": say("name a .jsonl file, a hub id (organisation/name), or embedded"),
     "image_classification": say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
 }
 _FORMS = {
-    "causal_lm": say('a .jsonl file needs a JSON object with a "text" per line, a .txt file UTF-8'),
-    "sft": say('a conversation is a JSON object with "messages", or with an "instruction" and an "output"'),
+    "causal_lm": say(
+        'a .jsonl file needs a JSON object with a "text" per line, a .json file a list of them, a .txt file UTF-8'
+    ),
+    "sft": say(
+        'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
+    ),
     "text_classification": say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
     "image_classification": say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
 }
