@@ -35,41 +35,11 @@ class House:
 
 def run(house: House, scene: Scene, act: Act) -> Seen:
     """Run it to its end. Raises `KeyboardInterrupt` where somebody asked for the end."""
-    from trainwiz.network import ports
-    from trainwiz.process import ranks
-    from trainwiz.process.watch import Watching
     from trainwiz.rehearsal.runs import Seen
     from trainwiz.store import rehearsals
 
     output, noted = house.stage.place(act.goes_on or act.name), house.stage.place(f"{act.name}-notes")
-    asked = {
-        "samples": scene.samples,
-        "record": str(noted),
-        "gloo": scene.sharded,
-        "steady": act.steady,
-        "kill": act.killed_at,
-    }
-    (noted / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
-    port = ports.claim(0)
-    try:
-        command = _command(
-            house, scene, act, port.number, [str(noted / "asked.json"), *scene.arguments(act, str(output))]
-        )
-        outcome = ranks.run(
-            _processes(command, scene, noted),
-            audience=_Silence(),
-            grace=_GRACE_SECONDS,
-            watching=Watching(
-                files=lambda: sorted(noted.glob("rank-*.log")),
-                metrics=output / "metrics.jsonl",
-                stacks=noted,
-                ranks=tuple(rank.rank for rank in command.ranks),
-                floor=HANGING_SECONDS,
-                stop=True,
-            ),
-        )
-    finally:
-        port.release()
+    outcome = _ran(house, scene, act, output, noted)
     cause, remedy, log = _why(outcome, noted) if outcome.exit_code and not act.killed_at else (None, None, "")
     saved, torn = rehearsals.saved(output)
     if outcome.interrupted:
@@ -87,6 +57,38 @@ def run(house: House, scene: Scene, act: Act) -> Seen:
         remedy=remedy,
         log=log,
     )
+
+
+def _ran(house: House, scene: Scene, act: Act, output: Path, noted: Path) -> Outcome:
+    from trainwiz.network import ports
+    from trainwiz.process import ranks
+    from trainwiz.process.watch import Watching
+
+    asked = noted / "asked.json"
+    wishes = {
+        "samples": scene.samples,
+        "record": str(noted),
+        "gloo": scene.sharded,
+        "steady": act.steady,
+        "kill": act.killed_at,
+    }
+    asked.write_text(json.dumps(wishes), encoding="utf-8")
+    port = ports.claim(0)
+    try:
+        command = _command(house, scene, act, port.number, [str(asked), *scene.arguments(act, str(output))])
+        watching = Watching(
+            files=lambda: sorted(noted.glob("rank-*.log")),
+            metrics=output / "metrics.jsonl",
+            stacks=noted,
+            ranks=tuple(rank.rank for rank in command.ranks),
+            floor=HANGING_SECONDS,
+            stop=True,
+        )
+        return ranks.run(
+            _processes(command, scene, noted), audience=_Silence(), grace=_GRACE_SECONDS, watching=watching
+        )
+    finally:
+        port.release()
 
 
 def _command(house: House, scene: Scene, act: Act, port: int, arguments: list[str]) -> Command:

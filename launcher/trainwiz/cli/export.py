@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,7 @@ def export(
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
     from trainwiz.checkpoint import not_gathered
-    from trainwiz.cli.launch import _interpreter
-    from trainwiz.probe import weights
+    from trainwiz.cli.launch import interpreter
     from trainwiz.store import checkpoints as stored
     from trainwiz.ui import console
     from trainwiz.ui.checkpoints import amount
@@ -54,14 +54,7 @@ def export(
     if problem := not_gathered(found.layout):
         raise TrainwizError(problem.what, problem.instead)
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=chosen))
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        gathered = weights.gather(_interpreter(python), project=project, checkpoint=chosen, output=aside / _MODEL)
-        if gathered.problem or gathered.different or not gathered.tensors:
-            raise TrainwizError(_failed(gathered))
-        written = [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    gathered, written = _gather(interpreter(python), project, chosen, targets)
     console.talk(
         t("written and read back: {size}, tensors: {n}", size=amount(gathered.size_bytes), n=gathered.tensors),
         style="good",
@@ -73,6 +66,21 @@ def export(
         )
     for each in written:
         console.data(str(each))
+
+
+def _gather(python: str, project: Path, checkpoint: Path, targets: Mapping[str, Path]) -> tuple[Gathered, list[Path]]:
+    """Write the weights aside and read them back; only what is right gets its name."""
+    from trainwiz.probe import weights
+
+    target = targets[_MODEL]
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        gathered = weights.gather(python, project=project, checkpoint=checkpoint, output=aside / _MODEL)
+        if gathered.problem or gathered.different or not gathered.tensors:
+            raise TrainwizError(_failed(gathered))
+        return gathered, [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _project(place: Path, folder: Path) -> Path:

@@ -101,7 +101,7 @@ def launch(
         new=new,
         dry_run=dry_run,
         as_json=json,
-        python=_interpreter(python),
+        python=interpreter(python),
         ignore=rule_ids.prefixes(ignore or ()),
         grace=grace,
         max_restarts=max_restarts,
@@ -147,7 +147,8 @@ def _with_values(words: list[str]) -> list[str]:
     return completed
 
 
-def _interpreter(python: str) -> str:
+def interpreter(python: str) -> str:
+    """The path of the Python that was asked for; ours where none was."""
     # Not resolved: a virtual environment's python is a link, and its place decides what it imports.
     if not python:
         return sys.executable
