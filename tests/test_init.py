@@ -11,6 +11,7 @@ import yaml
 from trainwiz import language
 from trainwiz import plan as plans
 from trainwiz.cli import run
+from trainwiz.plan.problems import OTHER_WORDS
 from trainwiz.store import answers as store
 
 CPU = str(Path(__file__).parent / "machines" / "cpu.json")
@@ -218,6 +219,8 @@ def test_bad_values_in_a_file(
         ("- 1\n- 2\n", "a list"),
         ("sed: 1\n", "sed: unknown key; did you mean seed?"),
         ("batch: {real_batchsize: 8}\n", "did you mean batch.real_batch_size?"),
+        ("lr: 1.0e-4\n", "did you mean optimizer.learning_rate?"),
+        ("batch: {micro-batch-size: 4}\n", "did you mean batch.per_device_batch_size?"),
         ("batch: 5\n", "batch: 5 stands where a section of keys belongs"),
         ("batch: 5\nbatch.real_batch_size: 8\n", "stands where a section"),
         ("seed: 1\nseed: 2\n", "stands twice"),
@@ -235,6 +238,13 @@ def test_broken_files(project: Path, tmp_path: Path, text: str, words: str, caps
     assert words in err
     assert "answers.yaml" in err
     assert not project.exists()
+
+
+def test_words_of_other_tools_lead_to_keys_that_exist() -> None:
+    assert OTHER_WORDS.keys() <= set(KEYS)
+    words = [word for words in OTHER_WORDS.values() for word in words]
+    assert len(words) == len(set(words)) > 30
+    assert not set(words) & {key.rpartition(".")[2] for key in KEYS}
 
 
 def test_a_missing_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

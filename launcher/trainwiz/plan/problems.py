@@ -9,12 +9,36 @@ from pydantic_core import ErrorDetails
 from trainwiz.message import Message, say
 from trainwiz.plan.model import Plan, fields
 
+OTHER_WORDS = {
+    "batch.real_batch_size": ("batch_size", "global_batch_size", "effective_batch_size", "train_batch_size"),
+    "batch.per_device_batch_size": ("micro_batch", "micro_batch_size", "microbatch", "per_device_train_batch_size",
+                                    "train_micro_batch_size_per_gpu"),
+    "batch.gradient_accumulation_steps": ("accumulation", "accumulation_steps", "gradient_accumulation"),
+    "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
+    "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
+    "optimizer.learning_rate": ("lr",),
+    "optimizer.gradient_clipping": ("clip_grad_norm", "grad_clip", "max_grad_norm"),
+    "precision.mixed_precision": ("bf16", "dtype", "fp16"),
+    "schedule.n_epochs": ("epochs", "num_epochs", "num_train_epochs"),
+    "schedule.n_steps": ("max_steps", "num_steps", "steps", "updates"),
+    "schedule.n_warmup_steps": ("num_warmup_steps", "warmup", "warmup_steps"),
+    "schedule.lr_scheduler_type": ("scheduler",),
+    "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
+    "checkpoint.checkpoints_total_limit": ("save_total_limit",),
+    "tracking.log_with": ("report_to", "wandb"),
+}  # fmt: skip
+"""What other tools call a key of the plan."""
+_KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
+
 
 def unknown_key(key: str) -> Message:
     """What to say of a key that no plan has, with the nearest that it does have."""
-    known = [*fields(), *Plan.model_fields]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6) or [
-        k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]
+    known, last = [*fields(), *Plan.model_fields], key.rpartition(".")[2]
+    word = last.replace("-", "_").lower()
+    near = [
+        *([_KEY_OF[word]] if word in _KEY_OF else []),
+        *difflib.get_close_matches(key, known, n=1, cutoff=0.6),
+        *(k for k in known if k.rpartition(".")[2] == last),
     ]
     if near:
         return say("{key}: unknown key; did you mean {near}?", key=key, near=near[0])
