@@ -280,6 +280,7 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
 def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", columns=40)  # type: ignore[arg-type]
     terminal.expect("model.name tiny")
+    terminal.expect("Ctrl-C ends and keeps")
     terminal.child.send("\x03")
     assert terminal.end() == 130
 

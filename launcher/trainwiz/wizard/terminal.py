@@ -174,7 +174,8 @@ def _add_hint(app: Application[Any]) -> None:
         if isinstance(window.content, InquirerControl):
             window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
     hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
-    line = Window(FormattedTextControl([("class:hint", f"  {hint}")]), height=1, dont_extend_height=True)
+    lines = columns.wrap(hint, _room(), first="  ", rest="  ")
+    line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
     app.layout = Layout(
         HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
         focused_element=app.layout.current_window,
