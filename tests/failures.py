@@ -384,6 +384,106 @@ FAILURES = {
     "program_missing": Failure("import subprocess\nsubprocess.run(['nvidia-smii', '-L'])", packages=()),
     "missing_package--module": Failure("", shell="accelerate launch --cpu --num_processes 1 -m nothere",
                                        packages=("accelerate",)),
+    # what a person's own files and habits do
+    "shadowed_module": Failure("import torch\nclass Net(torch.nn.Module): pass",
+                               shell='mv fails.py torch.py; "$PYTHON" torch.py', packages=()),
+    "shadowed_module--builtin": Failure(
+        "import random\nrandom.seed(0)", shell='touch random.py; "$PYTHON" fails.py', packages=()
+    ),
+    "shadowed_module--package": Failure(
+        "import torch.nn", shell='touch torch.py; "$PYTHON" fails.py', packages=()
+    ),
+    "own_import": Failure(
+        "from datasets import load_dataset", shell='touch datasets.py; "$PYTHON" fails.py', packages=()
+    ),
+    "no_answer": Failure("import socket\nsocket.create_connection(('127.0.0.1', 9))", packages=()),
+    "no_answer--pipe": Failure(
+        "while True: print('y' * 1000)", shell='"$PYTHON" fails.py | true',
+        packages=(),
+    ),
+    "killed--spawn": Failure(
+        "import os, signal, torch.multiprocessing as mp\n"
+        "def work(rank): os.kill(os.getpid(), signal.SIGKILL) if rank else __import__('time').sleep(9)\n"
+        "if __name__ == '__main__': mp.spawn(work, nprocs=2)"
+    ),
+    "deepspeed_alone": Failure(
+        "import deepspeed\ndeepspeed.init_distributed()", env={"DS_ACCELERATOR": "cpu"}, packages=("deepspeed",)
+    ),
+    "fsdp_uniform": Failure(
+        GROUP + "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "model = torch.nn.Linear(4, 4)\nmodel.bias.requires_grad_(False)\n"
+        "FSDP(model, use_orig_params=False, device_id=torch.device('cpu'))",
+        env=ONE_RANK,
+    ),
+    "no_gradient--ddp": Failure(
+        GROUP + "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).requires_grad_(False))", env=ONE_RANK
+    ),
+    "package_version": Failure(
+        "from transformers import GPT2Config, GPT2LMHeadModel, BitsAndBytesConfig\n"
+        "GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8)).save_pretrained('m')\n"
+        "GPT2LMHeadModel.from_pretrained('m', quantization_config=BitsAndBytesConfig(load_in_4bit=True))",
+        packages=("torch", "transformers"),
+    ),
+    "missing_package--flash": Failure(
+        "from transformers import GPT2Config, AutoModelForCausalLM\n"
+        "AutoModelForCausalLM.from_config(GPT2Config(n_layer=1), attn_implementation='flash_attention_2')",
+        packages=("torch", "transformers"),
+    ),
+    "remote_code": Failure(
+        "import json\nopen('config.json', 'w').write(json.dumps({'model_type': 'mine', 'auto_map': "
+        "{'AutoConfig': 'mine.Config', 'AutoModelForCausalLM': 'mine.Model'}}))\n"
+        "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('.')",
+        packages=("transformers",),
+    ),
+    "hub_file": Failure(
+        "from transformers import GPT2Config, AutoModelForCausalLM\nGPT2Config().save_pretrained('m')\n"
+        "AutoModelForCausalLM.from_pretrained('m')",
+        packages=("transformers",),
+    ),
+    "hub_busy": Failure(
+        HUB.format(status=429, code="", message="Too Many Requests", repo="org/model").replace("offline", ""),
+        packages=("transformers", "huggingface_hub"),
+    ),
+    "tokenizer_unreadable": Failure(
+        "open('tokenizer.json', 'w').write('{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [],"
+        " \"normalizer\": null, \"pre_tokenizer\": null, \"post_processor\": null, \"decoder\": null,"
+        " \"model\": {\"type\": \"New\"}}')\n"
+        "from transformers import PreTrainedTokenizerFast\nPreTrainedTokenizerFast.from_pretrained('.')",
+        packages=("transformers", "tokenizers"),
+    ),
+    "chat_template": Failure(
+        "from tokenizers import Tokenizer, models\nfrom transformers import PreTrainedTokenizerFast\n"
+        "t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({'a': 0}, unk_token='a')))\n"
+        "t.apply_chat_template([{'role': 'user', 'content': 'a'}])",
+        packages=("transformers", "tokenizers"),
+    ),
+    "ragged_batch": Failure(
+        "from tokenizers import Tokenizer, models, pre_tokenizers\nfrom transformers import PreTrainedTokenizerFast\n"
+        "t = Tokenizer(models.WordLevel({'a': 0}, unk_token='a'))\nt.pre_tokenizer = pre_tokenizers.Whitespace()\n"
+        "PreTrainedTokenizerFast(tokenizer_object=t)(['a', 'a a'], return_tensors='pt')",
+        packages=("transformers", "tokenizers"),
+    ),
+    "no_labels": Failure(
+        "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments\n"
+        "model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_layer=1, n_head=1, n_embd=8))\n"
+        "data = [{'input_ids': torch.ones(4, dtype=torch.long)}] * 4\n"
+        "Trainer(model, TrainingArguments('out', use_cpu=True, report_to='none'), train_dataset=data).train()",
+        packages=("torch", "transformers"),
+    ),
+    "dataset_script": Failure(
+        "from datasets import load_dataset\nopen('words.py', 'w').write('')\nload_dataset('./words.py')", packages=("datasets",)
+    ),
+    "map_columns": Failure(
+        "from datasets import Dataset\n"
+        "Dataset.from_dict({'text': ['a', 'b']}).map(lambda b: {'input_ids': [1, 2, 3]}, batched=True)",
+        packages=("datasets",),
+    ),
+    "malformed_data--picture": Failure("import io\nfrom PIL import Image\nImage.open(io.BytesIO(b'x'))", packages=("pillow",)),
+    "lora_targets": Failure(
+        "import torch\nfrom peft import LoraConfig, get_peft_model\n"
+        "get_peft_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), LoraConfig(target_modules=['q_proj', 'v_proj']))",
+        packages=("torch", "peft"),
+    ),
     "colossal_device": Failure(
         BOOSTER.format(plugin="LowLevelZeroPlugin", arguments="precision='fp32'") + BOOST, env=ONE_RANK, **COLOSSAL
     ),

@@ -179,6 +179,49 @@ def test_a_lost_connection_at_the_end_counts_less_than_a_cause_before_it() -> No
     assert found.name == "shape"
 
 
+NO_DRIVER = (
+    "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py:174: UserWarning: CUDA initialization: Found no NVIDIA "
+    "driver on your system. (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:109.)\n"
+)
+
+
+def test_what_pythons_warnings_say_is_no_cause() -> None:
+    assert of_log(f"{NO_DRIVER}update 1 loss 0.5\nfinished\n", log="x") is None
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    found = of_log(f"{NO_DRIVER}{text}KeyError: 'lr'\n", log="x")
+    assert found is not None
+    assert (found.known, found.exception) == (False, "KeyError: 'lr'")
+    assert failed(text=f"{NO_DRIVER}{text}RuntimeError: Found no NVIDIA driver on your system\n").name == "no_cuda"
+
+
+def test_a_failure_long_before_the_end_of_the_log_is_not_called_its_end() -> None:
+    for name in ("shape", "unknown--torchrun"):
+        cut = LOGS[name].partition("W1121")[0]
+        found = of_log(cut + "update 7 loss 0.5\n" * 100, log="x")
+        assert found is not None
+        assert found.how.template == "the log holds a failure, and goes on for {n} lines after it"
+        assert abs(int(str(found.how.values["n"])) - 100) <= 3  # what is left of the traceback, and the end of line
+        assert "goes on" not in str(of(name).how)
+
+
+@pytest.mark.parametrize(
+    "exception", ["zipfile.BadZipFile", "triton.runtime.errors.OutOfResources", "Boom", "RuntimeError"]
+)
+def test_what_ends_a_traceback_is_its_exception_whatever_its_name(exception: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n{exception}: no zip\n'
+    assert failed(text=text).exception == f"{exception}: no zip"
+    bare = text.replace(": no zip", ":\n    said below")
+    assert failed(text=bare).exception == f"{exception}:"
+
+
+def test_a_spawned_rank_that_was_killed_is_named() -> None:
+    found = of("killed--spawn")
+    assert (found.name, found.rank) == ("killed", 1)
+    assert "SIGKILL" in str(found.how)
+    assert first_failure("ProcessExitedException: process 3 terminated with exit code 7") == (3, 7)
+    assert first_failure("srun: error: node0: task 2: Out Of Memory") == (2, -9)
+
+
 def test_source_code_in_a_traceback_is_not_what_was_raised() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'

@@ -100,6 +100,11 @@ def signal_name(number: int) -> str:
     return _SIGNALS.get(number, str(number))
 
 
+def signal_number(name: str) -> int | None:
+    """A signal's number by its name; None for one that does not matter here."""
+    return next((number for number, known in _SIGNALS.items() if known == name), None)
+
+
 def shell_code(code: int) -> int:
     """A process's exit code as a shell shows it: negative n becomes 128 + n."""
     return SIGNAL_BASE - code if code < 0 else code

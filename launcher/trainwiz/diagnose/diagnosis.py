@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
 
 _FROM_OUTSIDE = (-9, -15, -1)
 """Deaths that no exception announces: only the very last words can have to do with them."""
+_GOES_ON = 50
+"""Lines: a program that wrote so many after a failure has gone on."""
 _MIB = 2**20
 _NEARLY_FULL = 0.05
 _FULL_BYTES = 2**16
@@ -96,7 +99,19 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
         return None
     if rank is None:
         rank = _first(lines, blocks, found)
-    return _of(lines, rank=rank, code=code, log=log)
+    diagnosis = _of(lines, rank=rank, code=code, log=log)
+    return dataclasses.replace(diagnosis, how=_goes_on(lines, diagnosis)) if code is None else diagnosis
+
+
+def _goes_on(lines: Sequence[Line], diagnosis: Diagnosis) -> Message:
+    """How it failed; where much follows after the failure, nobody can say that it was the end."""
+    exception = reading.exception(lines)
+    failed = max(exception.number if exception else 0, diagnosis.line or 0)
+    # What is indented may be the exception's own words.
+    after = sum(line.number > failed and not line.text.startswith((" ", "\t")) for line in lines)
+    if after < _GOES_ON or not failed:
+        return diagnosis.how
+    return say("the log holds a failure, and goes on for {n} lines after it", n=lines[-1].number - failed)
 
 
 def _of(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 
+from trainwiz.outcome import signal_number
+
 # torch.distributed.elastic.multiprocessing.errors: `rank      : 1 (local_rank: 1)`, `exitcode  : 42 (pid: 7)`
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d+) .*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
 )
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
 _SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
+# torch.multiprocessing.spawn: its workers are ranks by convention
+_SPAWN = re.compile(
+    r"ProcessExitedException: process (?P<rank>\d+) terminated with "
+    r"(?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))"
+)
 # deepspeed/launcher/launch.py
 _DEEPSPEED = re.compile(r"(?:--local_rank=(?P<rank>\d+).*)?\] exits with return code = (?P<code>-?\d+)")
 # srun: error: node0: task 3: Exited with exit code 1 | Killed | Segmentation fault
@@ -23,7 +30,7 @@ _WORDS = re.compile(
     r"(?: fault)?(?: +\(core dumped\).*| +\S*python.*)?$",
     re.MULTILINE,
 )
-_SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15, "Illegal": -4,
+_SIGNALS = {"Killed": -9, "Out": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15, "Illegal": -4,
             "Floating": -8}  # fmt: skip
 
 
@@ -32,6 +39,9 @@ def first_failure(text: str) -> tuple[int | None, int] | None:
     for pattern in (_ROOT_CAUSE, _FAILED):
         if match := pattern.search(text):
             return int(match["rank"]), int(match["code"])
+    if match := _SPAWN.search(text):
+        code = int(match["code"]) if match["code"] else -(signal_number(match["signal"]) or 9)
+        return int(match["rank"]), code
     if match := _SRUN.search(text):
         code = int(match["code"]) if match["code"] else _SIGNALS.get(match["word"], 1)
         return int(match["rank"]), code

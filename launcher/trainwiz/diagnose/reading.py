@@ -27,8 +27,10 @@ _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exc
 # The end of a traceback: `package.module.SomeError: words`, or a bare `KeyboardInterrupt`.
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Full|Refused|NotFound\w*)"
-    r"|UsageError|Malformed|Unsupported)(?:: .*|$)"
+    r"|UsageError|Malformed|Unsupported)(?:: .*|:?$)"
 )
+# Any other class may be raised, too: what ends a traceback is one.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
     r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |=+$"
@@ -81,6 +83,10 @@ def exception(lines: Sequence[Line]) -> Line | None:
         for line in reversed(lines[start:end]):
             if _EXCEPTION.match(line.text):
                 return line
+        last = max(i for i in range(start, end) if _TRACEBACK.match(lines[i].text))
+        raised = next((line for line in lines[last + 1 : end] if not line.text.startswith((" ", "\t", "|"))), None)
+        if raised and _RAISED.match(raised.text):
+            return raised
     return None
 
 

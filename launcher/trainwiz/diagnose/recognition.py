@@ -15,6 +15,8 @@ from trainwiz.diagnose.signature import Signature
 
 _MATCHES = 64
 """Of one pattern in one log: more say nothing new."""
+_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
+"""What Python's `warnings` print."""
 _BEFORE = 40
 """Lines before a traceback that belong to it: native code prints what is wrong, then Python raises."""
 
@@ -49,7 +51,7 @@ def recognise(
     for place, signature in enumerate(signatures):
         for match in _found(signature, whole):
             i = bisect_right(ends, max(match.start(), match.end() - 1))
-            if _is_source(lines, i):
+            if _is_source(lines, i) or (_WARNING.match(lines[i].text) and not signature.warned):
                 continue
             earlier = i < final.get(lines[i].rank, 0)
             key = (signature.aftermath, earlier, place, i)

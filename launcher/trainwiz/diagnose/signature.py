@@ -14,7 +14,8 @@ class Signature:
 
     Any of the patterns suffices; their named groups fill in cause and remedy. `passing`: whether the same start
     again would help (None: nobody can say). `mending` names the change of a plan that helps, if there is one.
-    `aftermath`: what other ranks say when one of them fails; it counts only where nothing else is found.
+    `aftermath`: what other ranks say when one of them fails; it counts only where nothing else is found. `warned`:
+    Python's `warnings` say it; whatever else they say, the program went on.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Signature:
     passing: bool | None = False
     mending: str = ""
     aftermath: bool = False
+    warned: bool = False
 
 
 def known(
@@ -34,9 +36,11 @@ def known(
     passing: bool | None = False,
     mending: str = "",
     aftermath: bool = False,
+    warned: bool = False,
 ) -> Signature:
     """A signature with its patterns compiled; the last line that a pattern matches is the evidence."""
     compiled = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
     return Signature(
-        name=name, patterns=compiled, cause=cause, remedy=remedy, passing=passing, mending=mending, aftermath=aftermath
-    )
+        name=name, patterns=compiled, cause=cause, remedy=remedy, passing=passing, mending=mending,
+        aftermath=aftermath, warned=warned,
+    )  # fmt: skip

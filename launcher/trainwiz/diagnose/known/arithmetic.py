@@ -36,6 +36,24 @@ SIGNATURES = (
         remedy=say("load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast; or use bf16"),
     ),
     known(
+        "precision_device",
+        r"ValueError: (?P<precision>fp16|bf16|fp8) mixed precision requires",
+        r"Your setup doesn't support (?P<precision>bf16)",
+        r"not implemented for '(?P<precision>Half|BFloat16)'",
+        cause=say("this device, or this operation on it, does not compute in {precision}"),
+        remedy=say("set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs before Ampere"),
+    ),
+    known(
+        "attention_kernel",
+        r"No operator found for `memory_efficient_attention",
+        r"FlashAttention only supports Ampere GPUs",
+        r"FlashAttention forward only supports head dim",
+        cause=say("no attention kernel fits this GPU, precision and head size"),
+        remedy=say(
+            "attn_implementation='sdpa' in from_pretrained takes what there is; flash-attn needs Ampere and bf16"
+        ),
+    ),
+    known(
         "dtype",
         r"mat1 and mat2 must have the same dtype",
         r"expected scalar type \w+ but found \w+",
@@ -72,6 +90,7 @@ SIGNATURES = (
     known(
         "no_gradient",
         r"element 0 of tensors does not require grad and does not have a grad_fn",
+        r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
         cause=say("the loss depends on no parameter that is trained"),
         remedy=say(
             "unfreeze some; with gradient checkpointing and frozen embeddings: model.enable_input_require_grads()"
@@ -88,7 +107,7 @@ SIGNATURES = (
     ),
     known(
         "compile",
-        r"torch\._dynamo\.exc\.(?:BackendCompilerFailed|InternalTorchDynamoError|Unsupported|TorchRuntimeError)",
+        r"torch\._dynamo\.exc\.\w+",
         r"torch\._inductor\.exc\.\w+",
         cause=say("torch.compile could not compile the model"),
         remedy=say("TORCHDYNAMO_DISABLE=1 trainwiz launch runs without it; TORCH_LOGS=graph_breaks shows where"),

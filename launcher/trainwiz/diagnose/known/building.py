@@ -30,12 +30,20 @@ SIGNATURES = (
         r"Waited on lock file \"(?P<lock>[^\"]+)\"",
         cause=say("a build that was killed left its lock, and everybody waits for it: {lock}"),
         remedy=say("rm {lock}"),
+        warned=True,
+    ),
+    known(
+        "python_headers",
+        r"fatal error: Python\.h: No such file",
+        cause=say("something is to be compiled, and Python's header files are missing"),
+        remedy=say("apt-get install python3-dev; or take a Python that has them (conda, pyenv, uv)"),
     ),
     known(
         "no_compiler",
         r"No such file or directory: '[^']*(?:c\+\+|g\+\+|gcc|clang\+*)'",
         r"(?:c\+\+|g\+\+|cc1plus)'?: (?:command )?not found",
         r"Command '\['which', '(?:c\+\+|g\+\+)'\]' returned non-zero",
+        r"Failed to find C compiler",
         r"Ninja is required to load C\+\+ extensions",
         cause=say("an extension is to be built, and the compiler or ninja is missing"),
         remedy=say("apt-get install g++ && pip install ninja, or set CXX to the compiler that is there"),
@@ -44,16 +52,52 @@ SIGNATURES = (
         "build_failed",
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
         cause=say("the extension {extension} could not be compiled"),
+        remedy=say("read the compiler's first `error:`; trainwiz doctor shows compiler, ninja, headers and nvcc"),
+    ),
+    known(
+        "other_cuda_libraries",
+        r"(?P<library>\S*lib(?:torch|c10|cu|nv|nccl)[\w.+-]*\.so[\w.]*): undefined symbol: ",
+        r"Invalid config (?P<library>\w+) attribute value",
+        cause=say("a library of another CUDA or NCCL than torch's own was loaded ({library})"),
         remedy=say(
-            "read the compiler's first `error:`; Python.h missing: apt-get install python3-dev; trainwiz doctor"
+            "env -u LD_LIBRARY_PATH trainwiz launch leaves it out; else pip install --force-reinstall torch, which "
+            "brings its own"
+        ),
+    ),
+    known(
+        "old_system",
+        r"version `(?P<version>GLIBC(?:XX)?_[\d.]+)' not found",
+        cause=say("a package needs {version}, which the libraries of this system do not have"),
+        remedy=say(
+            "GLIBCXX: conda install -c conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH; GLIBC: a "
+            "newer system or container, or an older version of the package"
+        ),
+    ),
+    known(
+        "missing_library",
+        r"(?P<library>lib[\w.+-]+\.so[\d.]*): cannot open shared object file",
+        r"Could not load library (?P<library>lib[\w.+-]+\.so[\d.]*)",
+        r"failed to open (?P<library>libnvrtc[\w.+-]+\.so[\d.]*)",
+        cause=say("the library {library} is not found"),
+        remedy=say(
+            "of CUDA (libcudart, libcudnn, libnvrtc …): install the package anew that asks for it, for torch's CUDA; "
+            "libGL: apt-get install libgl1, or pip install opencv-python-headless"
         ),
     ),
     known(
         "broken_library",
-        r"ImportError: (?P<library>\S+): (?:undefined symbol|cannot open shared object file|version `)",
-        r"OSError: (?P<library>\S+): (?:undefined symbol|cannot open shared object file)",
+        r"(?:^|[ :])(?P<library>[\w./+-]+\.so[\w.]*): (?:undefined symbol|version `)",
         r"(?P<library>numpy)\.dtype size changed",
-        cause=say("the library {library} is missing, or was built for other versions than those installed"),
-        remedy=say("install the package it belongs to anew: pip install --force-reinstall --no-cache-dir PACKAGE"),
+        cause=say("the library {library} was built for other versions than those installed"),
+        remedy=say(
+            "install the package it belongs to anew: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "
+            "flash-attn and the like with --no-build-isolation"
+        ),
+    ),
+    known(
+        "numpy_abi",
+        r"ImportError: numpy\.core\.multiarray failed to import",
+        cause=say("a package was built for NumPy 1, and NumPy 2 is here"),
+        remedy=say("pip install --upgrade PACKAGE (the traceback names it), or pip install 'numpy<2'"),
     ),
 )

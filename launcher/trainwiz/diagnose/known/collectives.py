@@ -44,7 +44,7 @@ SIGNATURES = (
     known(
         "collective_mismatch",
         r"Detected mismatch between collectives on ranks",
-        r"Mismatch between collective operation types|ncclInvalidArgument",
+        r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
         cause=say("the ranks called different collectives, or one collective with different shapes"),
         remedy=say(
@@ -57,6 +57,7 @@ SIGNATURES = (
         r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
+        r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
         cause=say(
             "a rank waited in vain for the others in a collective {operation}: one of them was slow, stuck or gone"
         ),
@@ -68,10 +69,10 @@ SIGNATURES = (
     ),
     known(
         "nccl_system",
-        r"unhandled system error \(run with NCCL_DEBUG",
-        r"ncclSystemError: System call",
-        r"unhandled cuda error|ncclUnhandledCudaError",
-        cause=say("NCCL failed in a system call: network, memory, or a driver"),
+        r"(?:unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
+        r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/)))[^\n]*"
+        r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
+        cause=say("NCCL failed in what it stands on: the network, memory, or a driver: {problem}"),
         remedy=say(
             "NCCL_DEBUG=INFO trainwiz launch shows which; then NCCL_SOCKET_IFNAME for the right network, "
             "NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 as a test"
@@ -98,6 +99,7 @@ SIGNATURES = (
     known(
         "rendezvous_timeout",
         r"Timed out after \d+ seconds waiting for clients\. (?P<present>\d+)/(?P<expected>\d+) clients joined",
+        r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
         cause=say("only {present} of {expected} ranks came to the rendezvous"),
         remedy=say("start all machines with the same plan; look at the logs of those that did not come"),
         passing=None,
@@ -113,14 +115,33 @@ SIGNATURES = (
         passing=None,
     ),
     known(
+        "rendezvous_lost",
+        r"Rendezvous(?:Closed|Connection|Timeout)Error",
+        cause=say("torchrun's meeting of the machines was closed, or cannot be reached"),
+        remedy=say("see why another machine ended; then start all of them anew, at about the same time"),
+        passing=None,
+        aftermath=True,
+    ),
+    known(
         "connection_lost",
-        r"Connection (?:closed|reset) by (?:remote )?peer",
-        r"ncclRemoteError",
+        r"(?<!\[Errno 104\] )Connection (?:closed|reset) by (?:remote )?peer",
+        r"ncclRemoteError|ncclInternalError",
         r"DistNetworkError|DistStoreError",
-        r"ConnectionRefusedError: \[Errno 111\]|Connection refused",
-        r"BrokenPipeError: \[Errno 32\]",
+        r"(?<!\[Errno 111\] )Connection refused",
         cause=say("a rank lost the connection to another one that had ended, or never found it"),
         remedy=say("read the other ranks' logs: one of them failed before; across machines, see the network"),
+        passing=None,
+        aftermath=True,
+    ),
+    known(
+        "no_answer",
+        r"ConnectionRefusedError: \[Errno 111\]",
+        r"(?:BrokenPipeError|ConnectionResetError|ConnectionAbortedError): \[Errno \d+\]",
+        cause=say(
+            "what the script was connected to is not there, or has ended: a server, a program that reads its output, "
+            "another process of the training"
+        ),
+        remedy=say("the traceback shows what it was; see other ranks' logs for one that failed before"),
         passing=None,
         aftermath=True,
     ),

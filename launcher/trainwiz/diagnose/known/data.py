@@ -7,14 +7,50 @@ from trainwiz.message import say
 
 SIGNATURES = (
     known(
+        "map_columns",
+        r"ArrowInvalid: Column \d+ named (?P<column>\S+) expected length \d+ but got length \d+",
+        cause=say("a map over batches of samples gave columns of different lengths ({column})"),
+        remedy=say("dataset.map(…, batched=True, remove_columns=dataset.column_names) drops the old ones"),
+    ),
+    known(
+        "different_columns",
+        r"All the data files must have the same columns",
+        cause=say("the files of the data set have different columns"),
+        remedy=say("give all of them the same columns, or name those to load: load_dataset(…, data_files=…)"),
+    ),
+    known(
+        "ragged_batch",
+        r"Unable to create tensor, you should probably activate truncation and/or padding",
+        cause=say("samples of different lengths are to become one tensor"),
+        remedy=say("pad them: tokenizer(…, truncation=True, padding=True), labels with DataCollatorForSeq2Seq"),
+    ),
+    known(
+        "no_labels",
+        r"The model did not return a loss from the inputs",
+        cause=say("the batch holds no labels, so that the model computed no loss"),
+        remedy=say("let the collator make them: DataCollatorForLanguageModeling(tokenizer, mlm=False)"),
+    ),
+    known(
+        "chat_template",
+        r"tokenizer\.chat_template is not set",
+        cause=say("the tokenizer has no chat template, and conversations need one"),
+        remedy=say("take the model's instruct version, or set tokenizer.chat_template"),
+    ),
+    known(
         "malformed_data",
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
         r"pandas\.errors\.ParserError: (?P<place>.+)$",
-        cause=say("the data cannot be read: {place}"),
-        remedy=say("mend or drop that line; a .jsonl file holds one JSON object per line, in UTF-8"),
+        r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
+        r"OSError: (?P<place>image file is truncated.*)$",
+        r"zipfile\.BadZipFile: (?P<place>.+)$",
+        cause=say("a file does not hold what its reader expects: {place}"),
+        remedy=say(
+            "the traceback shows who read it. Data: mend or drop that line or picture (a .jsonl file holds one JSON "
+            "object per line, in UTF-8); a configuration: trainwiz check FILE names the line"
+        ),
     ),
     known(
         "no_data",

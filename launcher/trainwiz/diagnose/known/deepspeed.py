@@ -58,6 +58,30 @@ SIGNATURES = (
         remedy=say("use DeepSpeedCPUAdam, or set zero_force_ds_cpu_optimizer false in the JSON"),
     ),
     known(
+        "deepspeed_auto",
+        r"requires you to pass at least one of training or evaluation dataloaders",
+        cause=say("DeepSpeed's configuration leaves the micro-batch open (auto), and no loader says it either"),
+        remedy=say("set train_micro_batch_size_per_gpu in the JSON, or pass the loader to accelerator.prepare, too"),
+    ),
+    known(
+        "deepspeed_differs",
+        r"Please correct the following DeepSpeed config values that mismatch",
+        cause=say("DeepSpeed's JSON and the arguments of the Trainer say different things"),
+        remedy=say('the lines below name them; write "auto" for each in the JSON'),
+    ),
+    known(
+        "deepspeed_alone",
+        r"in mpi_discovery\n[^\n]*\n(?:[^\n]*\n)?ModuleNotFoundError: No module named 'mpi4py'",
+        cause=say("DeepSpeed was started without a launcher, and so it looked for MPI"),
+        remedy=say("trainwiz launch; or torchrun --nproc_per_node N script.py, deepspeed script.py"),
+    ),
+    known(
+        "fsdp_uniform",
+        r"Must flatten tensors with uniform (?P<what>dtype|`requires_grad`)",
+        cause=say("FSDP 1 lays the parameters of a layer into one, and they differ in {what}"),
+        remedy=say("FSDP 2 has no such limit; in FSDP 1: use_orig_params=True, and all weights of one dtype"),
+    ),
+    known(
         "deepspeed_config",
         r"validation errors? for (?P<section>DeepSpeed\w*)",
         r"DeepSpeedConfigError: (?P<section>.+)",

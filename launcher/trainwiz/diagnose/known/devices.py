@@ -8,7 +8,8 @@ from trainwiz.message import say
 SIGNATURES = (
     known(
         "gpu_hardware",
-        r"CUDA error: (?:uncorrectable (?:NVLink )?ECC error|hardware error|unspecified launch failure)",
+        r"CUDA error: (?:uncorrectable (?:NVLink )?ECC error|hardware error)",
+        r"Cuda failure (?:\d+ )?'[^'\n]*(?:ECC|NVLink) error",
         r"Xid \(PCI:[\w:.]+\): (?:48|62|63|64|74|79|94|95|119|120)\b",
         r"GPU has fallen off the bus|Unable to determine the device handle for GPU",
         cause=say("a GPU reported a fault of its own"),
@@ -35,7 +36,8 @@ SIGNATURES = (
     ),
     known(
         "illegal_memory",
-        r"CUDA error: (?:an illegal memory access was encountered|misaligned address)",
+        r"CUDA error: (?:an illegal memory access was encountered|misaligned address|unspecified launch failure)",
+        r"Xid \(PCI:[\w:.]+\): (?:13|31|43)\b",
         cause=say("a kernel on the GPU touched memory that is not its own"),
         remedy=say(
             "CUDA_LAUNCH_BLOCKING=1 trainwiz launch names the operation; mostly an extension (flash-attn, xformers, a "
@@ -50,6 +52,49 @@ SIGNATURES = (
         remedy=say("compare machine.num_processes with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES; trainwiz doctor"),
     ),
     known(
+        "cuda_library",
+        r"CU(?:BLAS|DNN)_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR)",
+        r"unable to find an engine to execute this computation",
+        cause=say(
+            "cuBLAS or cuDNN could not work: mostly the GPU's memory is full, an operation before failed, or libraries "
+            "of another CUDA were loaded"
+        ),
+        remedy=say(
+            "`nvidia-smi` shows the memory; CUDA_LAUNCH_BLOCKING=1 trainwiz launch names the first that failed; "
+            "env -u LD_LIBRARY_PATH trainwiz launch leaves other libraries out"
+        ),
+        passing=None,
+    ),
+    known(
+        "driver_mismatch",
+        r"Driver/library version mismatch",
+        r"Error 80[34]: ",
+        cause=say("the NVIDIA driver that runs and its libraries are of different versions"),
+        remedy=say(
+            "reboot after an update of the driver; in a container: leave the image's own libcuda (cuda-compat) out of "
+            "LD_LIBRARY_PATH"
+        ),
+    ),
+    known(
+        "fabric_manager",
+        r"Error 802: system not yet initialized|CUDA error: system not yet initialized",
+        cause=say("the switches between the GPUs (NVSwitch) are not set up"),
+        remedy=say("systemctl start nvidia-fabricmanager, of exactly the driver's version"),
+    ),
+    known(
+        "gpu_busy",
+        r"all CUDA-capable devices are busy or unavailable",
+        cause=say("another process holds the GPU, and it takes one at a time"),
+        remedy=say("`nvidia-smi` shows who; nvidia-smi -c DEFAULT lets several in"),
+        passing=None,
+    ),
+    known(
+        "device_map",
+        r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
+        cause=say("device_map put the model on certain GPUs, and here every rank needs it on its own"),
+        remedy=say("leave device_map out; for a quantized model: device_map=PartialState().local_process_index"),
+    ),
+    known(
         "driver_old",
         r"The NVIDIA driver on your system is too old",
         r"CUDA driver version is insufficient for CUDA runtime version",
@@ -59,6 +104,7 @@ SIGNATURES = (
     known(
         "no_kernel",
         r"no kernel image is available for execution on the device",
+        r"CUDA error: invalid device function",
         cause=say("this torch, or an extension, holds no code for this GPU's generation"),
         remedy=say("trainwiz doctor shows the GPU and torch's list; install a torch built for this GPU"),
     ),

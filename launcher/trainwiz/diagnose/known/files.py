@@ -37,8 +37,13 @@ SIGNATURES = (
         r"SafetensorError: Error while deserializing header",
         r"EOFError: Ran out of input",
         r"UnpicklingError: (?:pickle data was truncated|invalid load key)",
-        cause=say("a checkpoint is incomplete: its writing was cut off"),
-        remedy=say("remove the newest folder below checkpoints/ and launch with --resume again"),
+        cause=say(
+            "a file of weights is incomplete: its writing or download was cut off, or it is a pointer of Git LFS"
+        ),
+        remedy=say(
+            "the traceback shows which one: of a run, trainwiz checkpoints compares each, and --resume takes a whole "
+            "one; of a model, hf download NAME --force-download, or git lfs pull"
+        ),
     ),
     known(
         "unsafe_checkpoint",
@@ -71,6 +76,13 @@ SIGNATURES = (
         r"OSError: \[Errno 30\] Read-only file system(?:: (?P<file>.+))?$",
         cause=say("the file system can only be read: {file}"),
         remedy=say("mount it for writing, or choose another folder for runs/ and the caches (HF_HOME)"),
+    ),
+    known(
+        "storage_fault",
+        r"^OSError: \[Errno (?:5|107|116|121)\] (?P<problem>.+)$",
+        cause=say("the storage did not answer as it should: {problem}"),
+        remedy=say("`dmesg` and `mount` show the disk or the network's file system; then trainwiz launch --resume"),
+        passing=None,
     ),
     known(
         "program_missing",

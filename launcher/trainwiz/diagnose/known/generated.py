@@ -66,6 +66,12 @@ SIGNATURES = (
         remedy=say("set data.packing false"),
     ),
     known(
+        "lora_targets",
+        r"Target modules (?P<modules>\{.*?\}|\S+) not found in the base model",
+        cause=say("the model has no layers of the names that LoRA is to adapt: {modules}"),
+        remedy=say("set model.lora_targets all-linear, or names that print(model) shows"),
+    ),
+    known(
         "no_end_token",
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
         cause=say("the tokenizer of {model} has no token that ends a document"),

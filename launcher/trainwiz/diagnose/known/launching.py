@@ -99,6 +99,7 @@ SIGNATURES = (
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
+        r"^Error: No such option:? '?(?P<words>--?[\w-]+)",
         cause=say("the script does not take these arguments, or misses some: {words}"),
         remedy=say("python script.py --help lists them; arguments for it go after -- in trainwiz launch"),
     ),

@@ -11,6 +11,7 @@ SIGNATURES = (
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
         r"RuntimeError: CUDA error: out of memory",
+        r"Cuda failure (?:\d+ )?'out of memory'",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
         cause=say("the GPU's memory is full"),
         remedy=say(
@@ -18,6 +19,22 @@ SIGNATURES = (
             "where it is 1 already, shard more (strategy.zero_stage 3, or offload) or shorten batch.sequence_length"
         ),
         mending="smaller_micro_batch",
+    ),
+    known(
+        "locked_memory",
+        r"ibv_reg_mr\w* failed with error Cannot allocate memory",
+        cause=say("InfiniBand may not lock as much memory as it needs"),
+        remedy=say("ulimit -l unlimited before the launch; docker run --ulimit memlock=-1"),
+    ),
+    known(
+        "evicted",
+        r"The node was low on resource: (?P<resource>[\w-]+)",
+        cause=say("Kubernetes evicted the pod, since its node was low on {resource}"),
+        remedy=say(
+            "say in the pod's requests and limits what it needs, or keep runs/ and the caches (HF_HOME) on a volume; "
+            "then trainwiz launch --resume"
+        ),
+        passing=None,
     ),
     known(
         "cgroup_memory",
