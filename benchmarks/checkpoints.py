@@ -41,7 +41,7 @@ def bare(folder):
     save_file(weights, folder / "model.safetensors")
     torch.save(moments, folder / "optimizer.pt")
 checkpoints = Checkpoints(Config(str(output), checkpoints_total_limit=1), "whole", bare, print)
-checkpoints.resume()
+checkpoints.resume(1)
 stalls, bares = [], []
 def write_bare(update):
     folder = output / "bare"

@@ -62,6 +62,9 @@ def test_a_hundred_kills_while_saving_lose_nothing(tmp_path: Path, background: b
     assert (found["skipped"], found["complete"], found["whole"]) == (0, 2, 2)
 
 
+SAMPLES = 100
+
+
 @dataclass
 class Config:
     """What checkpoints.py asks of a config."""
@@ -142,20 +145,20 @@ def names(folder: Path) -> list[str]:
 
 def test_what_was_saved_is_resumed_and_the_oldest_are_removed(start: Start, tmp_path: Path) -> None:
     first = start(checkpoints_total_limit=2)
-    assert first.checkpoints.resume() == 0
+    assert first.checkpoints.resume(SAMPLES) == 0
     first.train(1, 2, 3).checkpoints.close()
     assert names(tmp_path / "run") == ["checkpoint-00000002", "checkpoint-00000003"]
     again = start()
-    assert again.checkpoints.resume() == 3
+    assert again.checkpoints.resume(SAMPLES) == 3
     assert again.loaded == "after 3"
 
 
 def test_an_earlier_run_is_not_trained_over(start: Start) -> None:
     first = start()
-    first.checkpoints.resume()
+    first.checkpoints.resume(SAMPLES)
     first.train(1)
     with pytest.raises(SystemExit, match="holds an earlier run: --resume auto continues it"):
-        start(resume="none").checkpoints.resume()
+        start(resume="none").checkpoints.resume(SAMPLES)
 
 
 def flips(file: Path) -> Iterator[bytes]:
@@ -170,7 +173,7 @@ def flips(file: Path) -> Iterator[bytes]:
 @pytest.mark.parametrize("module", ["foreground"], indirect=True)
 def test_every_changed_bit_and_every_cut_is_found(module: ModuleType, start: Start, tmp_path: Path) -> None:
     training = start()
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(7)
     end(training)
     checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-00000007"
@@ -208,7 +211,7 @@ def test_the_newest_that_is_whole_is_loaded_and_the_others_are_named(
     start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str], file: str, says: str
 ) -> None:
     training = start()
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1, 2, 3)
     end(training)
     damaged = tmp_path / "run" / "checkpoints" / "checkpoint-00000003"
@@ -217,7 +220,7 @@ def test_the_newest_that_is_whole_is_loaded_and_the_others_are_named(
     else:
         (damaged / file).unlink()
     again = start()
-    assert again.checkpoints.resume() == 2
+    assert again.checkpoints.resume(SAMPLES) == 2
     assert again.loaded == "after 2", "nothing of a damaged checkpoint may be loaded"
     said = capfd.readouterr().out
     assert f"skipping {damaged}: {says}" in said
@@ -230,7 +233,7 @@ def test_the_newest_that_is_whole_is_loaded_and_the_others_are_named(
 
 def test_order_is_by_update_whatever_clocks_and_names_say(start: Start, tmp_path: Path) -> None:
     training = start()
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(99_999_999, 100_000_000)
     end(training)
     folder = tmp_path / "run" / "checkpoints"
@@ -239,7 +242,7 @@ def test_order_is_by_update_whatever_clocks_and_names_say(start: Start, tmp_path
     (folder / "checkpoint_2000000000").write_text("")
     os.utime(folder / "checkpoint-100000000", (0, 0))  # the clock was set back
     again = start(checkpoints_total_limit=1)
-    assert again.checkpoints.resume() == 100_000_000
+    assert again.checkpoints.resume(SAMPLES) == 100_000_000
     again.train(100_000_001)
     end(again)
     kept = [name for name in names(tmp_path / "run") if (folder / name / "manifest.json").exists()]
@@ -251,7 +254,7 @@ def test_order_is_by_update_whatever_clocks_and_names_say(start: Start, tmp_path
 def test_nothing_has_its_name_before_it_is_on_the_disk(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the rename every file and folder in it was synced; the folder around it is synced after."""
     training = start(checkpoints_total_limit=1)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
     end(training)
     synced: set[Path] = set()
@@ -292,9 +295,9 @@ def test_two_trainings_never_write_into_one_folder(start: Start, tmp_path: Path)
         assert other.stdout
         assert other.stdout.readline() == "held\n"
         with pytest.raises(SystemExit, match=r"another training writes into .*checkpoints"):
-            start().checkpoints.resume()
+            start().checkpoints.resume(SAMPLES)
         other.kill()
-    assert start().checkpoints.resume() == 0, "a killed training holds nothing"
+    assert start().checkpoints.resume(SAMPLES) == 0, "a killed training holds nothing"
 
 
 @pytest.mark.parametrize(
@@ -310,11 +313,11 @@ def test_what_could_not_go_on_exactly_is_refused(
     start: Start, before: dict[str, Any], now: dict[str, Any], says: str
 ) -> None:
     training = start(**before)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
     other = start(**now)
     with pytest.raises(SystemExit, match=says):
-        other.checkpoints.resume()
+        other.checkpoints.resume(SAMPLES)
     assert other.loaded == ""
 
 
@@ -323,23 +326,38 @@ def test_what_could_not_go_on_exactly_is_refused(
 )
 def test_another_number_of_ranks_is_for_layouts_that_can_be_cut_anew(start: Start, layout: str, refused: bool) -> None:
     training = start(layout=layout)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
     other = start(layout=layout)
     other.checkpoints.world = 4
     if refused:
         with pytest.raises(SystemExit, match=f"saved by 1 ranks, and {layout} loads it with as many only, not with 4"):
-            other.checkpoints.resume()
+            other.checkpoints.resume(SAMPLES)
     else:
-        assert other.checkpoints.resume() == 1
+        assert other.checkpoints.resume(SAMPLES) == 1
+
+
+def test_other_data_is_not_gone_on_with(start: Start) -> None:
+    """The order of the samples is a permutation of their number: some would come twice, and others never."""
+    training = start()
+    training.checkpoints.resume(SAMPLES)
+    training.train(1)
+    other = start()
+    with pytest.raises(SystemExit, match="was trained with samples 100, not 101: its data order would not go on"):
+        other.checkpoints.resume(SAMPLES + 1)
+    assert other.loaded == ""
 
 
 def test_a_resume_says_what_has_changed(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     training = start()
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
-    start(learning_rate=0.2).checkpoints.resume()
-    assert "\n  changed since: learning_rate 0.1 -> 0.2\n" in capfd.readouterr().out
+    start(learning_rate=0.2).checkpoints.resume(SAMPLES)
+    said = capfd.readouterr().out
+    assert "\n  changed since: learning_rate 0.1 -> 0.2\n  so each update has another learning rate" in said
+    start(learning_rate=0.1, on_failed_save="stop").checkpoints.resume(SAMPLES)
+    assert "changed since: on_failed_save continue -> stop\n" in (said := capfd.readouterr().out)
+    assert "learning rate" not in said
 
 
 @pytest.fixture
@@ -360,7 +378,7 @@ def test_a_full_disk_costs_no_earlier_checkpoint(
     start: Start, small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = start(small_disk, size=400_000)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1, 2, 3, 4)
     end(training)
     assert names(small_disk) == ["checkpoint-00000001", "checkpoint-00000002"]
@@ -373,12 +391,12 @@ def test_a_full_disk_costs_no_earlier_checkpoint(
     (small_disk / "checkpoints" / "checkpoint-00000001" / "deep" / "more").unlink()  # somebody makes room
     assert training.checkpoints.save(5) == 2
     training.checkpoints.close()
-    assert start(small_disk).checkpoints.resume() == 5
+    assert start(small_disk).checkpoints.resume(SAMPLES) == 5
 
 
 def test_a_disk_that_fills_up_while_writing(start: Start, small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     training = start(small_disk)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
     training.size = 2_000_000
     training.train(2)
@@ -386,7 +404,7 @@ def test_a_disk_that_fills_up_while_writing(start: Start, small_disk: Path, capf
     assert names(small_disk) == ["checkpoint-00000001"], "what was half written is gone"
     assert "update 2 was not saved: rank 0: OSError: [Errno 28] No space left" in capfd.readouterr().out
     stopping = start(small_disk, on_failed_save="stop")
-    assert stopping.checkpoints.resume() == 1
+    assert stopping.checkpoints.resume(SAMPLES) == 1
     stopping.size = 2_000_000
     with pytest.raises(SystemExit, match=r"update 2 was not saved: .*; the newest checkpoint is .*checkpoint-00000001"):
         stopping.train(2)
@@ -394,16 +412,16 @@ def test_a_disk_that_fills_up_while_writing(start: Start, small_disk: Path, capf
 
 def test_a_training_that_could_never_save_ends_at_once(start: Start, small_disk: Path) -> None:
     training = start(small_disk, size=2_000_000)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     with pytest.raises(SystemExit, match=r"update 1 was not saved: .*no checkpoint could be written so far"):
         training.train(1)
 
 
 def test_a_read_only_folder_is_named_before_anything_is_trained(start: Start, small_disk: Path) -> None:
     training = start(small_disk)
-    training.checkpoints.resume()
+    training.checkpoints.resume(SAMPLES)
     training.train(1)
     end(training)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(SystemExit, match=rf"Read-only file system: '{small_disk}"):
-        start(small_disk).checkpoints.resume()
+        start(small_disk).checkpoints.resume(SAMPLES)

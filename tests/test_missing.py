@@ -89,11 +89,15 @@ def test_what_is_said(id: str, said: dict[str, str]) -> None:
     assert CASES[id][0] in said[id]
 
 
-@pytest.mark.train
 def test_tw411_nothing_is_trained_without_an_end(tmp_path: Path) -> None:
-    made = train(tmp_path, {"task": "custom", "schedule.n_steps": None})
-    assert made == {"model.safetensors"}
-    assert not (tmp_path / "output" / "metrics.jsonl").read_text()
+    for artifact in training_files(
+        plans.with_changes(Plan(), {"task": "custom", "schedule.n_steps": None}), templates.load()
+    ):
+        (tmp_path / artifact.path).write_text(artifact.text)
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "n_steps 0, n_epochs 0: one of them says how long, and the other is 0" in done.stderr
 
 
 @pytest.mark.parametrize(

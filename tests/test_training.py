@@ -224,6 +224,8 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
     assert names == ["checkpoint-00000006", "checkpoint-00000008", "checkpoint-00000008.damaged"]
     assert model.read_bytes() != damaged
     assert warm.spawn(folder, 1, output, {"resume": "auto"}) == 0, "what is finished may be resumed again"
+    assert warm.spawn(folder, 1, output, {"resume": "auto", "n_steps": 6}) != 0, "more is done than was asked for"
+    assert warm.spawn(folder, 1, output, {"resume": "auto", "n_steps": 9, "n_samples": 99}) != 0, "of other data"
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,12 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
         (["--real_batch_size", "20"], "does not hold: the product is 16"),
         (["--learning_rat", "1"], "unrecognized arguments"),
         (["--n_steps", "many"], "invalid int value"),
+        (["--n_epochs", "2"], "n_steps 8, n_epochs 2: one of them says how long, and the other is 0"),
+        (["--n_steps", "0"], "n_steps 0, n_epochs 0: one of them"),
+        (["--n_steps", "-1"], "n_steps -1, n_epochs 0: one of them"),
+        (["--real_batch_size", "0", "--gradient_accumulation_steps", "0"], "does not hold: the product is 0"),
+        (["--resume", "output/checkpoints/checkpoint-00000003"], "invalid choice"),
+        (["--lr_scheduler_type", "cosin"], "invalid choice: 'cosin'"),
         (["--learning_rate", "1e30", "--gradient_clipping", "0"], "the loss is"),
     ],
 )

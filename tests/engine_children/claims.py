@@ -212,7 +212,7 @@ def tw501_a_limit_of_0_is_none_or_all() -> Any:
 
         config = train.Config(output_dir=folder, checkpoints_total_limit=0)
         mine = Checkpoints(config, "whole", save_state, lambda _: None)
-        mine.resume()
+        mine.resume(1)
         for update in (1, 2, 3):
             mine.save(update)
     return [seen[2], seen[5]]

@@ -70,7 +70,7 @@ def train(rank: int, rendezvous: str, said: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     training = Training(rank)
     checkpoints = Checkpoints(Config(str(output)), "whole", training.save_state, training.load_state)
-    start = checkpoints.resume()
+    start = checkpoints.resume(1)
     assert training.update == start, (training.update, start)
     if rank == 0:
         os.write(said, f"resumed {start}\n".encode())

@@ -121,12 +121,21 @@ class Config(task.TaskConfig):
     # end: tracker
 
 
+CHOICES = {
+    "resume": ("none", "auto"),
+    "lr_scheduler_type": ("constant", "linear", "cosine"),
+    "mixed_precision": ("no", "bf16", "fp16", "fp8"),
+    "on_failed_save": ("continue", "stop"),
+}
+
+
 def read_config(arguments: list[str]) -> Config:
-    """The config with overrides from the command line. An unknown name or a wrong type ends the program."""
+    """The config with overrides from the command line. An unknown name or a wrong value ends the program."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
         kind = json.loads if field.type == "bool" else type(field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
+        choices = CHOICES.get(field.name)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, choices=choices, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))
     check_batch(config, parser.error)
     return config
@@ -471,7 +480,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
     checkpoints = build_checkpoints(config, accelerator, model, optimizer)
-    start = checkpoints.resume()
+    start = checkpoints.resume(len(train_data))
+    if start > total:
+        raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
     metrics = Metrics(config, accelerator.is_main_process, start, total)
     # feature: tracker
     accelerator.init_trackers("train", config=vars(config))

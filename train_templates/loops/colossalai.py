@@ -122,12 +122,21 @@ class Config(task.TaskConfig):
     on_failed_save: str = "continue"  # or "stop": what follows a checkpoint that could not be written
 
 
+CHOICES = {
+    "resume": ("none", "auto"),
+    "lr_scheduler_type": ("constant", "linear", "cosine"),
+    "mixed_precision": ("no", "bf16", "fp16", "fp8"),
+    "on_failed_save": ("continue", "stop"),
+}
+
+
 def read_config(arguments: list[str]) -> Config:
-    """The config with overrides from the command line. An unknown name or a wrong type ends the program."""
+    """The config with overrides from the command line. An unknown name or a wrong value ends the program."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
         kind = json.loads if field.type == "bool" else type(field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=" ")
+        choices = CHOICES.get(field.name)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, choices=choices, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))
     if "RANK" not in os.environ:
         parser.error(f"Colossal-AI needs a launcher: torchrun --standalone --nproc_per_node {config.num_processes}")
@@ -514,7 +523,9 @@ def train(config: Config, agreement: Agreement) -> bool:
     total = config.n_steps or config.n_epochs * updates_per_epoch
     state = State(model, optimizer)
     checkpoints = Checkpoints(config, LAYOUT, state.save, state.load)
-    start = checkpoints.resume()
+    start = checkpoints.resume(len(train_data))
+    if start > total:
+        raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
     metrics = Metrics(config, agreement.rank == 0, start, total)
     # feature: tensorboard
     if agreement.rank == 0:

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 
 def check_batch(config: Config, refuse: Callable[[str], object]) -> None:
-    """Show the batch equation; refuse one that does not hold, and another number of ranks than it was made for."""
+    """Show the batch equation; refuse one that does not hold, other ranks than it was made for, and no length."""
     product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
     equation = (
         f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
         f" * gradient_accumulation_steps {config.gradient_accumulation_steps} * num_processes {config.num_processes}"
     )
-    if product != config.real_batch_size:
+    if product != config.real_batch_size or min(config.per_device_batch_size, config.gradient_accumulation_steps) < 1:
         refuse(f"{equation} does not hold: the product is {product}")
+    if min(config.n_steps, config.n_epochs) != 0 or max(config.n_steps, config.n_epochs) < 1:
+        refuse(f"n_steps {config.n_steps}, n_epochs {config.n_epochs}: one of them says how long, and the other is 0")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world != config.num_processes:
         refuse(

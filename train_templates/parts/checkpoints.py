@@ -61,6 +61,7 @@ class Checkpoints:
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
+        self.samples = 0  # of the training data; known once it is loaded
         self.failures, self.problem = 0, ""  # how many saves have failed; why the last one did, if it did
         # feature: background
         self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
@@ -148,6 +149,7 @@ class Checkpoints:
             "update": update,
             "layout": self.layout,
             "world": self.world,
+            "samples": self.samples,
             "config": asdict(self.config),
             "bytes": {name: (aside / name).stat().st_size for name in names},
             "sha256": hashes,
@@ -193,8 +195,12 @@ class Checkpoints:
         if self.problem:
             raise SystemExit(self.problem)
 
-    def resume(self) -> int:
-        """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none."""
+    def resume(self, samples: int) -> int:
+        """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none.
+
+        `samples` is how many the training data has: with another number, their order would not go on.
+        """
+        self.samples = samples
         try:
             self.first(self.claim)
             path = self.newest_valid()
@@ -238,11 +244,11 @@ class Checkpoints:
         """Refuse a checkpoint that this training cannot continue exactly; say what else has changed."""
         manifest = read_manifest(path)
         before, now = manifest["config"], asdict(self.config)
-        for name in ("seed", "real_batch_size"):
-            if before[name] != now[name]:
-                raise Failed(
-                    f"{path} was trained with {name} {before[name]}, not {now[name]}: its data order would not go on"
-                )
+        order = {name: (before[name], now[name]) for name in ("seed", "real_batch_size")}
+        order["samples"] = (manifest.get("samples", self.samples), self.samples)
+        for name, (then, today) in order.items():
+            if then != today:
+                raise Failed(f"{path} was trained with {name} {then}, not {today}: its data order would not go on")
         if manifest["layout"] != self.layout:
             raise Failed(f"{path} was saved as {manifest['layout']}, and cannot be loaded as {self.layout}")
         if manifest["world"] != self.world and self.layout not in ANY_WORLD:
@@ -253,6 +259,10 @@ class Checkpoints:
         told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume"}
         changed = [f"{name} {before[name]} -> {now[name]}" for name in sorted(told)]
         print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
+        if told & {"n_steps", "n_epochs", "n_warmup_steps", "learning_rate", "lr_scheduler_type"}:
+            print(
+                "  so each update has another learning rate: it jumps here to what it is under these values", flush=True
+            )
 
 
 def update_of(path: Path) -> int:

@@ -18,7 +18,7 @@ HOT = 0.01
 def length_is_given(plan: Plan) -> Iterator[Violation]:
     """The plan says how long: n_steps with train_strategy steps, n_epochs with epochs.
 
-    Without it: the script makes no update, saves the model as it was, and ends with exit code 0.
+    Without it: every rank imports torch, and ends with `n_steps 0, n_epochs 0: one of them says how long`.
     Why: the schedule, the progress bar and the checkpoints all count towards the last update.
     Instead: give the one that train_strategy names.
     Source: seen with the generated train.py
