@@ -148,7 +148,10 @@ def test_a_killed_rank_is_replaced_in_the_same_run(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", script)
     done = launch(folder, "--max-restarts", "2", "--", "--lr", "1")
     assert done.returncode == 0, done.stderr
-    assert "restart 1 of 2 in 1 s, from the newest complete checkpoint" in done.stderr
+    said = done.stderr.partition("restart 1 of 2 in 1 s, from the newest complete checkpoint")
+    assert said[1]
+    assert "rank 1 failed first, ended by SIGKILL" in said[0]
+    assert "the rank was killed from outside" in said[0]
     assert done.stdout == "attempt 0\nattempt 1\n"
     assert (folder / "attempt-0-0").read_text() == "--lr 1"
     assert (folder / "attempt-1-1").read_text() == "--lr 1 --resume auto"
@@ -156,6 +159,8 @@ def test_a_killed_rank_is_replaced_in_the_same_run(tmp_path: Path) -> None:
     attempts = outcome["attempts"]
     assert isinstance(attempts, list)
     assert [(a["exit_code"], a["first_failed_rank"]) for a in attempts] == [(137, 1), (0, None)]
+    # The run took as long as its attempts, and the second between them.
+    assert outcome["seconds"] >= sum(a["seconds"] for a in attempts) + 1
     logs = folder / "runs" / "latest" / "logs"
     assert (logs / "rank-0.attempt-1.log").read_text() == "attempt 0\n"
     assert (logs / "rank-0.log").read_text() == "attempt 1\n"
@@ -204,7 +209,9 @@ def test_a_signal_during_the_back_off_ends_it(tmp_path: Path) -> None:
     while b"restart 3 of 9 in 4 s" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=3)
+    said = process.communicate(timeout=60)[1]
+    assert b"restart 4" not in said
+    assert len(list(folder.glob("attempt-*"))) == 3
     assert process.returncode == 139
     assert read(folder, "outcome")["preempted"] is True
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainwiz.cli.supervised import Launch
+    from trainwiz.diagnose import Diagnosis
     from trainwiz.outcome import Outcome
     from trainwiz.process.ranks import Audience, Inbox
     from trainwiz.process.spares import Spares
-    from trainwiz.recovery import Again, Batch
+    from trainwiz.recovery import Again, Attempt, Batch
 
 _BATCH = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes")
 
@@ -43,17 +44,22 @@ class Attempts:
             auto_batch=self.launch.auto_batch,
         )
         decide = recovery.Recovery(policy, batch_of(self.launch) if policy.auto_batch else None)
-        launch, began = self.launch, time.time()
+        launch, began, started = self.launch, time.time(), time.monotonic()
         with ranks.listening() as inbox, self._spared():
             while True:
                 outcome = once(launch, inbox)
-                attempt = self._attempt(outcome, update())
+                diagnosis = self._diagnosis(outcome)
+                attempt = _attempt(outcome, update(), diagnosis)
                 follows = decide.after(attempt, time.monotonic())
                 self.entries.append(_entry(attempt, decide.batch, follows))
+                if len(self.entries) > 1:  # the run took as long as all of them, with the waiting
+                    outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)
                 if isinstance(follows, Message):
                     audience.say(follows)
                 if follows is None or isinstance(follows, Message):
                     return outcome
+                for words in (diagnosis.how, diagnosis.cause) if diagnosis else ():
+                    audience.say(words)
                 audience.say(follows.why)
                 if signum := ranks.pause(inbox, follows.delay):
                     return dataclasses.replace(outcome, signal=signum)
@@ -74,18 +80,11 @@ class Attempts:
         finally:
             self.spares.close()
 
-    def _attempt(self, outcome: Outcome, update: int) -> Any:
-        from trainwiz import recovery
+    def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
         from trainwiz.cli import supervised
 
         failed = outcome.exit_code and not outcome.interrupted
-        diagnosis = supervised.diagnosed(self.launch, outcome) if failed else None
-        return recovery.Attempt(
-            outcome=outcome,
-            update=update,
-            passing=diagnosis.passing if diagnosis else None,
-            out_of_memory=diagnosis is not None and diagnosis.name in recovery.OUT_OF_MEMORY,
-        )
+        return supervised.diagnosed(self.launch, outcome) if failed else None
 
     def _put_logs_aside(self, number: int) -> None:
         # What the next attempt says is then alone in `rank-N.log`: to be followed, and to be diagnosed.
@@ -93,6 +92,17 @@ class Attempts:
             if log.suffix in (".beat", ".log", ".stack") and ".attempt-" not in log.name:
                 with contextlib.suppress(OSError):
                     os.replace(log, _aside(log, number))
+
+
+def _attempt(outcome: Outcome, update: int, diagnosis: Diagnosis | None) -> Attempt:
+    from trainwiz import recovery
+
+    return recovery.Attempt(
+        outcome=outcome,
+        update=update,
+        passing=diagnosis.passing if diagnosis else None,
+        out_of_memory=diagnosis is not None and diagnosis.name in recovery.OUT_OF_MEMORY,
+    )
 
 
 def batch_of(launch: Launch) -> Batch | None:
@@ -123,7 +133,7 @@ def _again(launch: Launch, batch: Batch | None) -> Launch:
     return dataclasses.replace(launch, command=dataclasses.replace(launch.command, argv=(*launch.command.argv, *added)))
 
 
-def _entry(attempt: Any, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
+def _entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
     outcome: Outcome = attempt.outcome
     why = follows if isinstance(follows, Message) or follows is None else follows.why
     return {
