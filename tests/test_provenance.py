@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,7 @@ def test_the_record_says_where_the_run_came_from(failed: tuple[Path, str]) -> No
     assert "PRIVATE_NOTE" not in command["inherited"]
     assert (command["git"]["branch"], len(command["git"]["commit"])) == ("trunk", 40)
     assert "trainwiz.yaml" in command["git"]["changed"]
+    assert "runs/" not in command["git"]["changed"]
     assert isinstance(command["pid_birth"], int)
     assert "# yours: <b>bold</b>" in (folder / "runs" / "latest" / "plan.yaml").read_text()
 
@@ -191,6 +193,12 @@ def test_git_is_asked_in_every_state(tmp_path: Path) -> None:
     git(tmp_path, "commit", "-q", "-m", "first")
     clean = code.state(str(tmp_path))
     assert (len(clean.commit or ""), clean.dirty, clean.problem) == (40, 0, None)
+    # What trainwiz itself writes beside a script makes nobody's code differ.
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "command.json").write_text("{}")
+    assert code.state(str(tmp_path)).changed == ("runs/",)
+    assert (code.state(str(tmp_path), without="runs").dirty, code.state(str(tmp_path / "runs")).dirty) == (0, 1)
+    shutil.rmtree(tmp_path / "runs")
     (tmp_path / "训练 1.py").write_text("2")
     git(tmp_path, "checkout", "-q", "--detach")
     changed = code.state(str(tmp_path))

@@ -139,8 +139,9 @@ class CodeState:
 
     def _ask(self) -> None:
         from trainwiz.probe import code
+        from trainwiz.store import runs
 
-        state = dataclasses.asdict(code.state(self._launch.command.cwd))
+        state = dataclasses.asdict(code.state(self._launch.command.cwd, without=runs.RUNS))
         # A record that cannot be written was said when it was first tried.
         with contextlib.suppress(TrainwizError):
             self._launch.run.record("command", {**self._described, "git": redaction.values(state)})

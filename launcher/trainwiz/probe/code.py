@@ -28,10 +28,14 @@ class Code:
     problem: str | None = None
 
 
-def state(folder: str, *, timeout: float = SECONDS, git: str = "git") -> Code:
-    """Ask git, once. It writes nothing, and runs no program that the repository's settings name."""
+def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str = "git") -> Code:
+    """Ask git, once. It writes nothing, and runs no program that the repository's settings name.
+
+    `without` is a path below the folder that holds no code, such as what trainwiz itself writes there.
+    """
     quiet = ["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     asked = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--no-renames", "-z", "--", "."]
+    asked += [f":(exclude,literal){without}"] if without else []
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     said = capture([git, *quiet, *asked], timeout=timeout, cwd=folder, env=environ)
     if said.timed_out:
