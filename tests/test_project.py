@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainwiz import plan as plans
@@ -112,6 +113,27 @@ def test_kinds_of_data(tmp_path: Path, name: str, kind: str, detail: str) -> Non
     assert found.kind == kind
     assert detail in found.detail
     assert bool(found.detail) == bool(detail)
+
+
+def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trainwiz init new --data ../rows.jsonl`, and what is typed as it is from here, where the shell is."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", json.dumps({"text": "a", "label": "b", "instruction": "c", "output": "d"}))
+    write(tmp_path / "model/config.json", json.dumps({"model_type": "llama"}))
+    np.savez(tmp_path / "rows.npz", images=np.zeros((1, 4, 4), dtype=np.uint8), labels=np.array([0]))
+    for task in ("causal_lm", "sft", "text_classification", "image_classification"):
+        name = "rows.npz" if task == "image_classification" else "rows.jsonl"
+        for typed, detail in ((f"../{name}", ""), (name, f"from there it is ../{name}")):
+            found = project(plans.with_changes(Plan(), {"task": task, "data.train": typed}), "new").train
+            assert found
+            assert found.detail.endswith(detail)
+            assert bool(found.detail) == bool(detail)
+    for typed, detail in (("../model", ""), ("model", "from there it is ../model")):
+        changes: dict[str, object] = {"model.name": typed, "model.from_scratch": True}
+        model = project(plans.with_changes(Plan(), changes), "new").model
+        assert model
+        assert model.detail.endswith(detail)
+        assert bool(model.detail) == bool(detail)
 
 
 @pytest.mark.parametrize(

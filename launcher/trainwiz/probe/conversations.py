@@ -32,7 +32,7 @@ def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
     """The facts of one data set. `split` (train or validation) matters for the embedded one."""
     if name == EMBEDDED:
         return _embedded(name, reading, split)
-    path = reading.root / name
+    path = data.located(reading.root, name)
     try:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*.json*") if file.is_file())
@@ -44,7 +44,7 @@ def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, reading.root):
         return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-    return DataFacts(name=name, kind="missing", detail=data.missing(name, path))
+    return DataFacts(name=name, kind="missing", detail=data.missing(name, path, reading.root))
 
 
 def _bounded(found: DataFacts, size_bytes: int) -> DataFacts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
     """The facts of one data set. `split` (train or validation) matters for the embedded one."""
     if name == EMBEDDED:
         return _counted(DataFacts(name=name, kind="embedded"), reading, list(_embedded(split)))
-    path = reading.root / name
+    path = located(reading.root, name)
     try:
         if path.is_dir():
             return _folder(name, path, reading)
@@ -48,9 +49,15 @@ def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
             return _counted(DataFacts(name=name, kind="file", detail=_problem(path)), reading, [_tokens(path)])
         if is_hub_id(name, reading.root):
             return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-        return DataFacts(name=name, kind="missing", detail=missing(name, path))
+        return DataFacts(name=name, kind="missing", detail=missing(name, path, reading.root))
     except OSError as error:  # not allowed to look, or a name that is too long
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
+
+
+def located(root: Path, name: str) -> Path:
+    """Where a name leads from the project's folder, also while that is yet to be made."""
+    path = root / name
+    return path if root.is_dir() else Path(os.path.normpath(path))  # ".." cannot be looked up in what is not there
 
 
 def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
@@ -130,8 +137,11 @@ def _not_utf8(file: Path, head: bytes) -> str:
     return ""
 
 
-def missing(name: str, path: Path) -> str:
-    """What to say of a name that is no file, no folder and no hub id."""
+def missing(name: str, path: Path, root: Path) -> str:
+    """What to say of a name that is no file, no folder and no hub id from `root`, the project's folder."""
+    if Path(name).exists():
+        there = os.path.relpath(name, root)
+        return t("paths count from the project's folder; from there it is {there}", there=there)
     if difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75):
         return t("no such file or folder; did you mean {near}?", near=EMBEDDED)
     if name.startswith("~"):

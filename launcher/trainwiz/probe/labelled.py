@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainwiz.language import t
+from trainwiz.probe import data
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
@@ -30,7 +31,7 @@ def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
     """The facts of labelled texts: embedded, a .jsonl file or a hub id."""
     if name == EMBEDDED:
         return DataFacts(name=name, kind="embedded", samples=sum(_paragraphs(split)))
-    path = root / name
+    path = data.located(root, name)
     try:
         if path.is_file():
             return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path))
@@ -40,14 +41,14 @@ def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, root):
         return DataFacts(name=name, kind="hub", cached=cache.holds("datasets", name))
-    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+    return DataFacts(name=name, kind="missing", detail=_missing(name, path, root))
 
 
 def pictures(name: str, root: Path, *, split: str) -> DataFacts:
     """The facts of labelled pictures: embedded, a folder with one folder per class, or an .npz file."""
     if name == EMBEDDED:
         return DataFacts(name=name, kind="embedded", samples=_DIGITS[split])
-    path = root / name
+    path = data.located(root, name)
     try:
         if path.is_dir():
             return _folder(name, path)
@@ -55,7 +56,7 @@ def pictures(name: str, root: Path, *, split: str) -> DataFacts:
             return _arrays(name, path)
     except OSError as error:
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
-    return DataFacts(name=name, kind="missing", detail=_missing(name, path))
+    return DataFacts(name=name, kind="missing", detail=_missing(name, path, root))
 
 
 def _paragraphs(split: str) -> Iterator[int]:
@@ -121,7 +122,9 @@ def _arrays(name: str, path: Path) -> DataFacts:
     return DataFacts(name=name, kind="file", samples=int(count[1]), detail=detail)
 
 
-def _missing(name: str, path: Path) -> str:
+def _missing(name: str, path: Path, root: Path) -> str:
+    if Path(name).exists():
+        return data.missing(name, path, root)
     near = difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75)
     if not near and path.parent.is_dir():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)

@@ -12,6 +12,7 @@ from typing import Any
 from trainwiz.estimate import models, pictures
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.probe.data import located, missing
 from trainwiz.project import Architecture, ModelFacts
 from trainwiz.vocabulary import PRESETS_OF_TASKS
 
@@ -30,7 +31,7 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: s
         near = difflib.get_close_matches(name, presets, n=1)
         detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such model for pictures")
         return ModelFacts(name=name, kind="missing", detail=detail)
-    folder = root / name
+    folder = located(root, name)
     try:
         if folder.is_dir():
             return _folder(name, folder, from_scratch)
@@ -41,6 +42,8 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: s
     near = difflib.get_close_matches(name, presets, n=1)
     if near:
         return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
+    if (Path(name) / "config.json").is_file():
+        return ModelFacts(name=name, kind="missing", detail=missing(name, folder, root))
     return ModelFacts(name=name, kind="missing", detail=t("no preset, no folder, and no hub id (organisation/name)"))
 
 
@@ -53,7 +56,7 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
     if shape is not None:
         return Architecture(name=name, model_type=shape.model_type, heads=shape.num_attention_heads,
                             key_value_heads=shape.num_key_value_heads, layers=shape.num_hidden_layers)  # fmt: skip
-    file = root / name / "config.json"
+    file = located(root, name) / "config.json"
     try:
         found = file if file.is_file() else cache.file("models", name, "config.json")
         config = json.loads(found.read_text(encoding="utf-8")) if found else None
