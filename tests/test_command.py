@@ -102,6 +102,17 @@ def test_rtx_40_without_peer_to_peer(driver: str, off: bool) -> None:
     assert ("NCCL_P2P_DISABLE" in environ) == ("NCCL_IB_DISABLE" in environ) == off
 
 
+@pytest.mark.parametrize(("kind", "count", "off"), [("MULTI_GPU", 2, True), ("FSDP", 1, True), ("NO", 1, False)])
+def test_rtx_40_in_foreign_configurations(kind: str, count: int, off: bool) -> None:
+    gpus = tuple(Gpu(index=i, name="NVIDIA GeForce RTX 4090", memory_bytes=24 << 30) for i in range(2))
+    started = command.for_accelerate_config(
+        {"distributed_type": kind, "num_processes": count}, config_path="x.yaml", script="t.py", python="py",
+        machine=Machine(gpus=gpus, driver_version="545.23.08"),
+    )  # fmt: skip
+    assert [rank.rank for rank in started.ranks] == list(range(count))
+    assert ("NCCL_P2P_DISABLE" in started.environ) == off
+
+
 def test_torchrun_over_machines() -> None:
     plan = make(machine__device="cuda", machine__num_processes=16, machine__num_machines=2, strategy__kind="ddp")
     started = command.torchrun_for_plan(
@@ -141,6 +152,18 @@ def test_torchrun_over_machines() -> None:
             {"machine__num_processes": 4, "machine__num_machines": 2, "strategy__kind": "ddp",
              "machine__main_process_ip": "10.0.0.1"},
             ["torchrun --nnodes 2 --node_rank 0 --nproc_per_node 2 --master_addr 10.0.0.1 --master_port 29500 train.py"],  # noqa: E501
+        ),
+        (
+            {"machine__num_processes": 4, "machine__num_machines": 2, "strategy__kind": "ddp",
+             "machine__device": "cuda"},
+            ["accelerate launch --config_file accelerate.yaml --machine_rank 0 --main_process_ip ADDRESS_OF_MACHINE_0 train.py",  # noqa: E501
+             "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 2 --master_addr ADDRESS_OF_MACHINE_0 --master_port 29500 train.py"],  # noqa: E501
+        ),
+        (
+            {"machine__num_processes": 2, "machine__num_machines": 2, "strategy__kind": "fsdp",
+             "machine__device": "cuda", "machine__main_process_ip": "10.0.0.1"},
+            ["accelerate launch --config_file accelerate.yaml --machine_rank 0 train.py",
+             "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 --master_addr 10.0.0.1 --master_port 29500 train.py"],  # noqa: E501
         ),
     ],
 )  # fmt: skip

@@ -3,13 +3,15 @@
 from typing import Literal
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from plans import make
 
-from trainwiz.estimate import estimate
+from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import activation_bytes_per_token
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.models import PRESETS, ModelShape, preset, preset_parameters
-from trainwiz.estimate.state import REDUCE_BUCKET_ELEMENTS, state_bytes_per_rank
+from trainwiz.estimate.state import CHUNK_ELEMENTS, REDUCE_BUCKET_ELEMENTS, state_bytes_per_rank
 from trainwiz.render import deepspeed
 from trainwiz.vocabulary import MODEL_PRESETS, PRESETS_OF_TASKS
 
@@ -55,6 +57,28 @@ def test_offload_leaves_weights_and_gradients() -> None:
         "zero3", parameters=8 * B, world=8, half=True, optimizer_away=True, parameters_away=True
     )
     assert away == 2 * B + B // 10
+
+
+@pytest.mark.parametrize(
+    ("label", "half", "away", "per_parameter"),
+    [
+        ("zero1", True, True, 4),
+        ("zero1", False, True, 8),
+        ("zero2", False, True, 4 + 4 / 8),
+        ("zero3", False, False, 20 / 8),
+        ("zero3", False, True, 8 / 8),
+        ("gemini", True, False, 16 / 8),
+        ("gemini", False, False, 20 / 8),
+        ("colossal_zero1", True, False, 4 + 2),
+        ("colossal_fsdp", True, False, 2),
+        ("colossal_ddp", True, False, 20),
+    ],
+)
+def test_what_fp32_offload_and_colossalai_hold(label: str, half: bool, away: bool, per_parameter: float) -> None:
+    found = state_bytes_per_rank(label, parameters=8 * B, world=8, half=half, optimizer_away=away)
+    number = 2 if half else 4
+    fixed = {"zero3": REDUCE_BUCKET_ELEMENTS, "gemini": CHUNK_ELEMENTS}.get(label, 0) * number
+    assert found == per_parameter * 8 * B + fixed
 
 
 def test_estimate_of_a_plan() -> None:
@@ -174,6 +198,15 @@ def saved_bytes(shape: ModelShape, layers: int, samples: int, *, half: bool) -> 
         state = model(input_ids=inputs, use_cache=False).last_hidden_state
     assert state.requires_grad
     return sum(t.untyped_storage().nbytes() for t in kept.values())
+
+
+@given(st.lists(st.integers(1, 40), max_size=40), st.integers(2, 12), st.booleans())
+@example([7] * 10, 10, True)  # documents just above half a row, so that no two share one
+def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool) -> None:
+    exact = packing.rows(documents, length, packing=packed)
+    assert exact <= packing.rows_at_most(sum(documents), length, packing=packed)
+    assert exact >= -(-sum(n - 1 for n in documents) // length)
+    assert packing.rows(documents, length, packing=True) <= packing.rows(documents, length, packing=False)
 
 
 @pytest.mark.parametrize("half", [True, False])
