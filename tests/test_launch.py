@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -295,6 +296,16 @@ def test_a_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> No
     assert process.wait(30) == 0
     assert (folder / "finished").exists()
     assert len((latest(folder) / "logs" / "rank-0.log").read_text().splitlines()) == 20000
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_was_closed_before_the_start_is_not_missed(tmp_path: Path, closed: str) -> None:
+    folder = project(tmp_path / "p", "print('trained')", ranks=1)
+    line = " ".join([*map(shlex.quote, TRAINWIZ), "launch", closed])
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "bug" in done.stderr) == (0, False), done.stderr
+    assert read(folder, "outcome")["exit_code"] == 0
+    assert (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text() == "trained\n"
 
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
