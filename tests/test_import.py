@@ -467,6 +467,18 @@ def test_a_pair_becomes_a_project(folder: Path, capsys: pytest.CaptureFixture[st
     assert "it already is this project" in capsys.readouterr().err
 
 
+def test_a_zero_that_accelerate_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What trains is imported, and not what was meant; infinity is how an accelerate file says none."""
+    for written, counts in (("0.0", 1.0), (".inf", 0.0), ("0.5", 0.5)):
+        (folder / "acc.yaml").write_text(
+            "distributed_type: DEEPSPEED\nnum_processes: 2\nmixed_precision: bf16\n"
+            f"deepspeed_config: {{zero_stage: 2, gradient_clipping: {written}}}\n"
+        )
+        assert run(["import", "acc.yaml", "--dry-run", "--json", "--set", "batch.per_device_batch_size=1", *H100S]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["carried"]["optimizer.gradient_clipping"]["value"] == counts
+
+
 def test_in_json_and_without_writing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", "ds.json", "acc.yaml", "--into", "mine", "--dry-run", "--json", *H100S]) == 0
     answer = json.loads(capsys.readouterr().out)

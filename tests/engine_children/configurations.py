@@ -1,7 +1,8 @@
 """Gives configurations to the engines themselves: what they stop with, if they stop. JSON in, JSON out.
 
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
-that the launcher made), `deepspeed` (DeepSpeed's own configuration class), `engine` (a whole engine on one CPU rank),
+that the launcher made), `clipping` (the norm at which its engine would clip), `deepspeed` (DeepSpeed's own
+configuration class), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
 and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`, `found`,
@@ -86,6 +87,14 @@ def plugin(case: dict[str, Any]) -> None:
         DeepSpeedConfig({k: v for k, v in config.items() if v != "auto"})
     else:
         FullyShardedDataParallelPlugin().set_auto_wrap_policy(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+
+
+def clipping(case: dict[str, Any]) -> None:
+    environ_of(case)
+    made = DeepSpeedPlugin()
+    config = {**made.deepspeed_config, "train_batch_size": 1, "train_micro_batch_size_per_gpu": 1}
+    clips = DeepSpeedConfig({k: v for k, v in config.items() if v != "auto"}).gradient_clipping
+    assert clips == case["asked"], f"the engine clips at {clips}"
 
 
 def parallelism(case: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import vocabulary
@@ -126,7 +127,12 @@ def _batch(ledger: Ledger, settings: Settings) -> None:
 def _clipping(ledger: Ledger, settings: Settings) -> None:
     name, key = "gradient_clipping", "optimizer.gradient_clipping"
     value = settings.values.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if value == 0 and settings.block:
+        ledger.carry(settings.file, settings.path(name), key, 1.0,
+                     say("accelerate drops a 0 here, and DeepSpeed then clips at 1.0"))  # fmt: skip
+    elif value == math.inf:
+        ledger.carry(settings.file, settings.path(name), key, 0.0, say("without a bound nothing is clipped"))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
         ledger.carry(settings.file, settings.path(name), key, float(value))
     elif value == "auto":
         _open(ledger, settings, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -150,7 +151,7 @@ def _scalar(document: Document, value: Any) -> str:
         except yaml.YAMLError:
             pass
         return "'" + value.replace("'", "''") + "'"
-    return json.dumps(value, default=str)
+    return ".inf" if value == math.inf else json.dumps(value, default=str)
 
 
 def _expected(document: Document, changes: Mapping[str, Any]) -> dict[str, Any]:

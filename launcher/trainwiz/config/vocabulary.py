@@ -144,6 +144,21 @@ STRICT: dict[str, frozenset[str]] = {
                         "samples_log_interval", "workspace"}),
 }  # fmt: skip
 """Blocks of a DeepSpeed file that refuse what they do not know."""
+MILD: dict[str, frozenset[str]] = {
+    "activation_checkpointing": frozenset({"contiguous_memory_optimization", "cpu_checkpointing",
+                                           "number_checkpoints", "partition_activations", "profile",
+                                           "synchronize_checkpoint_boundary"}),
+    "aio": frozenset({"block_size", "intra_op_parallelism", "overlap_events", "queue_depth", "single_submit",
+                      "thread_count", "use_gds"}),
+    "checkpoint": frozenset({"load_universal", "parallel_write", "tag_validation", "use_node_local_storage", "writer"}),
+    "data_types": frozenset({"grad_accum_dtype"}),
+    "flops_profiler": frozenset({"detailed", "enabled", "module_depth", "output_file", "profile_step",
+                                 "recompute_fwd_factor", "top_modules"}),
+    "optimizer": frozenset({"legacy_fusion", "params", "type"}),
+    "scheduler": frozenset({"params", "type"}),
+    "torch_autocast": frozenset({"dtype", "enabled", "lower_precision_safe_modules"}),
+}  # fmt: skip
+"""Blocks that ignore what they do not know; of these only misspelt names are told."""
 STRICT_IN_0_19 = frozenset({"tensor_parallel", "compile", "hybrid_engine", "comms_logger", "tensorboard", "csv_monitor",
                             "wandb", "comet"})  # fmt: skip
 """Those of them whose keys were not compared with older versions."""

@@ -206,5 +206,7 @@ def _number(node: ast.expr) -> int | None:
 
 def describe(guard: Guard) -> str:
     """The condition as one would say it."""
+    if not guard.positive and isinstance(guard.test, ast.UnaryOp) and isinstance(guard.test.op, ast.Not):
+        return ast.unparse(guard.test.operand)
     text = ast.unparse(guard.test)
     return text if guard.positive else f"not ({text})"

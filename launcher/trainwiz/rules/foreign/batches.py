@@ -43,11 +43,19 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
     """
     real, micro, accumulation = (_count(deepspeed, key) for key in (_BATCH, _MICRO, _ACCUMULATION))
     world = accelerate.world
+    apart = accelerate.section("parallelism_config") or deepspeed.section("tensor_parallel")
+    if real and world and not micro and not apart and real % (world * (accumulation or 1)):
+        yield deepspeed.wrong(
+            _BATCH,
+            say("{real} is no multiple of {accumulation} × {world} processes, whatever the micro-batch", real=real,
+                accumulation=accumulation or 1, world=world),
+            Fix(message=say("give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed"),
+                changes={_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {}),
+        )  # fmt: skip
     if not (real and micro and world) or (accumulation and real % (micro * accumulation)):
         return
     # accelerate counts a missing accumulation as 1.
     product = micro * (accumulation or 1) * world
-    apart = accelerate.section("parallelism_config") or deepspeed.section("tensor_parallel")
     known = accumulation or deepspeed.get(_ACCUMULATION) is None
     if real != product and known and not apart:
         yield deepspeed.wrong(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.findings import Fix, Level, Violation, rule
@@ -59,9 +61,10 @@ def the_deepspeed_file_exists(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW333", level=Level.ERROR, field="deepspeed_config.zero_stage")
 def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
-    """zero_stage is 0 to 3, an offload device is none, cpu or nvme.
+    """zero_stage is 0 to 3, an offload device is none, cpu or nvme, accumulation and clipping are numbers.
 
-    Without it: pydantic's ValidationError deep in the log of every rank, after the model is built.
+    Without it: pydantic's ValidationError deep in the log of every rank, after the model is built; `could not convert
+    string to float: 'true'` for a clipping of yes.
     Why: accelerate passes the values on unseen.
     Instead: one of the values that the finding lists.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
@@ -76,9 +79,21 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
             yield accelerate.wrong(
                 f"{_BLOCK}.{key}",
-                say("{key} is {value}; it may be none, cpu or nvme", key=key, value=str(value)),
-                Fix(message=say("write cpu, or none"), changes={f"{_BLOCK}.{key}": "cpu"}),
-            )
+                say("{key} is {value}; it may be none, cpu or nvme", key=key,
+                    value=accelerate.document.raw(f"{_BLOCK}.{key}")),
+                Fix(message=say("write cpu, or none"),
+                    changes={f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
+            )  # fmt: skip
+    for key in ("gradient_accumulation_steps", "gradient_clipping"):
+        value = accelerate.get(f"{_BLOCK}.{key}")
+        if isinstance(value, bool) or (isinstance(value, str) and value != "auto" and not _is_number(value)):
+            yield accelerate.wrong(
+                f"{_BLOCK}.{key}",
+                say("{key} is {value}; it is a number, or auto", key=key,
+                    value=accelerate.document.raw(f"{_BLOCK}.{key}")),
+                Fix(message=say("write a norm like 1.0, or .inf for none"), changes={f"{_BLOCK}.{key}": math.inf})
+                if value is False and key == "gradient_clipping" else None,
+            )  # fmt: skip
 
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
@@ -105,11 +120,13 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
 
 @rule("TW335", level=Level.WARNING, field="deepspeed_config.zero_stage")
 def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
-    """offload_param_device, zero3_init_flag, zero3_save_16bit_model and nvme act at ZeRO stage 3.
+    """offload_param_device, zero3_init_flag, zero3_save_16bit_model and nvme act at ZeRO stage 3, offload from 1 on.
 
     Without it: they are ignored; what was planned to fit does not. An optimizer that should go to nvme goes to host
-    memory.
-    Why: below stage 3 every rank holds its whole weights, and only the stage 3 optimizer knows how to swap.
+    memory; at stage 0 one that should go to the CPU is DeepSpeed's CPUAdam, whose first step on a GPU's weights stops
+    with `CPUAdam param is on cuda`.
+    Why: below stage 3 every rank holds its whole weights, and only the stage 3 optimizer knows how to swap; at stage 0
+    nothing is moved at all.
     Instead: zero_stage: 3, or no such key.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
@@ -131,6 +148,12 @@ def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
             path,
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
             Fix(message=say("set stage 3, or device cpu"), changes={path: "cpu"}),
+        )
+    elif str(accelerate.get(path)).lower() in ("cpu", "nvme") and str(stage) == "0":
+        yield accelerate.wrong(
+            path,
+            say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
+            Fix(message=say("set stage 1 or higher, or device none"), changes={path: "none"}),
         )
 
 
@@ -166,7 +189,7 @@ def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
     Without it: the engine clips at 1.0, also where the questionnaire was answered with no; what the script passes to
     `accelerator.clip_grad_norm_` is ignored.
     Why: accelerate fills a missing value with 1.0.
-    Instead: gradient_clipping: 0.0 for none, or the norm that is meant.
+    Instead: the norm that is meant, or gradient_clipping: .inf for none (0.0 is dropped, TW440).
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2791
     """
     path = f"{_BLOCK}.gradient_clipping"
@@ -174,5 +197,35 @@ def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             _BLOCK if accelerate.has(_BLOCK) else "distributed_type",
             say("gradient_clipping is not given, so the gradient is clipped at 1.0"),
-            Fix(message=say("write gradient_clipping: 1.0 if that is meant, 0.0 for none"), changes={path: 1.0}),
+            Fix(message=say("write gradient_clipping: 1.0 if that is meant, .inf for none"), changes={path: 1.0}),
         )
+
+
+@rule("TW440", level=Level.WARNING, field="deepspeed_config.gradient_clipping")
+def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violation]:
+    """In an accelerate file, no clipping is gradient_clipping: .inf, and not 0.0.
+
+    Without it: accelerate drops the 0.0 without a word, and DeepSpeed 0.19 clips at its default of 1.0.
+    Why: the value is handed on only `if self.gradient_clipping`, and zero counts as nothing there; in DeepSpeed's own
+    file 0.0 does switch clipping off.
+    Instead: gradient_clipping: .inf, a norm that nothing exceeds; or a DeepSpeed file with 0.0.
+    Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8: the engine's `gradient_clipping()` is 1.0
+    """
+    path = f"{_BLOCK}.gradient_clipping"
+    value = accelerate.get(path)
+    zero = value is not None and not isinstance(value, bool) and _is_number(value) and float(value) == 0
+    if zero and accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file:
+        yield accelerate.wrong(
+            path,
+            say("accelerate drops gradient_clipping {value}, and DeepSpeed then clips at its default, 1.0",
+                value=accelerate.document.raw(path)),
+            Fix(message=say("write .inf for no clipping, or the norm that is meant"), changes={path: math.inf}),
+        )  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

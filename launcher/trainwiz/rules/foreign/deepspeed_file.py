@@ -44,9 +44,9 @@ def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Vio
 
 @rule("TW342", level=Level.WARNING, field="deepspeed")
 def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """At the top of a DeepSpeed file stand only keys that DeepSpeed reads.
+    """At the top of a DeepSpeed file, and in its milder blocks, stand only keys that DeepSpeed reads.
 
-    Without it: the key, or the whole block, is ignored without a word.
+    Without it: the key, or the whole block, is ignored without a word: `partition_activation: true` keeps them whole.
     Why: DeepSpeed picks what it knows and never looks at the rest.
     Instead: the key as DeepSpeed spells it. A name that begins with _ is taken for a comment.
     Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/
@@ -63,6 +63,16 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
         else:
             fix = Fix(message=say("delete it"), changes={key: None})
         yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it reads no such key", key=key), fix)
+    for block, known in vocabulary.MILD.items():
+        for key, value in deepspeed.section(block).items():
+            near = None if key in known else vocabulary.nearest(key, known)
+            if near and not deepspeed.has(f"{block}.{near}"):
+                yield deepspeed.wrong(
+                    f"{block}.{key}",
+                    say("DeepSpeed ignores {key} in {block}: it reads no such key", key=key, block=block),
+                    Fix(message=say("did you mean {key}?", key=near),
+                        changes={f"{block}.{key}": None, f"{block}.{near}": value}),
+                )  # fmt: skip
 
 
 @rule("TW343", level=Level.ERROR, field="deepspeed")
@@ -118,13 +128,15 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
 
 @rule("TW345", level=Level.WARNING, field="zero_optimization.offload_param")
 def offload_fits_its_stage(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """Parameters are offloaded at stage 3 only; the optimizer goes to nvme at stage 3 only.
+    """Parameters are offloaded at stage 3 only; the optimizer goes to nvme at stage 3 only, to the CPU from stage 1 on.
 
     Without it: offload_param below stage 3 is ignored; an optimizer that should go to nvme goes to host memory.
-    Neither says a word.
-    Why: below stage 3 each rank needs its whole weights, and only the stage 3 optimizer knows how to swap.
-    Instead: stage 3, or offload the optimizer to cpu alone.
-    Source: seen with DeepSpeed 0.19.8 at stages 1 and 2
+    Neither says a word. At stage 0 the optimizer becomes DeepSpeed's CPUAdam, whose first step on a GPU's weights stops
+    with `CPUAdam param is on cuda`.
+    Why: below stage 3 each rank needs its whole weights, and only the stage 3 optimizer knows how to swap; at stage 0
+    nothing is moved at all.
+    Instead: stage 3, or offload the optimizer to cpu alone, at stage 1 or 2.
+    Source: seen with DeepSpeed 0.19.8 at stages 0, 1 and 2
     """
     stage = deepspeed.stage
     if stage is None or stage == 3:
@@ -143,6 +155,14 @@ def offload_fits_its_stage(deepspeed: DeepSpeed) -> Iterator[Violation]:
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
             Fix(message=say("set stage 3, or device cpu"), changes={path: "cpu"}),
         )
+    away = deepspeed.get("zero_optimization.offload_optimizer.device")
+    if stage == 0 and away in ("cpu", "nvme") and deepspeed.get("zero_force_ds_cpu_optimizer", True) is not False:
+        yield deepspeed.wrong(
+            "zero_optimization.offload_optimizer",
+            say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
+            Fix(message=say("set stage 1 or higher, or delete the block"),
+                changes={"zero_optimization.offload_optimizer": None}),
+        )  # fmt: skip
 
 
 @rule("TW346", level=Level.ERROR, field="zero_optimization.offload_optimizer.ratio")

@@ -8,11 +8,10 @@ from trainwiz.config import Accelerate, DeepSpeed, vocabulary
 from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 
-_TYPES = {
-    "communication_data_type": {"fp16", "bf16", "fp32"},
-    "data_types.grad_accum_dtype": {"fp32", "float32", "float", "torch.float32", "fp16", "float16", "half", "int8",
-                                    "torch.float16", "bf16", "bfloat16", "torch.bfloat16", "torch.int8"},
-}  # fmt: skip
+_ANY = {"fp32", "float32", "float", "torch.float32", "fp16", "float16", "half", "int8", "torch.float16", "bf16",
+        "bfloat16", "torch.bfloat16", "torch.int8"}  # fmt: skip
+_TYPES = {"communication_data_type": {"fp16", "bf16", "fp32"}, "data_types.grad_accum_dtype": _ANY,
+          "torch_autocast.dtype": _ANY}  # fmt: skip
 _LONG = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _PLUS_PLUS = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 
@@ -86,7 +85,7 @@ def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Vio
 
 @rule("TW375", level=Level.ERROR, field="data_types.grad_accum_dtype")
 def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """communication_data_type and grad_accum_dtype are words that DeepSpeed knows.
+    """communication_data_type, grad_accum_dtype and torch_autocast.dtype are words that DeepSpeed knows.
 
     Without it: `ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']`, or
     `is not a valid DtypeEnum`, on every rank.
@@ -96,7 +95,9 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """
     for path, known in _TYPES.items():
         value = deepspeed.get(path)
-        if value is None or value == "auto" or (isinstance(value, str) and value in known):
+        # Of these words one alone may be in capitals.
+        word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
+        if value is None or value == "auto" or (isinstance(word, str) and word in known):
             continue
         near = vocabulary.nearest(str(value).removeprefix("torch."), known)
         shown = _short(near) if near else None

@@ -11,6 +11,7 @@ from trainwiz.findings import Fix, Level, Place, Violation, rule
 from trainwiz.message import say
 
 _SAGEMAKER_NEEDS = ("ec2_instance_type", "iam_role_name")
+_MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
 """deepspeed/launcher/runner.py, `_parse_hostfile` (0.19.8)."""
 
@@ -52,12 +53,13 @@ def sagemaker_has_a_machine_and_a_role(accelerate: Accelerate) -> Iterator[Viola
 
 @rule("TW679", level=Level.ERROR, field="dynamo_config.dynamo_backend")
 def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Violation]:
-    """dynamo_backend is one of accelerate's words.
+    """dynamo_backend is one of accelerate's words, dynamo_mode one of torch's.
 
-    Without it: `ValueError: Unknown dynamo backend: INDUCTR`, before any process starts.
-    Why: accelerate has a list of its own, in capitals.
-    Instead: INDUCTOR, or NO.
-    Source: seen with accelerate 1.15.0
+    Without it: `ValueError: Unknown dynamo backend: INDUCTR`, before any process starts; `Unrecognized
+    mode=max_autotune` from torch.compile when the model is prepared.
+    Why: accelerate has a list of its own for backends, in capitals, and passes the mode on unseen.
+    Instead: INDUCTOR, or NO; default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.
+    Source: seen with accelerate 1.15.0 and torch 2.13
     """
     for key in ("dynamo_backend", "backend"):
         path = f"dynamo_config.{key}"
@@ -69,6 +71,17 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
         near = vocabulary.nearest(str(value).upper(), vocabulary.DYNAMO)
         fix = Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None
         yield accelerate.wrong(path, say("accelerate has no compiler {name}", name=str(value)), fix)
+    for key in ("dynamo_mode", "mode"):
+        path = f"dynamo_config.{key}"
+        value = accelerate.get(path)
+        acts = accelerate.kind not in ("DEEPSPEED", "XLA") and accelerate.get("dynamo_config.dynamo_backend")
+        if acts and isinstance(value, str) and value not in _MODES:
+            near = vocabulary.nearest(value, _MODES)
+            yield accelerate.wrong(
+                path,
+                say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(_MODES)),
+                Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
+            )
 
 
 @rule("TW384", level=Level.ERROR, field="megatron_lm_config")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.config import Accelerate, DeepSpeed, vocabulary
 from trainwiz.findings import Fix, Level, Violation, rule
-from trainwiz.message import say
+from trainwiz.message import Message, say
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
+    from trainwiz.script.values import Value
 
 _ACCUMULATION = "gradient_accumulation_steps"
 _MICRO = "train_micro_batch_size_per_gpu"
@@ -28,14 +28,12 @@ def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) 
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
     """
     path = f"deepspeed_config.{_ACCUMULATION}"
-    here, there = accelerate.get(path), _asked(script, _ACCUMULATION)
-    if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and _differ(here, there):
-        yield accelerate.wrong(
-            path,
-            say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
-                there=there),
-            Fix(message=say("write {number}", number=there), changes={path: there}),
-        )  # fmt: skip
+    here, asked = accelerate.get(path), _asked(script, _ACCUMULATION)
+    if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and asked and _differ(here, asked.value):
+        fix = Fix(message=say("write {number}", number=asked.value), changes={path: asked.value})
+        if asked.option:
+            fix = Fix(message=say("write auto, which takes what the script is told"), changes={path: "auto"})
+        yield accelerate.wrong(path, _apart(here, asked), fix)
 
 
 @rule("TW437", level=Level.WARNING, field=_ACCUMULATION)
@@ -48,14 +46,11 @@ def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> 
     Instead: auto, which takes the script's number.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
     """
-    here, there = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
-    if _differ(here, there):
+    here, asked = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
+    if asked and _differ(here, asked.value):
         yield deepspeed.wrong(
-            _ACCUMULATION,
-            say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
-                there=there),
-            Fix(message=say("write auto"), changes={_ACCUMULATION: "auto"}),
-        )  # fmt: skip
+            _ACCUMULATION, _apart(here, asked), Fix(message=say("write auto"), changes={_ACCUMULATION: "auto"})
+        )
 
 
 @rule("TW439", level=Level.WARNING, field=_MICRO)
@@ -69,7 +64,9 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     here = deepspeed.get(_MICRO)
-    sizes = {_constant(call.keyword("batch_size")) for call in script.called("torch.utils.data.DataLoader")}
+    loaders = script.called("torch.utils.data.DataLoader")
+    found = [script.values.of(call.keyword("batch_size")) for call in loaders]
+    sizes = {value.value if value and type(value.value) is int else None for value in found}
     if type(here) is not int or not sizes or None in sizes or here in sizes:
         return
     yield deepspeed.wrong(
@@ -112,7 +109,8 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
     Instead: "enabled": "auto" for both types in the file.
     Source: seen with accelerate 1.15.0
     """
-    asked = _asked(script, "mixed_precision")
+    named = _asked(script, "mixed_precision")
+    asked = named.value if named else None
     for kind, other in (("bf16", "fp16"), ("fp16", "bf16")):
         path, here = f"{kind}.enabled", deepspeed.get(f"{kind}.enabled")
         if (asked in (other, "no") and here is True) or (asked == kind and here is False):
@@ -124,14 +122,48 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
             )  # fmt: skip
 
 
-def _asked(script: Script, argument: str) -> Any:
-    """The constant that the script gives to its one Accelerator; None where it gives none that can be read."""
+@rule("TW338", level=Level.ERROR, field="deepspeed")
+def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+    """A DeepSpeed file for a script that calls deepspeed.initialize itself has no `auto`.
+
+    Without it: `TypeError: '>' not supported between instances of 'str' and 'int'` on every rank, after the model is
+    built; inside zero_optimization, fp16 and bf16 the default counts without a word: `"enabled": "auto"` is off.
+    Why: `auto` is a word of accelerate and of transformers' Trainer, and neither stands between this script and
+    DeepSpeed.
+    Instead: the numbers.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    if not _alone(script):
+        return
+    for keys, entry in deepspeed.document.entries.items():
+        path = ".".join(keys)
+        if entry.key and deepspeed.get(path) == "auto" and path in vocabulary.FILLED:
+            yield deepspeed.wrong(path, say("DeepSpeed alone fills no auto, and the script uses nothing else"),
+                                  Fix(message=say("write a value")))  # fmt: skip
+
+
+def _alone(script: Script) -> bool:
+    """Whether the script hands a file to DeepSpeed as it is; a dictionary may have been filled before."""
+    others = any(call.name.endswith(("Accelerator", "Trainer", "TrainingArguments", "DeepSpeedConfig"))
+                 for call in script.calls)  # fmt: skip
+    made = script.called("deepspeed.initialize")
+    configs = [call.keyword("config") or call.keyword("config_params") for call in made]
+    values = [script.values.of(config) for config in configs if config is not None]
+    return bool(made) and not others and all(value and isinstance(value.value, str) for value in values)
+
+
+def _asked(script: Script, argument: str) -> Value | None:
+    """What the script gives to its one Accelerator; None where it gives nothing that can be read."""
     calls = script.called("accelerate.Accelerator")
-    return _constant(calls[0].keyword(argument)) if len(calls) == 1 else None
+    return script.values.of(calls[0].keyword(argument)) if len(calls) == 1 else None
 
 
-def _constant(node: ast.expr | None) -> Any:
-    return node.value if isinstance(node, ast.Constant) else None
+def _apart(here: int, asked: Value) -> Message:
+    if asked.option:
+        return say("the file accumulates {here} micro-batches and wins, whatever {option} says (default: {there})",
+                   here=here, option=asked.option, there=asked.value)  # fmt: skip
+    return say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
+               there=asked.value)  # fmt: skip
 
 
 def _differ(here: Any, there: Any) -> bool:

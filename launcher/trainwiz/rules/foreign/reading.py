@@ -78,8 +78,10 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
 
 def _moved(accelerate: Accelerate, key: str) -> Fix | None:
     """The way into the block of the file that has such a key."""
+    homes = {"DEEPSPEED": "deepspeed_config", "FSDP": "fsdp_config", "MEGATRON_LM": "megatron_lm_config"}
     for block, (_, known) in vocabulary.BLOCKS.items():
-        near = vocabulary.nearest(key, known) if accelerate.section(block) else None
+        there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
+        near = vocabulary.nearest(key, known) if there else None
         if near and accelerate.has(f"{block}.{near}"):
             return Fix(message=say("delete it; {key} of {block} counts", key=near, block=block), changes={key: None})
         if near:
@@ -111,6 +113,10 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             # A misspelt name is looked for with and without its prefix.
             near = vocabulary.nearest(key, known) or vocabulary.nearest(full, known)
             fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
+            if not near and block == "deepspeed_config" and (key in vocabulary.DEEPSPEED or key in vocabulary.ZERO):
+                # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
+                fix = Fix(message=say("it is DeepSpeed's own: put it into a DeepSpeed file, and name that by "
+                                      "deepspeed_config_file"))  # fmt: skip
             yield accelerate.wrong(
                 path,
                 say("accelerate ignores {key}: {block} has no such key", key=key, block=block),

@@ -11,6 +11,8 @@ from trainwiz.findings import Fix, Level, Violation, rule
 from trainwiz.message import say
 
 _TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
+_LAST_PORT = 65535
+_RENAMED = {"TPU": "XLA"}
 _ALLOWED = {
     "compute_environment": vocabulary.ENVIRONMENTS,
     "distributed_type": vocabulary.DISTRIBUTED,
@@ -34,7 +36,7 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
             allowed = vocabulary.SAGEMAKER_DISTRIBUTED
         if not isinstance(value, str) or value in allowed or (key == "mixed_precision" and value.lower() in allowed):
             continue
-        near = vocabulary.nearest(value, allowed)
+        near = _RENAMED.get(value) or vocabulary.nearest(value, allowed)
         yield accelerate.wrong(
             key,
             say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(allowed)),
@@ -101,10 +103,11 @@ def a_distributed_type_is_given(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW661", level=Level.ERROR, field="num_machines")
 def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
-    """Counts and ports are whole numbers, without quotes and without a point.
+    """Counts are whole numbers from 1, ports from 0 to 65535, without quotes and without a point.
 
     Without it: `'>' not supported between instances of 'str' and 'int'` (num_machines), `'str' object cannot be
-    interpreted as an integer` (main_process_port), or torchrun's `invalid literal for int()` (num_processes 2.0).
+    interpreted as an integer` (main_process_port), or torchrun's `invalid literal for int()` (num_processes 2.0);
+    `port must be 0-65535`; with num_processes 0 torchrun starts nothing and stops with a bare AssertionError.
     Why: accelerate computes with the values as YAML typed them.
     Instead: num_machines: 2
     Source: seen with accelerate 1.15.0
@@ -113,7 +116,10 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
         value = accelerate.get(key)
         # A quoted number of processes is only ever passed on, as long as there is one machine.
         harmless = key == "num_processes" and isinstance(value, str) and accelerate.machines == 1
-        if value is None or isinstance(value, int) or harmless or _is_template(value):
+        if value is None or harmless or _is_template(value):
+            continue
+        if isinstance(value, int):
+            yield from _out_of_range(accelerate, key, value)
             continue
         number = _whole(value)
         yield accelerate.wrong(
@@ -121,6 +127,16 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
             say("{key} is {value}, which is not a whole number", key=key, value=accelerate.document.raw(key)),
             Fix(message=say("write {number}", number=number), changes={key: number}) if number is not None else None,
         )
+
+
+def _out_of_range(accelerate: Accelerate, key: str, value: int) -> Iterator[Violation]:
+    low, high = (0, _LAST_PORT) if key == "main_process_port" else (1, None)
+    if value < low:
+        yield accelerate.wrong(key, say("{key} is {value}; it must be at least {smallest}", key=key, value=value,
+                                        smallest=low))  # fmt: skip
+    elif high is not None and value > high:
+        yield accelerate.wrong(key, say("{key} is {value}; it runs from {low} to {high}", key=key, value=value,
+                                        low=low, high=high))  # fmt: skip
 
 
 @rule("TW687", level=Level.ERROR, field="num_processes")

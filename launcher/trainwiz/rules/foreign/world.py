@@ -16,19 +16,29 @@ _MOST_LISTED = 3
 
 @rule("TW663", level=Level.ERROR, field="gpu_ids")
 def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Violation]:
-    """gpu_ids names a GPU for every process of the machine.
+    """gpu_ids names a GPU for every process of the machine, each once.
 
     Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; one id under MULTI_GPU stops
-    at once with `Less than two GPU ids were configured`.
-    Why: gpu_ids becomes CUDA_VISIBLE_DEVICES, and process 2 of 4 then finds no third GPU.
+    at once with `Less than two GPU ids were configured`; an id that stands twice leaves no GPU at all.
+    Why: gpu_ids becomes CUDA_VISIBLE_DEVICES, and process 2 of 4 then finds no third GPU; CUDA takes a list with a
+    repeated number for invalid.
     Instead: as many ids as processes, or gpu_ids: all
-    Source: the second seen with accelerate 1.15.0; the first read in NCCL's source
+    Source: the second seen with accelerate 1.15.0; the first read in NCCL's source, the last in
+    torch's (`_parse_visible_devices` in torch/cuda/__init__.py)
     """
     value, world = accelerate.get("gpu_ids"), accelerate.world
     if not isinstance(value, str) or value == "all" or world is None or not _distributed(accelerate):
         return
-    ids, here = [i for i in value.split(",") if i.strip()], world // accelerate.machines
-    if len(ids) < here:
+    ids, here = [i.strip() for i in value.split(",") if i.strip()], world // accelerate.machines
+    twice = next((i for i in ids if ids.count(i) > 1), None)
+    if twice is not None:
+        yield accelerate.wrong(
+            "gpu_ids",
+            say("gpu_ids {ids} names GPU {id} twice, and CUDA then shows none", ids=value, id=twice),
+            Fix(message=say("name {processes} different ones, or write gpu_ids: all", processes=here),
+                changes={"gpu_ids": "all"}),
+        )  # fmt: skip
+    elif len(ids) < here:
         yield accelerate.wrong(
             "gpu_ids",
             say("gpu_ids {ids} names {n} GPU(s) for {processes} processes on each machine", ids=value, n=len(ids),
@@ -162,8 +172,9 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
     """main_process_ip is an address of machine 0 that the other machines can reach.
 
     Without it: with 127.0.0.1 every machine waits for itself, 15 minutes long; a bare number like 1234 is read as the
-    address 0.0.4.210.
-    Why: a loopback address means another machine on each machine; the C library takes numbers for addresses.
+    address 0.0.4.210; `http://10.0.0.1` and `10.0.0.1:29500` are names that nobody has.
+    Why: a loopback address means another machine on each machine; the C library takes numbers for addresses; the port
+    stands in main_process_port.
     Instead: what `hostname -I` says on machine 0, or its name.
     Source: seen with accelerate 1.15.0 and torchrun 2.13; inet_aton(3)
     """
@@ -177,6 +188,8 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
     elif re.fullmatch(r"\d+", address):
         read = ".".join(str(int(address) >> shift & 255) for shift in (24, 16, 8, 0))
         message = say("main_process_ip {address} is read as the address {read}", address=address, read=read)
+    elif "/" in address or (re.search(r"\s|[^:]:\d+$", address) and address.count(":") == 1):
+        message = say("main_process_ip {address} is more than an address", address=address)
     else:
         return
     yield accelerate.wrong("main_process_ip", message, Fix(message=say("write the address of machine 0")))
