@@ -305,6 +305,7 @@ def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
     assert "runs/r/logs/rank-0.log" in str(found.remedy)
     assert found.last == ("step 1", "step 2")
     assert "it said at last: step 2" in str(found.cause)
+    assert "PYTHONFAULTHANDLER" not in str(found.remedy)  # nothing crashed
     assert str(found.how) == "rank 2 failed first, with exit code 1"
 
 

@@ -231,9 +231,10 @@ def _unknown(
     if exception:
         return say("not a failure that trainwiz knows; the exception says it best"), remedy
     if code == 1 and lines:  # what sys.exit("words") prints
-        return say(
-            "the script ended itself, without an exception; it said at last: {words}", words=lines[-1].text
-        ), remedy
+        return (
+            say("the script ended itself, without an exception; it said at last: {words}", words=lines[-1].text),
+            say("mend what it says; {log} has all that it said before", log=log),
+        )
     return say("not a failure that trainwiz knows, and the rank ended without an exception"), remedy
 
 
