@@ -1,16 +1,21 @@
 """The language model's loss in chunks: the same number and gradient as from whole logits, without holding them."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from projects import SMALL, losses, make
+from safetensors.torch import save_model
 from test_tasks import load, small_decoder
 from test_training import ON_STANDIN, STRATEGIES
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from warm import launch
+
+from trainwiz.probe import weights
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -56,6 +61,19 @@ def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int,
     assert len(ours) == len(gradients)
     for mine, theirs in zip(ours, gradients, strict=True):
         assert float((mine - theirs).norm()) <= 1e-12 * float(theirs.norm()) + 1e-15
+
+
+def test_what_an_export_has_written_is_compared_with_the_checkpoint(tmp_path: Path) -> None:
+    """transformers empties the weights that it is given to save."""
+    task = load(tmp_path / "project", "causal_lm")
+    (checkpoint := tmp_path / "checkpoint").mkdir()
+    save_model(task.build_model(task.TaskConfig()), str(checkpoint / "model.safetensors"))
+    (checkpoint / "manifest.json").write_text(json.dumps({"layout": "whole", "config": {}}))
+    found = weights.gather(
+        sys.executable, project=tmp_path / "project", checkpoint=checkpoint, output=tmp_path / "exported", seconds=120
+    )
+    assert not found.problem
+    assert (found.known, found.different) == (found.tensors, ())
 
 
 def test_no_more_logits_are_held_than_a_chunk_has(tmp_path: Path) -> None:

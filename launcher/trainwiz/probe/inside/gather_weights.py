@@ -33,7 +33,7 @@ def main() -> None:
     config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
     model = task.build_model(config)
     weights = gather(manifest, checkpoint, model)
-    save(task, model, weights, output)
+    save(task, model, dict(weights), output)  # transformers empties what it is given
     sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
 
 
