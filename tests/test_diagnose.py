@@ -194,6 +194,34 @@ def test_what_pythons_warnings_say_is_no_cause() -> None:
     assert failed(text=f"{NO_DRIVER}{text}RuntimeError: Found no NVIDIA driver on your system\n").name == "no_cuda"
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "WARNING: CUDA out of memory. Tried to allocate 1 GiB; skipped\n" + "update\n" * 100,
+        "/usr/bin/ld: cannot find -laio: No such file or directory\n",
+        "sh: 1: /usr/local/cuda/bin/nvcc: not found\n",
+        "requests.exceptions.ReadTimeout: read timed out; trying again\n",
+        LOGS["missing_package"] + "going on without it\n",
+    ],
+    ids=["memory", "libaio", "nvcc", "network", "handled"],
+)
+def test_what_was_said_before_is_no_cause_of_an_exception_of_ones_own(before: str) -> None:
+    text = 'Traceback (most recent call last):\n  File "/project/train.py", line 3, in step\n    g()\n'
+    for exception in ("KeyError: 'input_ids'", "mine.ConfigError: no such section"):
+        found = of_log(f"{before}{text}{exception}\n", log="x")
+        assert found is not None
+        assert (found.known, found.exception) == (False, exception)
+        assert "step, train.py:3" in str(found.cause)
+    # What native code printed is of what it then raises.
+    told = of_log(f"/usr/bin/ld: cannot find -laio\n{text}RuntimeError: the op was not loaded\n", log="x")
+    assert told is not None
+    assert told.name == "libaio"
+    # And where the other ranks only lost a connection, the cause may stand far above.
+    lost = of_log(LOGS["shape"] + "update\n" * 100 + LOGS["no_answer"], log="x")
+    assert lost is not None
+    assert lost.name == "shape"
+
+
 def test_a_failure_long_before_the_end_of_the_log_is_not_called_its_end() -> None:
     for name in ("shape", "unknown--torchrun"):
         cut = LOGS[name].partition("W1121")[0]
