@@ -321,6 +321,15 @@ def test_tokens_are_written_once_per_machine_and_anew_when_the_data_changes(tmp_
     assert len(list((tmp_path / ".cache").iterdir())) == 2, "and nothing half written"
 
 
+def test_rows_are_made_anew_where_packing_is_turned_off(tmp_path: Path) -> None:
+    """Rows of many documents, read by what keeps none apart, would let each see the others."""
+    (tmp_path / "text.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    for packing_is_on, expected in ((True, 1), (False, 2)):
+        changes = {"data__train": str(tmp_path / "text.jsonl"), "data__packing": packing_is_on}
+        task = load(tmp_path / "project", "causal_lm", **changes)
+        assert len(task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [

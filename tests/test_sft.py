@@ -252,6 +252,19 @@ def test_what_has_no_answer_left_is_dropped_and_counted(tmp_path: Path, capsys: 
     assert all((row[1] != -100).any() for row in data)
 
 
+def test_another_chat_template_makes_other_rows(tmp_path: Path) -> None:
+    """What was tokenized by the one that the folder held before is not taken up again."""
+    name = str(instructed(tmp_path / "model", CHATML))
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TALK}))
+    changes = {"model__name": name, "model__from_scratch": False, "data__train": str(tmp_path / "a.jsonl")}
+    task = load(tmp_path, "sft", **changes)
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+    before = task.load_train_data(config)[0]
+    template = tmp_path / "model" / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|im_end|>", "<|eot|>"))
+    assert not torch.equal(task.load_train_data(config)[0], before)
+
+
 def test_the_probe_counts_what_the_task_makes_of_python_s_documentation(tmp_path: Path) -> None:
     for packing in (True, False):
         changes = {"task": "sft", "data.packing": packing, "batch.sequence_length": 128}

@@ -119,12 +119,13 @@ def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
 
 
 # end: packed
-def rows_folder(cache: str, source: str, *settings: object) -> Path:
-    """Where the rows of a source lie: a name that changes with the source's files and with what decides the tokens."""
-    path = Path(source)
-    files = sorted(p for p in (path.rglob("*") if path.is_dir() else [path]) if p.is_file())
+def rows_folder(cache: str, source: str, split: str, settings: dict[str, Any], code: bytes) -> Path:
+    """Where a source's rows lie: a name that changes with its files, the tokenizer's, and what else decides them."""
+    paths = [Path(name) for name in (source, settings.get("tokenizer_name")) if name]
+    files = [p for path in paths for p in sorted(path.rglob("*") if path.is_dir() else [path]) if p.is_file()]
     stamps = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    keys = repr((source, *settings, stamps, sys.version, transformers.__version__))
+    code += Path(__file__).read_bytes()  # with packing or without
+    keys = repr((source, split, settings, code, stamps, sys.version, transformers.__version__))
     return Path(cache) / f"rows-{hashlib.blake2b(keys.encode(), digest_size=12).hexdigest()}"
 
 
