@@ -72,6 +72,7 @@ def of_configurations() -> tuple[Rule, ...]:
         batches,
         deepspeed_block,
         deepspeed_file,
+        deepspeed_offload,
         features,
         fsdp,
         heads,

@@ -22,14 +22,17 @@ _FIRST_VERSION_ONLY: dict[str, tuple[Any, ...]] = {
     "fsdp_backward_prefetch": ("BACKWARD_PRE", "NO_PREFETCH"),
 }
 """Keys that version 2 does not read, with the values that it acts by all the same."""
+_SWITCHES = ("fsdp_activation_checkpointing", "fsdp_cpu_ram_efficient_loading", "fsdp_offload_params")
+"""Those that both versions read."""
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f")
 
 
 @rule("TW361", level=Level.ERROR, field="fsdp_config.fsdp_sharding_strategy")
 def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
-    """FSDP's choices are the words of torch and accelerate.
+    """FSDP's choices are the words of torch and accelerate, its switches true or false.
 
-    Without it: after the imports, on every rank: `KeyError: 'SHARDED'`, `Invalid auto wrap policy`.
+    Without it: after the imports, on every rank: `KeyError: 'SHARDED'`, `Invalid auto wrap policy`; for a switch
+    without a value `invalid truth value none`.
     Why: the words travel as environment variables and are looked up when the Accelerator is made.
     Instead: one of the words that the finding lists.
     Source: seen with accelerate 1.15.0; `FullyShardedDataParallelPlugin`
@@ -46,6 +49,14 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
             say("{key} is {value}; it may be {choices}", key=name, value=value, choices=", ".join(allowed)),
             Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
         )
+    for name in _SWITCHES:
+        path, value = accelerate.fsdp.get(name, ("", False))
+        if str(value).lower() not in _TRUTH:
+            yield accelerate.wrong(
+                path,
+                say("{key} is {value}; it is true or false", key=name, value=accelerate.document.raw(path) or "null"),
+                Fix(message=say("delete it"), changes={path: None}) if value is None else None,
+            )
 
 
 @rule("TW362", level=Level.ERROR, field="fsdp_config.fsdp_version")

@@ -34,12 +34,16 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
         value = accelerate.get(key)
         if key == "distributed_type" and accelerate.get("compute_environment") == "AMAZON_SAGEMAKER":
             allowed = vocabulary.SAGEMAKER_DISTRIBUTED
-        if not isinstance(value, str) or value in allowed or (key == "mixed_precision" and value.lower() in allowed):
+        # Of what is no word, false has rules of its own; accelerate asks a precision alone for its lower case.
+        if not isinstance(value, str):
+            if key != "mixed_precision" or value is None or isinstance(value, bool):
+                continue
+        elif value in allowed or (key == "mixed_precision" and value.lower() in allowed):
             continue
-        near = _RENAMED.get(value) or vocabulary.nearest(value, allowed)
+        near = _RENAMED.get(str(value)) or vocabulary.nearest(str(value), allowed)
         yield accelerate.wrong(
             key,
-            say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(allowed)),
+            say("{key} is {value}; it may be {choices}", key=key, value=str(value), choices=", ".join(allowed)),
             Fix(message=say("did you mean {key}?", key=near), changes={key: near}) if near else None,
         )
 
@@ -115,10 +119,10 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
     for key in ("num_machines", "main_process_port", "num_processes"):
         value = accelerate.get(key)
         # A quoted number of processes is only ever passed on, as long as there is one machine.
-        harmless = key == "num_processes" and isinstance(value, str) and accelerate.machines == 1
-        if value is None or harmless or _is_template(value):
+        harmless = key == "num_processes" and isinstance(value, str) and value.isdecimal() and accelerate.machines == 1
+        if value is None or harmless or _is_template(value) or (key == "num_machines" and value == 1):
             continue
-        if isinstance(value, int):
+        if type(value) is int:
             yield from _out_of_range(accelerate, key, value)
             continue
         number = _whole(value)
@@ -130,7 +134,8 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
 
 
 def _out_of_range(accelerate: Accelerate, key: str, value: int) -> Iterator[Violation]:
-    low, high = (0, _LAST_PORT) if key == "main_process_port" else (1, None)
+    # No machine at all counts as one.
+    low, high = {"main_process_port": (0, _LAST_PORT), "num_processes": (1, None)}.get(key, (value, None))
     if value < low:
         yield accelerate.wrong(key, say("{key} is {value}; it must be at least {smallest}", key=key, value=value,
                                         smallest=low))  # fmt: skip
