@@ -54,6 +54,8 @@ def test_language_comes_from_the_option_then_the_variable_then_the_locale() -> N
     assert language.choose([], {"LANG": "zh_CN.UTF-8"}) == "zh"
     assert language.choose([], {"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}) == "en"
     assert language.choose(["launch", "--", "--lang", "zh"], {}) == "en"
+    assert language.choose(["launch", "--config", "a.yaml", "train.py", "--lang", "zh"], {}) == "en"
+    assert language.choose(["lint", "train.py", "--lang", "zh"], {}) == "zh"
     assert language.choose(["--lang"], {}) == "en"
 
 

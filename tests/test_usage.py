@@ -102,3 +102,13 @@ def test_what_is_not_known_is_said_as_it_is() -> None:
             return "something else"
 
     assert str(explained(Strange()).message) == "something else"
+
+
+def test_the_language_may_stand_behind_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "--lang", "zh", "seed"]) == 0
+    assert run(["explain", "seed", "--lang=en"]) == 0
+    capsys.readouterr()
+    assert run(["explain", "seed", "--lang"]) == 2
+    assert "--lang needs a value" in capsys.readouterr().err
+    assert run(["explain", "--help"]) == 0
+    assert "--lang" not in capsys.readouterr().out

@@ -52,8 +52,8 @@ def t(template: str, /, **values: object) -> str:
 
 def _wanted(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     for i, arg in enumerate(argv):
-        if arg == "--":
-            break
+        if arg == "--" or (arg.endswith(".py") and "launch" in argv[:i]):
+            break  # what follows are the script's own words
         if arg == "--lang" and i + 1 < len(argv):
             return _normal(argv[i + 1])
         if arg.startswith("--lang="):

@@ -21,12 +21,12 @@ def run(arguments: Sequence[str]) -> int:
     import typer
     from typer.main import get_command
 
-    from trainwiz.cli.app import application
+    from trainwiz.cli.app import application, widen
     from trainwiz.cli.light import lighten
     from trainwiz.cli.usage import dress
 
     try:
-        result = dress(lighten(get_command(application(arguments))))(
+        result = dress(lighten(widen(get_command(application(arguments)))))(
             list(arguments), prog_name="trainwiz", standalone_mode=False
         )
     except TrainwizError as error:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import keyword
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -55,6 +57,15 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
+def widen(command: Any) -> Any:
+    """The command line with `--lang` also behind a command's name, where it is looked for; help shows it once."""
+    option = copy.copy(next(parameter for parameter in command.params if parameter.name == "lang"))
+    option.hidden, option.expose_value = True, False
+    for subcommand in command.commands.values():
+        subcommand.params.append(option)
+    return command
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         console.data(f"trainwiz {__version__}")
@@ -67,4 +78,4 @@ def _everywhere(
     ),
     version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
 ) -> None:
-    """Options that stand before every command; `lang` was already read in `main`."""
+    """Options that stand before every command; `lang` was already read in `main`, wherever it stands."""
