@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainwiz import plan as plans
 from trainwiz.decide import Decided, Source, decide
-from trainwiz.decide.carrying import carry
+from trainwiz.decide.carrying import beneath, carry
 from trainwiz.errors import PlanError
 from trainwiz.machine import Cpu, Gpu, Machine
 from trainwiz.message import say
@@ -173,6 +173,8 @@ def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() ->
         ("2xrtx4090", "llama-1b", {}, 2),  # under ZeRO 1, which casts its weights itself
         ("2xrtx4090", "llama-1b", {"batch.sequence_length": 1024}, 4),
         ("2xrtx4090", "llama-1b", {"precision.mixed_precision": "no"}, 1),
+        ("4xa100-40g", "llama-1b", {"batch.sequence_length": 1600}, 2),  # 4 would fit without the cast weights
+        ("1xt4", "llama-1b", {"precision.mixed_precision": "no"}, 1),  # where nothing fits
         ("1xt4", "gpt2-124m", {}, 8),
         ("cpu", "gpt2-124m", {}, 8),
     ],
@@ -204,7 +206,7 @@ def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reas
 @pytest.mark.parametrize(
     ("parameters", "rate", "tokens"),
     [(2 * 10**8, 6e-4, 2**19), (3 * 10**8, 3e-4, 2**19), (10**9, 2.5e-4, 2**19), (2 * 10**9, 2e-4, 2**20),
-     (3 * 10**9, 1.6e-4, 2**20), (9 * 10**9, 1.2e-4, 2**21), (2 * 10**10, 1e-4, 2**21)],
+     (3 * 10**9, 1.6e-4, 2**20), (5 * 10**9, 1.2e-4, 2**21), (9 * 10**9, 1.2e-4, 2**21), (2 * 10**10, 1e-4, 2**21)],
 )  # fmt: skip
 def test_a_new_model_takes_the_rate_and_the_batch_of_gpt_3(parameters: int, rate: float, tokens: int) -> None:
     """Table 2.1 of https://arxiv.org/abs/2005.14165, its batches rounded to powers of two."""
@@ -250,6 +252,36 @@ def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
     for kind in ("ddp", "deepspeed"):
         other = decide({"strategy.kind": kind}, machine("4xa100-40g"), parameters=host).plan.strategy
         assert (other.zero3_init, other.zero3_save_16bit_model) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "decay"),
+    [({}, 0.1), ({"task": "sft"}, 0.0), ({"task": "text_classification"}, 0.01), ({"task": "custom"}, 0.0),
+     ({"task": "image_classification"}, 0.01)],
+)  # fmt: skip
+def test_how_much_weights_decay(answers: dict[str, Any], decay: float) -> None:
+    assert decide(answers, None).plan.optimizer.weight_decay == decay
+
+
+def test_reasons_are_those_of_what_was_decided() -> None:
+    alone, several = (decide({"machine.num_processes": n}, machine("cpu")) for n in (1, 2))
+    assert (alone.plan.strategy.kind, why(alone, "strategy.kind")) == ("single", "one rank")
+    assert "share the host's memory" in why(several, "strategy.kind")
+    single = decide({"strategy.kind": "single"}, machine("8xh100")).sources["machine.num_processes"]
+    assert (single.kind, str(single.reason)) == ("default", "the strategy single is one rank")
+    assert decide({}, None).sources["machine.num_processes"].kind == "default"
+    lean = decide({"model.name": "org/model"}, machine("2xrtx4090"), parameters=10**10)
+    assert lean.plan.strategy.label == "zero3"
+    for key in ("strategy.offload_optimizer_device", "strategy.offload_param_device"):
+        assert lean.plan.get(key) == "cpu"
+        assert "model state" in why(lean, key)
+
+
+def test_only_answers_that_are_replaced_fall() -> None:
+    steps = {"schedule.n_steps": 5, "seed": 1}
+    assert beneath({}, steps) == steps
+    assert beneath({"batch.real_batch_size": 8, "engine": "accelerate"}, steps) == steps
+    assert beneath({"schedule.n_epochs": 2}, steps) == {"seed": 1}
 
 
 def test_an_answer_from_a_file_says_so() -> None:
