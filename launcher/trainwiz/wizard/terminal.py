@@ -93,7 +93,7 @@ def _line(asked: Asked) -> Question:
             buffer.text = asked.default
         event.app.exit(result=Reply(value=typed), style="class:accepted")
 
-    default = _behind(asked.prompt, _default(asked), _room() - _FOR_TYPING)
+    default = _behind(asked.prompt, _default(asked), max(20, _room() - _FOR_TYPING))
     return questionary.text(_prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr())
 
 
