@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plans import make
 
@@ -206,6 +206,7 @@ def saved_bytes(shape: ModelShape, layers: int, samples: int, *, half: bool) -> 
     return sum(t.untyped_storage().nbytes() for t in kept.values())
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=40), st.integers(2, 12), st.booleans())
 @example([7] * 10, 10, True)  # documents just above half a row, so that no two share one
 def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool) -> None:
