@@ -3,6 +3,7 @@
 import inspect
 import re
 import string
+import time
 from itertools import permutations
 from pathlib import Path
 
@@ -220,6 +221,19 @@ def test_what_was_said_before_is_no_cause_of_an_exception_of_ones_own(before: st
     lost = of_log(LOGS["shape"] + "update\n" * 100 + LOGS["no_answer"], log="x")
     assert lost is not None
     assert lost.name == "shape"
+
+
+@pytest.mark.parametrize("unit", ["x", "a/b", "lib", "[1,2,"])
+def test_a_long_line_without_a_space_is_looked_at_once(unit: str) -> None:
+    times = []
+    for length in (10_000, 160_000):
+        began = time.process_time()
+        found = of_log(unit * (length // len(unit)) + "\n" + LOGS["shape"], log="x")
+        times.append(time.process_time() - began)
+        assert found is not None
+        assert found.name == "shape"
+    # Sixteen times the words; a pattern that begins anew at every letter would take 256 times as long.
+    assert times[1] < 64 * max(times[0], 0.05)
 
 
 def test_a_failure_long_before_the_end_of_the_log_is_not_called_its_end() -> None:

@@ -56,7 +56,7 @@ SIGNATURES = (
     ),
     known(
         "other_cuda_libraries",
-        r"(?P<library>\S*lib(?:torch|c10|cu|nv|nccl)[\w.+-]*\.so[\w.]*): undefined symbol: ",
+        r"(?<!\S)(?P<library>\S*lib(?:torch|c10|cu|nv|nccl)[\w.+-]*\.so[\w.]*): undefined symbol: ",
         r"Invalid config (?P<library>\w+) attribute value",
         cause=say("a library of another CUDA or NCCL than torch's own was loaded ({library})"),
         remedy=say(
@@ -75,7 +75,7 @@ SIGNATURES = (
     ),
     known(
         "missing_library",
-        r"(?P<library>lib[\w.+-]+\.so[\d.]*): cannot open shared object file",
+        r"(?<![\w.+-])(?P<library>lib[\w.+-]+\.so[\d.]*): cannot open shared object file",
         r"Could not load library (?P<library>lib[\w.+-]+\.so[\d.]*)",
         r"failed to open (?P<library>libnvrtc[\w.+-]+\.so[\d.]*)",
         cause=say("the library {library} is not found"),

@@ -54,7 +54,7 @@ SIGNATURES = (
     ),
     known(
         "no_data",
-        r"(?P<source>\S+): no (?:text to train on|pictures; they belong)",
+        r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong)",
         r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
