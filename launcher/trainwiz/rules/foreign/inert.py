@@ -44,8 +44,9 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
                 key,
                 say("{key} {value} does nothing here: accelerate never reads it from a file under {kind}", key=key,
                     value=str(value).lower(), kind=accelerate.kind),
-                Fix(message=say("delete it, or give it on the command line of accelerate launch"),
-                    changes={key: None}),
+                # On the command line the one says nothing either, and the other gives up what the file is for.
+                Fix(message=say("delete it") if key in ("main_training_function", "use_cpu") else
+                    say("delete it, or give it on the command line of accelerate launch"), changes={key: None}),
             )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from trainwiz.message import say
 
 _TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
 _LAST_PORT = 65535
-_RENAMED = {"TPU": "XLA"}
+_RENAMED = {"TPU": "XLA", "fp32": "no", "float32": "no", "float16": "fp16", "bfloat16": "bf16"}
 _ALLOWED = {
     "compute_environment": vocabulary.ENVIRONMENTS,
     "distributed_type": vocabulary.DISTRIBUTED,
