@@ -15,7 +15,10 @@ from trainwiz.rehearsal.scene import CHECKPOINT_EVERY, Act, Scene
 KILLED = 128 + 9
 TOLERANCE = {"no": 1e-5, "bf16": 2e-2}
 """Relative, between losses of one real batch that was cut in two ways, by the precision it was computed in."""
-_SEEDS = say("draw random numbers where seed, update and rank decide them: with torch, in loss_sum or the model")
+_SEEDS = say(
+    "draw random numbers where seed, update and rank decide them: with torch, in loss_sum or the model; what the model "
+    "remembers belongs into a buffer (register_buffer), or no checkpoint holds it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
