@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
+from trainwiz import findings, rules
 from trainwiz import plan as plans
-from trainwiz import rules
 from trainwiz.estimate import Estimate
-from trainwiz.findings import Facts, Finding, Level, Rule, check
+from trainwiz.findings import Facts, Finding, Level, Rule, Violation, check
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import Message
 from trainwiz.plan import Plan
@@ -238,3 +238,18 @@ def test_a_plan_may_ignore_a_rule() -> None:
 def test_errors_come_first() -> None:
     found = check(facts({"plan": {"optimizer.gradient_clipping": 0, "strategy.kind": "single"}}), rules=RULES.values())
     assert [f.level for f in found] == [Level.ERROR, Level.HINT]
+
+
+def test_an_id_is_taken_once_and_every_rule_has_a_manual() -> None:
+    taken = rules.load()[0]
+
+    def told() -> Iterator[Violation]:
+        """A manual."""
+        yield from ()
+
+    with pytest.raises(ValueError, match=f"{taken.id} is taken by {taken.check.__name__}"):
+        findings.rule(taken.id, level=Level.HINT, field="seed")(told)
+    told.__doc__ = None
+    with pytest.raises(ValueError, match="has no docstring"):
+        findings.rule("TW099", level=Level.HINT, field="seed")(told)
+    assert "TW099" not in findings.REGISTRY
