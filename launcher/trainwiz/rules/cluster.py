@@ -90,8 +90,8 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
 def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """Several ranks want whole GPUs, not MIG slices.
 
-    Without it: each process sees one slice at most, and NCCL ends with `Duplicate GPU detected`: to it, slices of one GPU
-    are one device. Newer ones (2.31) connect them as an experiment, with `NCCL_MULTI_RANK_GPU_ENABLE=1`, slowly.
+    Without it: each process sees one slice at most, and NCCL ends with `Duplicate GPU detected`: to it, slices of one
+    GPU are one device. Newer ones (2.31) connect them as an experiment, with `NCCL_MULTI_RANK_GPU_ENABLE=1`, slowly.
     Why: MIG cuts a GPU into instances that are isolated from each other, peer to peer included.
     Instead: one rank on one slice, or a GPU with MIG switched off.
     Source: https://github.com/NVIDIA/nccl/issues/1716 and https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
