@@ -10,6 +10,7 @@ from typing import Any
 import projects
 import pytest
 from projects import REGRESSION, SMALL, make
+from safetensors import safe_open
 from test_checkpoints import small_disk  # noqa: F401
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import launch, spawn
@@ -75,6 +76,15 @@ def test_after_every_update_with_dropout_augmentation_and_workers_the_bytes_are_
         go_back(tmp_path / "whole", update, tmp_path / str(update))
         assert trained(folder, ranks, tmp_path / str(update), resume="auto") == whole, update
         assert curve(tmp_path / str(update)) == curve(tmp_path / "whole")
+
+
+def test_a_part_that_is_called_as_ddp_calls_the_model_is_saved_with_the_others(tmp_path: Path) -> None:
+    task = make(tmp_path / "project", {**REGRESSION, **SINGLE, "schedule.n_steps": 3}) / "task.py"
+    task.write_text(task.read_text().replace("self.blocks", "self.module"))
+    assert launch(task.parent).code == 0
+    saved = task.parent / "runs/latest/checkpoints/checkpoint-00000003/model.safetensors"
+    with safe_open(saved, "pt") as weights:
+        assert {name.split(".")[0] for name in weights.keys()} == {"embed", "module", "head"}  # noqa: SIM118 no dict
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "zero2", "zero3"])

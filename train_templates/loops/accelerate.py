@@ -346,7 +346,8 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
 # feature: plain
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
     """The whole state from the main process: any number of ranks can go on from it."""
-    bare = getattr(model, "module", model)  # without DDP; `unwrap_model` would import DeepSpeed for it
+    # Without DDP; `unwrap_model` would import DeepSpeed for it.
+    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
     def save_state(folder: Path) -> None:
         if accelerator.is_main_process:
