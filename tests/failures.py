@@ -225,6 +225,13 @@ FAILURES = {
     "other_plan": generated(
         '"$PYTHON" train.py --n_steps 1 > first.txt 2>&1; "$PYTHON" train.py --resume auto --seed 7'
     ),
+    "already_trained": generated(
+        '"$PYTHON" train.py --n_steps 2 > first.txt 2>&1; "$PYTHON" train.py --resume auto --n_steps 1'
+    ),
+    "malformed_data--table": Failure("", packages=("transformers",), shell=(
+        GENERATED.replace("task=custom", "task=causal_lm") + 'printf "text\\nwords\\n" > t.csv && "$PYTHON" train.py '
+        "--train_data t.csv"
+    )),
     "disk_full--generated": generated(
         "unshare -m sh -c 'mkdir output && mount -t tmpfs -o size=64k tmpfs output && \"$PYTHON\" train.py'"
     ),

@@ -54,6 +54,12 @@ SIGNATURES = (
         remedy=say("set {name} back to {before}, or start anew: trainwiz launch --new"),
     ),
     known(
+        "already_trained",
+        r"(?P<done>\d+) updates are done already, and the training would end after (?P<total>\d+)",
+        cause=say("the checkpoint has {done} updates, and the training would end after {total}"),
+        remedy=say("set schedule.n_steps or n_epochs to more than that, or start anew: trainwiz launch --new"),
+    ),
+    known(
         "other_layout",
         r"(?<!\S)(?P<checkpoint>\S+) was saved as (?P<before>\w+), and cannot be loaded as (?P<now>\w+)",
         cause=say("{checkpoint} was saved by another strategy ({before}) than the one that loads it ({now})"),
