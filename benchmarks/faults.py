@@ -343,8 +343,8 @@ def _outcome(project: Path) -> dict[str, Any]:
     record = json.loads(records[0].read_text())
     if record["interrupted"] or record["hung"]:
         # The last silence: on a busy machine the start may have been another one.
-        suspects = record["stalls"][-1]["suspects"] if record["stalls"] else [None]
-        return {"rank": suspects[0], "cause": "hang" if record["stalls"] else ""}
+        suspects = record["stalls"][-1]["suspects"] if record["stalls"] else []
+        return {"rank": suspects[0] if suspects else None, "cause": "hang" if record["stalls"] else ""}
     return {"rank": record["first_failed_rank"], "cause": (record["diagnosis"] or {}).get("name", "")}
 
 
