@@ -260,9 +260,7 @@ class Checkpoints:
         changed = [f"{name} {before[name]} -> {now[name]}" for name in sorted(told)]
         print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
         if told & {"n_steps", "n_epochs", "n_warmup_steps", "learning_rate", "lr_scheduler_type"}:
-            print(
-                "  so each update has another learning rate: it jumps here to what it is under these values", flush=True
-            )
+            print("  so the learning rate is from here on what these values make of it, and may jump", flush=True)
 
 
 def update_of(path: Path) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import sys
 import time
 import types
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,19 @@ def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
 
 
 # end: packed
+def read_json(file: Path, read: Callable[[Any], Any], wanted: str) -> Iterator[Any]:
+    """What `read` makes of each line of a .jsonl file, or of each item of a .json list; ends where it cannot."""
+    number = 0
+    with file.open(encoding="utf-8") as text:
+        try:
+            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
+                number += 1
+                if row != "":
+                    yield read(json.loads(row) if isinstance(row, str) else row)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SystemExit(f"{file}:{number or 1}: not a JSON object with {wanted}: {error!r}") from None
+
+
 def rows_folder(cache: str, source: str, split: str, settings: dict[str, Any], code: bytes) -> Path:
     """Where a source's rows lie: a name that changes with its files, the tokenizer's, and what else decides them."""
     paths = [Path(name) for name in (source, settings.get("tokenizer_name")) if name]

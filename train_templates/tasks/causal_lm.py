@@ -7,7 +7,6 @@ gradient is that of one big batch, however it is split.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -118,18 +117,10 @@ def file_documents(file: Path) -> Iterator[str]:
     """A .jsonl file has a document per line, a .json file a list of them, under "text". Any other is a document."""
     if file.suffix in TABLES:
         raise SystemExit(f'{file}: a table is no text; make it a .jsonl file, with a "text" per line')
-    if file.suffix not in (".jsonl", ".json"):
+    if file.suffix in (".jsonl", ".json"):
+        yield from rows.read_json(file, text_of, 'a "text"')
+    else:
         yield file.read_text(encoding="utf-8")
-        return
-    number = 0
-    with file.open(encoding="utf-8") as text:
-        try:
-            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
-                number += 1
-                if row != "":
-                    yield text_of(json.loads(row) if isinstance(row, str) else row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SystemExit(f'{file}:{number or 1}: not a JSON object with a "text": {error!r}') from None
 
 
 def text_of(row: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -158,24 +157,11 @@ def conversations(source: str, split: str) -> Iterator[list[Message]]:
         yield from embedded_conversations(split)
     elif path.exists():
         for file in sorted(path.rglob("*.json*")) if path.is_dir() else [path]:
-            yield from file_conversations(file)
+            yield from rows.read_json(file, messages_of, "messages or an output")
     else:
         from datasets import load_dataset
 
         yield from map(messages_of, load_dataset(source, split=split))
-
-
-def file_conversations(file: Path) -> Iterator[list[Message]]:
-    """A .jsonl file has a conversation per line, a .json file a list of them."""
-    number = 0
-    with file.open(encoding="utf-8") as text:
-        try:
-            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
-                number += 1
-                if row != "":
-                    yield messages_of(json.loads(row) if isinstance(row, str) else row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SystemExit(f"{file}:{number or 1}: not a JSON object with messages or an output: {error!r}") from None
 
 
 def messages_of(row: dict[str, Any]) -> list[Message]:
