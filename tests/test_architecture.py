@@ -13,7 +13,7 @@ import pytest
 from trainwiz.cli import run
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
-from trainwiz.rules.foreign import heads
+from trainwiz.rules.files import heads
 from trainwiz.script import read as read_script
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 12, "num_key_value_heads": 4, "num_hidden_layers": 2}

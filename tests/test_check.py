@@ -15,12 +15,13 @@ import pytest
 
 from trainwiz import plan as plans
 from trainwiz import rules
-from trainwiz.cli import facts, run
-from trainwiz.findings import check
+from trainwiz.cli import run
 from trainwiz.plan import Plan
 from trainwiz.render import project as render
+from trainwiz.rules.registry import check
 from trainwiz.store import artifacts, machines, templates
 from trainwiz.ui import manual
+from trainwiz.workflows import facts
 
 REPOSITORY = Path(__file__).parent.parent
 CPU = str(Path(__file__).parent / "machines" / "cpu.json")

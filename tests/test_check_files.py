@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from trainwiz import render
-from trainwiz.cli import run, targets
+from trainwiz.cli import run
+from trainwiz.workflows.check import targets
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parent.parent / "shared" / "corpus"

@@ -20,17 +20,17 @@ import pytest
 import yaml
 
 from trainwiz import config, rules
-from trainwiz.cli.configurations import Files
 from trainwiz.config import types, vocabulary
-from trainwiz.config.editing import edited
-from trainwiz.findings import Finding, Level
+from trainwiz.config.edit import edited
+from trainwiz.finding import Finding, Level
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
 from trainwiz.render import training_files
-from trainwiz.rules.foreign import parameters
+from trainwiz.rules.files import parameters
 from trainwiz.rules.proofs import PROVEN
 from trainwiz.script import read as read_script
 from trainwiz.store import templates
+from trainwiz.workflows.check.configurations import Files
 
 HERE = Path(__file__).parent
 CHILD = HERE / "engine_children" / "configurations.py"

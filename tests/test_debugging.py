@@ -18,9 +18,9 @@ from test_launch import TRAINWIZ, latest, launch, project, read
 from test_ranks import gone
 
 from trainwiz import command
-from trainwiz.cli import debugging
-from trainwiz.command.debugging import FIRST_PORT
+from trainwiz.command.debugger import FIRST_PORT
 from trainwiz.errors import UsageError
+from trainwiz.workflows.launch import debugger
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,11 +83,11 @@ def line_of(file: Path, text: str) -> int:
 
 
 def test_which_ranks() -> None:
-    assert debugging.ranks("all", 3) == [0, 1, 2]
-    assert debugging.ranks("2,0", 3) == [0, 2]
+    assert debugger.ranks("all", 3) == [0, 1, 2]
+    assert debugger.ranks("2,0", 3) == [0, 2]
     for words in ("3", "x", ",", "1.5"):
         with pytest.raises(UsageError):
-            debugging.ranks(words, 3)
+            debugger.ranks(words, 3)
 
 
 def test_only_the_chosen_ranks_wait_and_none_is_hurried() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainwiz import plan as plans
 from trainwiz.decide import Decided, Source, decide
-from trainwiz.decide.carrying import beneath, carry
+from trainwiz.decide.earlier import beneath, carry
 from trainwiz.errors import PlanError
 from trainwiz.machine import Cpu, Gpu, Machine
 from trainwiz.message import say

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, of_log, read, reading
+from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, log_text, of_log, read
 from trainwiz.diagnose.endings import BY_CODE
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.outcome import Outcome
@@ -419,11 +419,11 @@ def test_last_words_are_the_last_traceback_with_what_it_is_chained_to() -> None:
         "[rank0]: Traceback (most recent call last):\n[rank0]:   File c\n[rank0]: ValueError: 2\n"
     )
     lines = [line for line in read(text) if line.rank == 0]
-    assert reading.last_words(lines)[0] == "Traceback (most recent call last):"
-    assert reading.last_words(lines)[1:3] == ("  File b", "KeyError: 1")
-    assert reading.last_words(lines)[-1] == "ValueError: 2"
-    assert reading.exception(lines).text == "ValueError: 2"  # type: ignore[union-attr]
-    assert reading.last_words(read("\n".join(f"line {i}" for i in range(50))))[0] == "line 38"
+    assert log_text.last_words(lines)[0] == "Traceback (most recent call last):"
+    assert log_text.last_words(lines)[1:3] == ("  File b", "KeyError: 1")
+    assert log_text.last_words(lines)[-1] == "ValueError: 2"
+    assert log_text.exception(lines).text == "ValueError: 2"  # type: ignore[union-attr]
+    assert log_text.last_words(read("\n".join(f"line {i}" for i in range(50))))[0] == "line 38"
 
 
 def test_a_traceback_behind_a_progress_bar_is_seen() -> None:
@@ -431,7 +431,7 @@ def test_a_traceback_behind_a_progress_bar_is_seen() -> None:
         " 50%|█████ | 4/8[rank3]: Traceback (most recent call last):\n[rank3]:   File x\n[rank3]: KeyError: 'a'"
     )
     assert [line.rank for line in lines] == [None, 3, 3, 3]
-    assert reading.exception(lines).text == "KeyError: 'a'"  # type: ignore[union-attr]
+    assert log_text.exception(lines).text == "KeyError: 'a'"  # type: ignore[union-attr]
 
 
 def test_a_diagnosis_is_plain_values_for_programs() -> None:

@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 from trainwiz.checkup import Line
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.process.capture import Captured, capture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainwiz.cli import facts
 from trainwiz.errors import UsageError
 from trainwiz.process.capture import capture
 from trainwiz.store import cache
+from trainwiz.workflows import facts
 
 FIXTURES = Path(__file__).parent / "machines"
 

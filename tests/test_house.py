@@ -19,17 +19,17 @@ CORE = {
     "questions": {"machine", "plan", "message", "vocabulary", "project"},
     "decide": {"machine", "plan", "batch", "questions", "estimate", "message", "errors", "vocabulary", "project"},
     "estimate": {"machine", "plan", "project", "vocabulary"},
-    "findings": {"machine", "plan", "project", "estimate", "message", "script", "config"},
-    "config": {"findings", "message"},
-    "adoption": {"config", "findings", "plan", "command", "render", "script", "vocabulary", "message"},
-    "script": {"findings", "message", "errors"},
+    "finding": {"message"},
+    "config": {"finding", "message"},
+    "adoption": {"config", "finding", "plan", "command", "render", "script", "vocabulary", "message"},
+    "script": {"finding", "message", "errors"},
     "rules": {
         "machine",
         "plan",
         "project",
         "batch",
         "estimate",
-        "findings",
+        "finding",
         "message",
         "vocabulary",
         "errors",
@@ -37,10 +37,10 @@ CORE = {
         "config",
     },
     # accelerate.yaml is the settings of a launch written down, and the README shows the commands.
-    "checkup": {"machine", "findings", "rules", "message"},
+    "checkup": {"machine", "finding", "rules", "message"},
     "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},
     "command": {"machine", "plan", "message", "errors", "vocabulary"},
-    "diagnose": {"machine", "plan", "project", "batch", "estimate", "findings", "message", "outcome"},
+    "diagnose": {"machine", "plan", "project", "batch", "estimate", "finding", "message", "outcome"},
     "checkpoint": {"message", "plan"},
     "outcome": set(),
     "record": {"message", "outcome"},
@@ -58,7 +58,7 @@ EDGES = {
     "store": {"resources", "language"},
     "ui": {"language"},
 }
-FREE = {"cli", "__main__", "__init__"}
+FREE = {"workflows", "cli", "__main__", "__init__"}
 FOREIGN_TO_THE_CORE = {
     "torch", "accelerate", "deepspeed", "transformers", "questionary", "prompt_toolkit", "typer", "click", "rich",
     "subprocess", "socket", "psutil", "pynvml", "shutil", "tempfile", "signal",

@@ -22,12 +22,13 @@ from trainwiz import config, vocabulary
 from trainwiz import plan as plans
 from trainwiz.adoption import Adoption, Left, adopt
 from trainwiz.adoption.ledger import leaves
-from trainwiz.cli import foreign_files, run
+from trainwiz.cli import run
 from trainwiz.decide import decide
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate as rendered_accelerate
 from trainwiz.render import deepspeed as rendered_deepspeed
 from trainwiz.store import plans as store
+from trainwiz.workflows.create import import_files
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parent.parent / "shared" / "corpus"
@@ -57,7 +58,7 @@ class Imported:
 
 
 def imported(*paths: str, **firm: Any) -> Imported:
-    accelerate, deepspeed = foreign_files.pair(paths, default=False, versions=VERSIONS)
+    accelerate, deepspeed = import_files.pair(paths, default=False, versions=VERSIONS)
     adoption = adopt(accelerate, deepspeed)
     answers = {**{key: one.value for key, one in adoption.carried.items()}, **firm}
     plan = decide(answers, None).plan

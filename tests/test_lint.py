@@ -14,10 +14,11 @@ import pytest
 import test_script
 import yaml
 
-from trainwiz import findings, rules, script
 from trainwiz import plan as plans
-from trainwiz.findings import Facts, Finding, Rule
+from trainwiz import rules, script
+from trainwiz.finding import Finding
 from trainwiz.render import script as programs
+from trainwiz.rules.registry import Facts, Rule
 
 HERE = Path(__file__).parent / "lint"
 RULES = {rule.id: rule for rule in rules.of_scripts()}
@@ -81,7 +82,7 @@ def test_the_issues_rules_are_there() -> None:
 
 def test_every_finding_has_a_place_and_readable_words() -> None:
     for case in (case for cases in CASES.values() for case in cases):
-        for finding in findings.check(Facts(script=script.read("train.py", text_of(case))), rules=RULES.values()):
+        for finding in rules.check(Facts(script=script.read("train.py", text_of(case))), rules=RULES.values()):
             assert finding.place is not None
             assert finding.fix is not None
             assert "{" not in str(finding.message) + str(finding.fix.message)
@@ -97,7 +98,7 @@ def test_manuals_have_all_their_parts() -> None:
 
 
 def everything_found(text: str) -> list[str]:
-    found = findings.check(Facts(script=script.read("train.py", text)), rules=RULES.values())
+    found = rules.check(Facts(script=script.read("train.py", text)), rules=RULES.values())
     return [f"{f.rule} {f.place.line if f.place else 0}: {f.message}" for f in found]
 
 

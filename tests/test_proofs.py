@@ -11,7 +11,7 @@ import test_missing
 import test_script_claims
 
 from trainwiz import rules
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.rules import proofs
 
 HERE = Path(__file__).parent

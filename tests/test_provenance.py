@@ -12,9 +12,11 @@ import pytest
 from plans import product
 
 from trainwiz import command
-from trainwiz.cli import bug, provenance, redaction
+from trainwiz.cli import bug
 from trainwiz.probe import code
+from trainwiz.record import redaction
 from trainwiz.store import liveness, plans
+from trainwiz.workflows.launch import provenance
 
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
 PLAN = """\

@@ -9,7 +9,7 @@ from projects import REGRESSION, launch, losses, make, trainwiz
 from trainwiz import plan as plans
 from trainwiz.diagnose import SIGNATURES
 from trainwiz.diagnose.endings import BY_CODE
-from trainwiz.diagnose.mending import Mending, candidates
+from trainwiz.diagnose.plan_changes import Mending, candidates
 from trainwiz.errors import UsageError
 from trainwiz.store import plans as files
 
@@ -181,14 +181,14 @@ def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
 
 
 def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainwiz.cli import remedy
+    from trainwiz.workflows.launch import plan_fix
 
     zero = plans.with_changes(
         plans.Plan(), {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "machine.num_processes": 2,
                  "batch.per_device_batch_size": 1, "batch.real_batch_size": 8, "batch.gradient_accumulation_steps": 4},
     )  # fmt: skip
     forbidden = lambda p, *_: {("TW300", "strategy")} if p.strategy.zero_stage == 3 else set()  # noqa: E731
-    monkeypatch.setattr(remedy, "_errors", forbidden)
-    found = remedy.solved(zero, Path(), None, SimpleNamespace(mending="smaller_micro_batch"))  # type: ignore[arg-type]
+    monkeypatch.setattr(plan_fix, "_errors", forbidden)
+    found = plan_fix.solved(zero, Path(), None, SimpleNamespace(mending="smaller_micro_batch"))  # type: ignore[arg-type]
     assert found is not None
     assert dict(found[0].changes) == {"strategy.offload_optimizer_device": "cpu"}

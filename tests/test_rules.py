@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 import yaml
 
-from trainwiz import findings, rules
 from trainwiz import plan as plans
+from trainwiz import rules
 from trainwiz.estimate import Estimate
-from trainwiz.findings import Facts, Finding, Level, Rule, Violation, check
+from trainwiz.finding import Finding, Level, Violation
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import Message
 from trainwiz.plan import Plan
 from trainwiz.project import Project
+from trainwiz.rules.registry import Facts, Rule, check
 from trainwiz.store import records
 
 HERE = Path(__file__).parent
@@ -218,11 +219,11 @@ def test_fields_are_keys_of_the_plan_or_parts_of_the_surroundings() -> None:
 
 def test_ids_belong_to_their_subject() -> None:
     modules = {
-        "1": {"environment", "packages", "toolchain", "colossalai", "compiling", "adapters"},
-        "2": {"precision", "colossalai", "compiling"},
+        "1": {"environment", "packages", "toolchain", "colossalai", "compilation", "adapters"},
+        "2": {"precision", "colossalai", "compilation"},
         "3": {"sharding", "offload", "memory", "settings", "colossalai"},
         "4": {"equation", "schedule"},
-        "5": {"checkpoint", "data", "files", "adapters"},
+        "5": {"checkpoint", "data", "generated_files", "adapters"},
         "6": {"cluster", "machines"},
     }
     for rule in RULES.values():
@@ -248,8 +249,8 @@ def test_an_id_is_taken_once_and_every_rule_has_a_manual() -> None:
         yield from ()
 
     with pytest.raises(ValueError, match=f"{taken.id} is taken by {taken.check.__name__}"):
-        findings.rule(taken.id, level=Level.HINT, field="seed")(told)
+        rules.rule(taken.id, level=Level.HINT, field="seed")(told)
     told.__doc__ = None
     with pytest.raises(ValueError, match="has no docstring"):
-        findings.rule("TW099", level=Level.HINT, field="seed")(told)
-    assert "TW099" not in findings.REGISTRY
+        rules.rule("TW099", level=Level.HINT, field="seed")(told)
+    assert "TW099" not in rules.REGISTRY

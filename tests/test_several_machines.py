@@ -14,10 +14,10 @@ import pytest
 from test_ranks import wait_for
 
 from trainwiz import plan as plans
-from trainwiz.cli import machines
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import Refused, UsageError
 from trainwiz.plan import Plan
+from trainwiz.workflows.launch import machines
 
 PORT = 29561
 

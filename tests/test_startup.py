@@ -129,9 +129,9 @@ def test_no_rank_waits_for_the_training_packages_twice(watch: Watch) -> None:
     assert "trainwiz.render" in made
     assert sorted(made & (TRAINING | ASKING)) == []
     modules = watch.run("rank", "launch", project)
-    assert {"typer", "pydantic", "trainwiz.rules.environment", "trainwiz.process.ranks"} <= modules
+    assert {"typer", "pydantic", "trainwiz.rules.plan.environment", "trainwiz.process.ranks"} <= modules
     assert sorted(modules & (TRAINING | ASKING | LATER - {"pydantic", "yaml"})) == []
-    assert not {name for name in modules if name.startswith(("trainwiz.rules.foreign", "trainwiz.script"))}
+    assert not {name for name in modules if name.startswith(("trainwiz.rules.files", "trainwiz.script"))}
 
 
 def test_a_rank_starts_with_little_more_than_python_itself(tmp_path: Path) -> None:

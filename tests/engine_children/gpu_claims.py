@@ -88,7 +88,7 @@ def tw760_a_fixed_gpu_is_that_of_every_rank() -> Any:
 @claim
 def tw108_torch_says_that_it_has_no_kernels() -> Any:
     """For each GPU whether torch warns, and whether the rule does: both must agree, but for what PTX can do."""
-    from trainwiz.rules.environment import _runs_on
+    from trainwiz.rules.plan.environment import _runs_on
 
     answers = []
     for capability, architectures in (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed, Document
-    from trainwiz.findings import Place
+    from trainwiz.finding import Place
     from trainwiz.message import Message
 
 Kind = Literal["open", "launch", "lost", "inert", "unknown"]

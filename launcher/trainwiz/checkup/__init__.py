@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from trainwiz.checkup import building, devices, network, packages, storage
+from trainwiz.checkup import builds, devices, network, packages, storage
 from trainwiz.checkup.line import Line
 from trainwiz.checkup.surroundings import Surroundings
-from trainwiz.findings import Finding
+from trainwiz.finding import Finding
 from trainwiz.machine import Machine
 
 __all__ = ["Line", "Surroundings", "checkup"]
@@ -23,7 +23,7 @@ def checkup(machine: Machine, around: Surroundings | None = None, findings: Iter
     the machine's own lines appear.
     """
     lines = [*packages.lines(machine), *devices.lines(machine), *storage.lines(machine, around)]
-    lines += [*building.lines(machine, around), *network.lines(machine, around)]
+    lines += [*builds.lines(machine, around), *network.lines(machine, around)]
     left = list(findings)
     for at, line in enumerate(lines):
         for finding in [f for f in left if f.rule in line.rules]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainwiz.checkup.line import Line, joined, size
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Gpu, Interpreter, Machine
 from trainwiz.message import Message, say
 from trainwiz.rules.versions import parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Interpreter
 from trainwiz.message import Message, say
 from trainwiz.rules.versions import parts

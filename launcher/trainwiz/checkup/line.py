@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.message import Message, say
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz.checkup.line import Line, joined, size
 from trainwiz.checkup.surroundings import Comm, Hub, Port, Surroundings
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Interface, Machine
 from trainwiz.message import say
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from trainwiz.checkup.known_bad import known_bad
 from trainwiz.checkup.line import Line, joined
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import Message, say
-from trainwiz.rules.packages import OLDEST
+from trainwiz.rules.plan.packages import OLDEST
 from trainwiz.rules.versions import install, parts
 
 _NEEDED_BY = {

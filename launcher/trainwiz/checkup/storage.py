@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz.checkup.line import Line, size
 from trainwiz.checkup.surroundings import Cache, Surroundings
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.machine import Disk, Machine
 from trainwiz.message import say
 

@@ -25,7 +25,7 @@ def report(error: BaseException) -> str:
             lines.append(f"{name} -")
     lines += ["arguments " + " ".join(sys.argv[1:]), "", *traceback.format_exception(error)]
     # Both are made to be passed on.
-    from trainwiz.cli import redaction
+    from trainwiz.record import redaction
 
     secrets = redaction.known(sys.argv, os.environ)
     with tempfile.NamedTemporaryFile("w", prefix="trainwiz-bug-", suffix=".log", delete=False) as file:

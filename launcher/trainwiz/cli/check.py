@@ -11,8 +11,8 @@ from trainwiz.language import t
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainwiz.cli.configurations import Files
-    from trainwiz.findings import Finding
+    from trainwiz.finding import Finding
+    from trainwiz.workflows.check.configurations import Files
 
 FORMATS = ("text", "json", "sarif", "github")
 HERE = "here"
@@ -68,12 +68,13 @@ def check(
     ] = None,
 ) -> int:
     """Exit 1 on a finding of level error."""
-    from trainwiz import findings
-    from trainwiz.cli import configurations, rule_ids
-    from trainwiz.cli import targets as sorting
+    from trainwiz.finding import errors
+    from trainwiz.rules import selection
+    from trainwiz.workflows.check import configurations
+    from trainwiz.workflows.check import targets as sorting
 
     shape = _shape(format, json)
-    only, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
+    only, left_out = selection.prefixes(select or ()), selection.prefixes(ignore or ())
     sorted_targets = sorting.sort(targets or ([] if default else ["."]), default=default, skip_others=skip_others)
 
     def judge() -> dict[str, tuple[Finding, ...]]:
@@ -91,7 +92,7 @@ def check(
     in_files = files.findings(only, left_out)
     lines = {path: document.text.splitlines() for path, document in files.documents.items()}
     _show(found, in_files, shape, lines)
-    return 1 if findings.errors([*found, *in_files]) else 0
+    return 1 if errors([*found, *in_files]) else 0
 
 
 def _shape(format: str, as_json: bool) -> str:
@@ -113,25 +114,25 @@ def _mend(
     confirmed: bool,
 ) -> tuple[Files, bool]:
     """The files as they are afterwards, and whether anything was written."""
-    from trainwiz.cli import mending
     from trainwiz.store import plans as store
+    from trainwiz.workflows.check import fixes
 
-    after = mending.mended(files, only, left_out)
+    after = fixes.mended(files, only, left_out)
     before_texts = {path: document.text for path, document in files.documents.items()}
     after_texts = {path: document.text for path, document in after.documents.items()}
     for target, found in plans.items():
         path = str(store.find(target))
-        before_texts[path], after_texts[path] = mending.mended_plan(path, found)
-    written = mending.apply(before_texts, after_texts, confirmed=confirmed)
+        before_texts[path], after_texts[path] = fixes.mended_plan(path, found)
+    written = fixes.apply(before_texts, after_texts, confirmed=confirmed)
     return (after, True) if written else (files, False)
 
 
 def _of_plan(
     target: str, machine: str, python: str, only: Sequence[str], left_out: Sequence[str]
 ) -> tuple[Finding, ...]:
-    from trainwiz import findings, rules
-    from trainwiz.cli import facts
+    from trainwiz import rules
     from trainwiz.store import plans
+    from trainwiz.workflows import facts
 
     path = plans.find(target)
     plan = plans.read(path)
@@ -140,7 +141,7 @@ def _of_plan(
     other = None if machine in ("", HERE) else machine
     here = facts.machine(machine_file=other, python=python or None, folder=folder, interfaces=several)
     chosen = [rule for rule in rules.of_plans() if rule.id.startswith(tuple(only) or ("TW",))]
-    return findings.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
+    return rules.check(facts.gather(plan, folder, here), rules=chosen, ignore=left_out)
 
 
 def _show(of_plans: Sequence[Finding], in_files: Sequence[Finding], shape: str, lines: dict[str, list[str]]) -> None:

@@ -39,10 +39,10 @@ def diagnose(
 
 def diagnosed(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
     """What was wrong with a run, and the log that says so; the ranks' logs speak where no outcome was recorded."""
-    from trainwiz.cli.supervised import near
     from trainwiz.diagnose import SIGNATURES, of_log
     from trainwiz.diagnose import diagnose as of_outcome
     from trainwiz.store import history, logs
+    from trainwiz.workflows.launch.supervise import near
 
     if outcome is not None and outcome.first_failed is not None:
         file = near(log_of(run, outcome.first_failed))
@@ -139,9 +139,9 @@ def _stalled(run: Run, json: bool) -> bool:
 
 
 def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
-    from trainwiz.cli.supervised import near
     from trainwiz.ui import console
     from trainwiz.ui import diagnosis as shown
+    from trainwiz.workflows.launch.supervise import near
 
     if json:
         console.data_json({**diagnosis.to_dict(), "log": log} if diagnosis else None)

@@ -32,7 +32,7 @@ def doctor(
     """Exit 1 if anything would stop a training."""
     _sensible(folder, machine_file, python, comm)
     if machine_file:
-        from trainwiz.cli import facts
+        from trainwiz.workflows import facts
 
         machine, around = facts.machine(machine_file=machine_file, python=None, folder=folder), None
     else:
@@ -60,9 +60,9 @@ def _look(folder: str, python: str | None, comm: bool) -> tuple[Machine, Surroun
     from concurrent.futures import ThreadPoolExecutor
 
     from trainwiz.checkup.surroundings import Port, Surroundings
-    from trainwiz.cli import facts
     from trainwiz.network import ports
     from trainwiz.probe import interpreter, locks, surroundings
+    from trainwiz.workflows import facts
 
     executable = interpreter.located(python or sys.executable)
     if sys.stderr.isatty():
@@ -134,7 +134,7 @@ def _all_reduce(plan: Plan | None, machine: Machine) -> Comm:
 def _report(machine: Machine, around: Surroundings | None, *, as_json: bool) -> None:
     from trainwiz import rules
     from trainwiz.checkup import checkup
-    from trainwiz.findings import Facts, check
+    from trainwiz.rules.registry import Facts, check
     from trainwiz.store import machines
     from trainwiz.ui import doctor as table
 

@@ -36,13 +36,13 @@ def explain(
 
 def _show_rules(topic: str, as_markdown: bool) -> None:
     from trainwiz import rules
-    from trainwiz.cli import rule_ids
+    from trainwiz.rules import selection
     from trainwiz.ui import manual
 
     known = rules.load()
     chosen = [rule for rule in known if rule.id.startswith(topic.strip().upper())]
     if not chosen:
-        raise rule_ids.unknown(topic, [rule.id for rule in known])
+        raise selection.unknown(topic, [rule.id for rule in known])
     if as_markdown:
         console.data(manual.markdown(chosen).rstrip("\n"))
     elif len(chosen) == 1:

@@ -45,8 +45,8 @@ def import_(
     ),
 ) -> None:
     """What does not fit a plan is listed with its line; nothing is dropped silently."""
-    from trainwiz.cli.importing import Import
     from trainwiz.cli.init import resolution
+    from trainwiz.workflows.create.import_ import Import
 
     job = Import(
         files=files or (), default=default, script=script or None, folder=Path(os.path.expanduser(into)),

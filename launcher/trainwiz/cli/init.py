@@ -14,7 +14,7 @@ import typer
 from trainwiz.language import t
 
 if TYPE_CHECKING:
-    from trainwiz.cli.writing import Resolution
+    from trainwiz.workflows.create.project_files import Resolution
 
 _KEYS = {
     "task": "task",
@@ -78,8 +78,8 @@ def init(
     seed: str = _flag("--seed", "N", t("Decides weights, data order and dropout.")),
 ) -> None:
     """Ask, check, and write a project."""
-    from trainwiz.cli.initializing import Init
-    from trainwiz.cli.writing import check_folder
+    from trainwiz.workflows.create.init import Init
+    from trainwiz.workflows.create.project_files import check_folder
 
     target = Path(os.path.expanduser(folder))
     check_folder(target)

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperCommand
 
 from trainwiz.cli import launch_options as options
-from trainwiz.cli import rule_ids
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.rules import selection
 
 _ARGUMENTS = "trainwiz.arguments"
 
@@ -102,7 +102,7 @@ def launch(
         dry_run=dry_run,
         as_json=json,
         python=interpreter(python),
-        ignore=rule_ids.prefixes(ignore or ()),
+        ignore=selection.prefixes(ignore or ()),
         grace=grace,
         max_restarts=max_restarts,
         restarts_per_hour=restarts_per_hour,
@@ -116,25 +116,25 @@ def launch(
         wait=wait,
     )
     if config:
-        from trainwiz.cli import foreign
+        from trainwiz.workflows.launch import script
 
-        raise typer.Exit(foreign.launch(wanted, config=config, script=words[0] if words else ""))
-    from trainwiz.cli import world
+        raise typer.Exit(script.launch(wanted, config=config, script=words[0] if words else ""))
+    from trainwiz.workflows.launch import project
 
     if apply_fix:
-        from trainwiz.cli import remedy
+        from trainwiz.workflows.launch import plan_fix
 
-        mended = remedy.apply(wanted)
+        mended = plan_fix.apply(wanted)
         if mended is None:
             raise typer.Exit(0)
         wanted = mended
-    raise typer.Exit(world.launch(wanted))
+    raise typer.Exit(project.launch(wanted))
 
 
 def _with_values(words: list[str]) -> list[str]:
     """`--resume` alone means the newest run, `--debug` alone rank 0; the project's folder may follow either."""
-    from trainwiz.cli import debugging
     from trainwiz.store import runs
+    from trainwiz.workflows.launch import debugger
 
     completed = []
     for i, word in enumerate(words):
@@ -142,7 +142,7 @@ def _with_values(words: list[str]) -> list[str]:
         following = words[i + 1] if i + 1 < len(words) else ""
         if word == "--resume" and not runs.is_name(following):
             completed.append(runs.LATEST)
-        if word == "--debug" and not debugging.is_value(following):
+        if word == "--debug" and not debugger.is_value(following):
             completed.append("0")
     return completed
 

@@ -11,7 +11,7 @@ from trainwiz.language import t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainwiz.findings import Finding
+    from trainwiz.finding import Finding
     from trainwiz.script import Script
 
 
@@ -34,16 +34,16 @@ def lint(
     ] = None,
 ) -> int:
     """Exit 1 on a finding of level error. `# trainwiz: ignore[TW703]` on a line leaves it out there."""
-    from trainwiz.cli import rule_ids
     from trainwiz.errors import UsageError
-    from trainwiz.findings import errors
+    from trainwiz.finding import errors
     from trainwiz.message import say
+    from trainwiz.rules import selection
     from trainwiz.store import scripts as files
     from trainwiz.ui import console, source
 
     if not scripts:
         raise UsageError(say("no script is named"), say("trainwiz lint train.py"))
-    wanted, left_out = rule_ids.prefixes(select or ()), rule_ids.prefixes(ignore or ())
+    wanted, left_out = selection.prefixes(select or ()), selection.prefixes(ignore or ())
     read = [files.read(path) for path in dict.fromkeys(scripts)]
     found = [finding for script in read for finding in _findings(script, wanted or ("TW",), left_out)]
     if json:
@@ -55,9 +55,9 @@ def lint(
 
 def _findings(script: Script, wanted: Sequence[str], left_out: Sequence[str]) -> list[Finding]:
     """What the rules say, from the first line to the last."""
-    from trainwiz import findings, rules
+    from trainwiz import rules
 
     chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(tuple(wanted))]
-    found = findings.check(findings.Facts(script=script), rules=chosen, ignore=left_out)
+    found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
     kept = [f for f in found if f.place is None or not f.rule.startswith(script.ignored.get(f.place.line, ("-",)))]
     return sorted(kept, key=lambda f: (f.place.line, f.place.column) if f.place else (0, 0))

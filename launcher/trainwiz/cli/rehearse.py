@@ -50,7 +50,7 @@ def rehearse(
     keep: str = typer.Option("", "--keep", metavar="FOLDER", help=t("Keep the runs' logs, metrics and checkpoints.")),
 ) -> None:
     """Train a small shape of the project on CPU ranks, kill it, resume it, cut it otherwise; exit 1 if it differs."""
-    from trainwiz.cli import rehearsing
+    from trainwiz.workflows.rehearse import report
 
     options = Options(
         folder=folder,
@@ -61,7 +61,7 @@ def rehearse(
         keep=keep or None,
         by_hand=_by_hand(ctx.meta.get(_ARGUMENTS, ())),
     )
-    raise typer.Exit(rehearsing.rehearse(options))
+    raise typer.Exit(report.rehearse(options))
 
 
 def _by_hand(words: Any) -> dict[str, str]:

@@ -6,7 +6,7 @@ understand, go through torchrun and `accelerate launch`.
 """
 
 from trainwiz.command.by_hand import equivalents, line
-from trainwiz.command.debugging import debugged, port_of
+from trainwiz.command.debugger import debugged, port_of
 from trainwiz.command.foreign import for_accelerate_config
 from trainwiz.command.plans import for_plan, torchrun_for_plan
 from trainwiz.command.types import Command, Rank

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from trainwiz.findings import Place
+from trainwiz.finding import Place
 from trainwiz.message import Message
 
 KeyPath = tuple[str, ...]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainwiz.config import vocabulary
 from trainwiz.config.document import Document
-from trainwiz.findings import Fix, Violation
+from trainwiz.finding import Fix, Violation
 from trainwiz.message import Message
 
 Kind = Literal["accelerate", "deepspeed", "plan", "unknown"]

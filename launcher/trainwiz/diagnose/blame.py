@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from trainwiz.diagnose import reading
+from trainwiz.diagnose import log_text
 from trainwiz.diagnose.known import SIGNATURES
-from trainwiz.diagnose.reading import Line
+from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.recognition import recognise
 from trainwiz.outcome import Outcome, shell_code
 
@@ -36,7 +36,7 @@ def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:
 def _by_itself(outcome: Outcome, rank: int, lines: Sequence[Line]) -> bool:
     if _lost_a_peer(lines):
         return False
-    return not _taken_down(outcome, rank) or reading.exception(lines) is not None
+    return not _taken_down(outcome, rank) or log_text.exception(lines) is not None
 
 
 def _taken_down(outcome: Outcome, rank: int) -> bool:
@@ -44,6 +44,6 @@ def _taken_down(outcome: Outcome, rank: int) -> bool:
 
 
 def _lost_a_peer(lines: Sequence[Line]) -> bool:
-    blocks = tuple(reading.tracebacks(lines))
-    found = recognise(lines[blocks[-1][0] if blocks else -reading.LAST_LINES :], _CAUSES)
+    blocks = tuple(log_text.tracebacks(lines))
+    found = recognise(lines[blocks[-1][0] if blocks else -log_text.LAST_LINES :], _CAUSES)
     return found is not None and found.signature.aftermath

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainwiz.diagnose import launchers, reading
+from trainwiz.diagnose import launchers, log_text
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
-from trainwiz.diagnose.reading import Line
+from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.recognition import Recognised, recognise
 from trainwiz.diagnose.signature import Signature
 from trainwiz.message import Message, say
@@ -94,7 +94,7 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     failure = launchers.first_failure(whole)
     rank, code = failure or (None, None)
     found = (recognise(lines, rank=rank) if rank is not None else None) or recognise(lines)
-    blocks = tuple(reading.tracebacks(lines))
+    blocks = tuple(log_text.tracebacks(lines))
     if failure is None and not blocks and not (found and _is_a_failure(found)):
         return None
     if rank is None:
@@ -105,7 +105,7 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
 
 def _goes_on(lines: Sequence[Line], diagnosis: Diagnosis) -> Message:
     """How it failed; where much follows after the failure, nobody can say that it was the end."""
-    exception = reading.exception(lines)
+    exception = log_text.exception(lines)
     failed = max(exception.number if exception else 0, diagnosis.line or 0)
     # What is indented may be the exception's own words.
     after = sum(line.number > failed and not line.text.startswith((" ", "\t")) for line in lines)
@@ -124,7 +124,7 @@ def _of(
     followed: tuple[int, ...] = (),
 ) -> Diagnosis:
     own = [line for line in lines if line.rank == rank] if any(line.rank == rank for line in lines) else list(lines)
-    exception = reading.exception(own)
+    exception = log_text.exception(own)
     found = recognise(lines, rank=rank)
     if found is None and exception is None and rank is not None:
         # It died without a word: what another rank says may be of it, unless it only tells of a lost connection.
@@ -134,7 +134,7 @@ def _of(
     if chosen is None and exception is None:
         chosen, values = _wordless(code, observed or {}), {"log": log}
     if chosen is None:
-        cause, remedy = _unknown(exception, reading.own_place(own), code, own, log)
+        cause, remedy = _unknown(exception, log_text.own_place(own), code, own, log)
     else:
         cause = say(chosen.cause.template, **{**chosen.cause.values, **values})
         remedy = say(chosen.remedy.template, **{**chosen.remedy.values, **values})
@@ -147,7 +147,7 @@ def _of(
         evidence=(shown.text,) if shown else (),
         line=shown.number if shown else None,
         exception=exception.text if exception else "",
-        last=reading.last_words(own),
+        last=log_text.last_words(own),
         observed=tuple(_observations(observed or {})),
         followed=followed,
         passing=chosen.passing if chosen else None,
@@ -188,7 +188,7 @@ def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Reco
 
 
 def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
-    return reading.read(text) if isinstance(text, str) else text
+    return log_text.read(text) if isinstance(text, str) else text
 
 
 def _is_a_failure(found: Recognised) -> bool:

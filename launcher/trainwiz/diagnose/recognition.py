@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from trainwiz.diagnose import reading
+from trainwiz.diagnose import log_text
 from trainwiz.diagnose.known import SIGNATURES
-from trainwiz.diagnose.reading import Line
+from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.signature import Signature
 
 _MATCHES = 64
@@ -109,10 +109,10 @@ def _last_words(lines: Sequence[Line]) -> dict[int | None, _LastWords]:
     found = {}
     for rank, places in by_rank.items():
         own = [lines[i] for i in places]
-        blocks = tuple(reading.tracebacks(own))
-        exception = reading.exception(own[slice(*blocks[-1])]) if blocks else None
+        blocks = tuple(log_text.tracebacks(own))
+        exception = log_text.exception(own[slice(*blocks[-1])]) if blocks else None
         before = _BEFORE if exception is None or _NATIVE.match(exception.text) else 0
-        begin = blocks[-1][0] - before if blocks else len(own) - reading.LAST_LINES
+        begin = blocks[-1][0] - before if blocks else len(own) - log_text.LAST_LINES
         raised = frozenset(places[k] for start, end in blocks for k in range(start, end))
         found[rank] = _LastWords(places[max(0, begin)], exception.text if exception else "", raised)
     return found

@@ -7,7 +7,7 @@ agree with each other and with the machine is for the rules to say.
 
 from trainwiz.plan.model import FORMAT_VERSION, Plan, fields, flat
 from trainwiz.plan.problems import unknown_key
-from trainwiz.plan.reading import nested, parse, parse_value, with_changes
+from trainwiz.plan.values import nested, parse, parse_value, with_changes
 
 __all__ = [
     "FORMAT_VERSION",

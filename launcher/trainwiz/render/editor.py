@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainwiz.command.debugging import HOST, port_of
+from trainwiz.command.debugger import HOST, port_of
 from trainwiz.plan import Plan
 
 _MOST_RANKS = 16

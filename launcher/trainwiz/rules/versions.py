@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwiz.findings import Fix
+from trainwiz.finding import Fix
 from trainwiz.message import say
 
 

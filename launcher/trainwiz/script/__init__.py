@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainwiz.errors import UsageError
-from trainwiz.findings import Place
+from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trainwiz.diagnose import Line, reading
+from trainwiz.diagnose import Line, log_text
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 
@@ -32,8 +32,8 @@ class Excerpt:
 
     def lines(self) -> tuple[Line, ...]:
         """Its lines with their numbers in the whole log."""
-        head = reading.read(self.head.decode(errors="replace"))
-        return (*head, *reading.read(self.tail.decode(errors="replace"), first=self.tail_line))
+        head = log_text.read(self.head.decode(errors="replace"))
+        return (*head, *log_text.read(self.tail.decode(errors="replace"), first=self.tail_line))
 
 
 def read(name: str | Path) -> Excerpt:

@@ -11,7 +11,8 @@ from trainwiz.language import text
 from trainwiz.message import Message
 
 if TYPE_CHECKING:
-    from trainwiz.findings import Finding, Rule
+    from trainwiz.finding import Finding
+    from trainwiz.rules.registry import Rule
 
 _LEVELS = {"error": "error", "warning": "warning", "hint": "note"}
 _COMMANDS = {"error": "error", "warning": "warning", "hint": "notice"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwiz import columns
 from trainwiz.checkup import Line
-from trainwiz.findings import Level
+from trainwiz.finding import Level
 from trainwiz.language import t, text
 from trainwiz.ui import console
 

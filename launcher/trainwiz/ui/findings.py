@@ -12,7 +12,7 @@ from trainwiz.language import t, text
 from trainwiz.ui import console
 
 if TYPE_CHECKING:
-    from trainwiz.findings import Finding, Place
+    from trainwiz.finding import Finding, Place
     from trainwiz.message import Message
 
 _INDENT = "      "

@@ -14,7 +14,7 @@ from trainwiz.ui import console
 from trainwiz.ui.findings import level_name
 
 if TYPE_CHECKING:
-    from trainwiz.findings import Rule
+    from trainwiz.rules.registry import Rule
 
 SUBJECTS = {
     "TW1": "environment",

@@ -13,7 +13,7 @@ from trainwiz.ui import console
 from trainwiz.ui import findings as plain
 
 if TYPE_CHECKING:
-    from trainwiz.findings import Finding, Place
+    from trainwiz.finding import Finding, Place
 
 _PIPED = 160
 """Columns of a shown line where there is no terminal."""

@@ -106,7 +106,7 @@ class Interview:
 
     def _fit(self, question: Question, new: Mapping[str, Any]) -> bool:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
-        from trainwiz.decide.carrying import carry
+        from trainwiz.decide.earlier import carry
 
         # The command line's answers are asked about only where the person wants to change one of them.
         self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}

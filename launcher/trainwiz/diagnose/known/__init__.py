@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.diagnose.known import (
     arithmetic,
-    building,
+    builds,
     collectives,
     colossalai,
     data,
@@ -12,7 +12,7 @@ from trainwiz.diagnose.known import (
     devices,
     files,
     generated,
-    launching,
+    launchers,
     memory,
     packages,
 )
@@ -23,13 +23,13 @@ SIGNATURES: tuple[Signature, ...] = (
     *devices.SIGNATURES,
     *deepspeed.SIGNATURES,
     *colossalai.SIGNATURES,
-    *building.SIGNATURES,
+    *builds.SIGNATURES,
     *packages.SIGNATURES,
     *arithmetic.SIGNATURES,
     *data.SIGNATURES,
     *files.SIGNATURES,
     *generated.SIGNATURES,
-    *launching.SIGNATURES,
+    *launchers.SIGNATURES,
     *collectives.SIGNATURES,
 )
 """Collectives come last: a lost connection is what the other ranks say of a first failure."""

@@ -1,0 +1,1 @@
+"""Rules on configuration files of accelerate and DeepSpeed that trainwiz did not write."""

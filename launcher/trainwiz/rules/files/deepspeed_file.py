@@ -1,0 +1,232 @@
+"""DeepSpeed's own file: keys and values that it refuses or ignores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_STRICT_PRECISION = (0, 18)
+"""From here on, fp16 and bf16 are read by classes that refuse unknown keys (0.16.5: not yet; 0.18.9: yes)."""
+_GONE = (0, 19)
+
+
+@rule("TW341", level=Level.ERROR, field="zero_optimization")
+def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """In zero_optimization, fp16, bf16, compile, tensor_parallel and monitors stand only keys that DeepSpeed knows.
+
+    Without it: pydantic's `Extra inputs are not permitted` on every rank, after the model is built.
+    Why: these blocks are read by classes that forbid anything else, and their keys change between versions.
+    Instead: the key as this version spells it.
+    Source: seen with DeepSpeed 0.19.8; the first three compared with 0.16.5 and 0.18.9 by their field names
+    """
+    for block, known in _strict(deepspeed).items():
+        for key, value in deepspeed.section(block).items():
+            # An `auto` is dropped before the names are looked at; removed keys have a rule of their own.
+            if key in known or value == "auto" or (block == "zero_optimization" and _removed(deepspeed, key)):
+                continue
+            path, near = f"{block}.{key}", vocabulary.nearest(key, known)
+            # A version newer than those that were read may have more keys.
+            if not near and deepspeed.version >= (0, 20):
+                continue
+            fix = Fix(message=say("delete it"), changes={path: None})
+            if near and not deepspeed.has(f"{block}.{near}"):
+                fix = Fix(message=say("did you mean {key}?", key=near), changes={path: None, f"{block}.{near}": value})
+            yield deepspeed.wrong(
+                path,
+                say("DeepSpeed {version} refuses {key} in {block}", version=_shown(deepspeed), key=key, block=block),
+                fix,
+            )
+
+
+@rule("TW342", level=Level.WARNING, field="deepspeed")
+def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """At the top of a DeepSpeed file, and in its milder blocks, stand only keys that DeepSpeed reads.
+
+    Without it: the key, or the whole block, is ignored without a word: `partition_activation: true` keeps them whole.
+    Why: DeepSpeed picks what it knows and never looks at the rest.
+    Instead: the key as DeepSpeed spells it. A name that begins with _ is taken for a comment.
+    Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/
+    """
+    for key, value in deepspeed.document.values.items():
+        if key in vocabulary.DEEPSPEED or key.startswith(("_", "#", "//")):
+            continue
+        near = vocabulary.nearest(key, vocabulary.DEEPSPEED - vocabulary.REMOVED)
+        if key in vocabulary.ZERO:
+            fix = Fix(message=say("move it into zero_optimization"),
+                      changes={key: None, f"zero_optimization.{key}": value})  # fmt: skip
+        elif near and not deepspeed.has(near):
+            fix = Fix(message=say("did you mean {key}?", key=near), changes={key: None, near: value})
+        else:
+            fix = Fix(message=say("delete it"), changes={key: None})
+        yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it reads no such key", key=key), fix)
+    for block, known in vocabulary.MILD.items():
+        for key, value in deepspeed.section(block).items():
+            near = None if key in known else vocabulary.nearest(key, known)
+            if near and not deepspeed.has(f"{block}.{near}"):
+                yield deepspeed.wrong(
+                    f"{block}.{key}",
+                    say("DeepSpeed ignores {key} in {block}: it reads no such key", key=key, block=block),
+                    Fix(message=say("did you mean {key}?", key=near),
+                        changes={f"{block}.{key}": None, f"{block}.{near}": value}),
+                )  # fmt: skip
+
+
+@rule("TW343", level=Level.ERROR, field="deepspeed")
+def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """DeepSpeed 0.19 has dropped features, and refuses files that still ask for them.
+
+    Without it: DeepSpeedConfigError: `Elastic training has been removed`, `NVIDIA Apex AMP integration has been
+    removed`.
+    Why: ignored, the block would train something else: unquantized, not elastic, without Apex.
+    Instead: no such block; bf16 in the place of amp; a fixed batch in the place of elasticity.
+    Source: seen with DeepSpeed 0.19.8; 0.18.9 still takes them; https://github.com/deepspeedai/DeepSpeed/issues/8489
+    """
+    found = [key for key in deepspeed.document.values if key in vocabulary.REMOVED]
+    found += [f"zero_optimization.{key}" for key in deepspeed.section("zero_optimization")]
+    for path in found:
+        if _removed(deepspeed, path.rpartition(".")[2]):
+            yield deepspeed.wrong(
+                path,
+                say("DeepSpeed {version} has no {key} any more, and stops", version=_shown(deepspeed),
+                    key=path.rpartition(".")[2]),
+                Fix(message=say("delete it"), changes={path: None}),
+            )  # fmt: skip
+
+
+@rule("TW344", level=Level.ERROR, field="zero_optimization.stage")
+def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """The stage is 0 to 3, an offload device is none, cpu or nvme, bucket sizes are positive.
+
+    Without it: pydantic's ValidationError on every rank, after the model is built.
+    Why: the values are checked when DeepSpeed begins.
+    Instead: a value from the range that the finding names.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    stage = deepspeed.get("zero_optimization.stage", 0)
+    # A quoted number passes: pydantic reads it as one.
+    if stage not in ("auto", 0, 1, 2, 3, "0", "1", "2", "3"):
+        yield deepspeed.wrong("zero_optimization.stage",
+                              say("the ZeRO stage is {stage}; it runs from 0 to 3", stage=stage))  # fmt: skip
+    for part in ("offload_optimizer", "offload_param"):
+        path = f"zero_optimization.{part}.device"
+        value = deepspeed.get(path, "none")
+        if value not in ("none", "cpu", "nvme", "auto"):
+            yield deepspeed.wrong(
+                path,
+                say("{key} is {value}; it may be none, cpu or nvme", key=f"{part}.device", value=str(value)),
+                Fix(message=say("write cpu, or none"), changes={path: "cpu"}),
+            )
+    size = deepspeed.get("zero_optimization.reduce_bucket_size")
+    if _is_number(size) and size <= 0:
+        yield deepspeed.wrong("zero_optimization.reduce_bucket_size",
+                              say("reduce_bucket_size is {size}; it must be positive", size=size))  # fmt: skip
+
+
+@rule("TW348", level=Level.ERROR, field="gradient_allreduce_op")
+def stage_3_averages(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """gradient_allreduce_op sum does not go with ZeRO stage 3.
+
+    Without it: `gradient_allreduce_op='sum' is not supported with ZeRO stage 3` on every rank.
+    Why: stage 3 reduces and scatters averages.
+    Instead: mean, and a loss that is scaled to match.
+    Source: seen with DeepSpeed 0.19.8; the key is not in 0.18.9
+    """
+    if deepspeed.version >= _GONE and deepspeed.stage == 3 and deepspeed.get("gradient_allreduce_op") == "sum":
+        yield deepspeed.wrong(
+            "gradient_allreduce_op",
+            say("gradient_allreduce_op sum is refused at ZeRO stage 3"),
+            Fix(message=say("write mean"), changes={"gradient_allreduce_op": "mean"}),
+        )
+
+
+@rule("TW349", level=Level.HINT, field="zero_optimization.stage3_gather_16bit_weights_on_model_save")
+def stage_3_gathers_at_the_save(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """At stage 3, stage3_gather_16bit_weights_on_model_save gathers the weights when they are saved.
+
+    Without it: `save_16bit_model` returns False and writes nothing; accelerate's `get_state_dict` stops with `Cannot
+    get 16bit model weights`, after the training.
+    Why: each rank holds a part of every weight.
+    Instead: true, or zero_to_fp32.py on the checkpoint afterwards.
+    Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
+    """
+    names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save",
+             "stage3_gather_fp16_weights_on_model_save")  # fmt: skip
+    if deepspeed.stage == 3 and not any(deepspeed.get(f"zero_optimization.{name}") for name in names):
+        path = f"zero_optimization.{names[0]}"
+        yield deepspeed.wrong(
+            path,
+            say("ZeRO stage 3 without {key} cannot save its weights in one piece", key=names[0]),
+            Fix(message=say("set it to true"), changes={path: True}),
+        )
+
+
+@rule("TW251", level=Level.ERROR, field="bf16.enabled")
+def one_16_bit_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """fp16 and bf16 are not both switched on.
+
+    Without it: `bfloat16 and fp16 modes cannot be simultaneously enabled` on every rank, after the model is built.
+    Why: the engine keeps its weights in one type.
+    Instead: bf16 on Ampere and newer, else fp16.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    if deepspeed.enabled("fp16") and deepspeed.enabled("bf16"):
+        yield deepspeed.wrong(
+            "bf16.enabled",
+            say("fp16 and bf16 are both enabled"),
+            Fix(message=say("set fp16.enabled to false, or bf16.enabled"), changes={"fp16.enabled": False}),
+        )
+
+
+@rule("TW252", level=Level.ERROR, field="fp16.loss_scale_window")
+def dynamic_scaling_has_room(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """With dynamic loss scaling, fp16.loss_scale_window and fp16.min_loss_scale are positive.
+
+    Without it: `fp16.loss_scale_window must be > 0 when dynamic loss scaling is enabled`; older versions divide by
+    zero in the first update.
+    Why: the scale grows once per window, and may not fall to zero.
+    Instead: 1000 and 1, the usual values.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    if not deepspeed.enabled("fp16") or deepspeed.get("fp16.loss_scale", 0) != 0:
+        return
+    for key, usual in (("loss_scale_window", 1000), ("min_loss_scale", 1)):
+        value = deepspeed.get(f"fp16.{key}")
+        if _is_number(value) and value <= 0:
+            yield deepspeed.wrong(
+                f"fp16.{key}",
+                say("fp16.{key} is {value}; with dynamic loss scaling it must be positive", key=key, value=value),
+                Fix(message=say("write {number}", number=usual), changes={f"fp16.{key}": usual}),
+            )
+
+
+def _strict(deepspeed: DeepSpeed) -> dict[str, Collection[str]]:
+    """The blocks that refuse unknown keys in this version, with what they know."""
+    zero = set(vocabulary.ZERO)
+    if deepspeed.version < (0, 19):
+        zero = (zero - vocabulary.ZERO_SINCE_0_19) | vocabulary.ZERO_UNTIL_0_18
+    # Somewhere between these two, so neither is called unknown there.
+    if deepspeed.version <= (0, 16, 5):
+        zero -= vocabulary.ZERO_SINCE_0_17
+    blocks: dict[str, Collection[str]] = {**vocabulary.STRICT, "zero_optimization": zero}
+    if deepspeed.version < (0, 19):
+        blocks = {block: known for block, known in blocks.items() if block not in vocabulary.STRICT_IN_0_19}
+    if deepspeed.version < _STRICT_PRECISION:
+        del blocks["fp16"], blocks["bf16"]
+    return blocks
+
+
+def _removed(deepspeed: DeepSpeed, key: str) -> bool:
+    return deepspeed.version >= _GONE and key in vocabulary.REMOVED | vocabulary.ZERO_UNTIL_0_18
+
+
+def _shown(deepspeed: DeepSpeed) -> str:
+    return ".".join(map(str, deepspeed.version))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,213 @@
+"""Less common features of DeepSpeed: what each of them needs beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.config import Accelerate, DeepSpeed, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_ANY = {"fp32", "float32", "float", "torch.float32", "fp16", "float16", "half", "int8", "torch.float16", "bf16",
+        "bfloat16", "torch.bfloat16", "torch.int8"}  # fmt: skip
+_TYPES = {"communication_data_type": {"fp16", "bf16", "fp32"}, "data_types.grad_accum_dtype": _ANY,
+          "torch_autocast.dtype": _ANY}  # fmt: skip
+_LONG = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+_PLUS_PLUS = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
+
+
+def _short(name: str) -> str:
+    name = name.removeprefix("torch.")
+    return _LONG.get(name, name)
+
+
+@rule("TW350", level=Level.ERROR, field="zero_optimization.allgather_bucket_size")
+def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """allgather_bucket_size is an even number.
+
+    Without it: `AssertionError: allgather_bucket_size must be a multiple of nccl_start_alignment_factor, 2` on every
+    rank, after the model is built.
+    Why: pieces begin at addresses of 4 bytes.
+    Instead: an even number of elements, like 200000000.
+    Source: seen with DeepSpeed 0.19.8 at stages 1 and 2
+    """
+    path = "zero_optimization.allgather_bucket_size"
+    size = deepspeed.get(path)
+    if deepspeed.stage in (1, 2) and isinstance(size, int | float) and size % 2 == 1:
+        even = int(size) + 1
+        yield deepspeed.wrong(
+            path,
+            say("allgather_bucket_size {size} is odd", size=size),
+            Fix(message=say("write {number}", number=even), changes={path: even}),
+        )
+
+
+@rule("TW351", level=Level.ERROR, field="prescale_gradients")
+def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """prescale_gradients does not go with ZeRO stage 3.
+
+    Without it: `AssertionError: pre-scale gradients is not yet supported with ZeRO-3 with reduce scatter enabled`.
+    Why: stage 3's reduce-scatter divides after it has added up.
+    Instead: no prescale_gradients; bf16 does not overflow where fp16 needed it.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    scatter = deepspeed.get("zero_optimization.reduce_scatter", True)
+    if deepspeed.stage == 3 and deepspeed.get("prescale_gradients") is True and scatter is True:
+        yield deepspeed.wrong(
+            "prescale_gradients",
+            say("prescale_gradients is refused at ZeRO stage 3"),
+            Fix(message=say("delete it"), changes={"prescale_gradients": None}),
+        )
+
+
+@rule("TW374", level=Level.ERROR, field="data_types.grad_accum_dtype")
+def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """At ZeRO stage 0, gradients add up in the type that the model is in.
+
+    Without it: `NotImplementedError: unsupported mix of model_dtype=torch.bfloat16 and
+    grad_accum_dtype=torch.float32` on every rank.
+    Why: without a partitioned optimizer nobody keeps a second copy of the gradients.
+    Instead: stage 1, or no grad_accum_dtype.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    path = "data_types.grad_accum_dtype"
+    wanted = str(deepspeed.get(path))
+    model = next((kind for kind in ("bf16", "fp16") if deepspeed.enabled(kind)), None)
+    if deepspeed.stage != 0 or model is None or wanted not in _TYPES[path]:
+        return
+    if _short(wanted) != model:
+        yield deepspeed.wrong(
+            path,
+            say("at stage 0 gradients of a {model} model cannot add up in {type}", model=model, type=wanted),
+            Fix(message=say("delete it, or take stage 1"), changes={path: None}),
+        )
+
+
+@rule("TW375", level=Level.ERROR, field="data_types.grad_accum_dtype")
+def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """communication_data_type, grad_accum_dtype and torch_autocast.dtype are words that DeepSpeed knows.
+
+    Without it: `ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']`, or
+    `is not a valid DtypeEnum`, on every rank.
+    Why: the words are DeepSpeed's own, not torch's.
+    Instead: fp32, bf16 or fp16.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    for path, known in _TYPES.items():
+        value = deepspeed.get(path)
+        # Of these words one alone may be in capitals.
+        word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
+        if value is None or value == "auto" or (isinstance(word, str) and word in known):
+            continue
+        near = vocabulary.nearest(str(value).removeprefix("torch."), known)
+        shown = _short(near) if near else None
+        yield deepspeed.wrong(
+            path,
+            say("{key} is {value}; it may be fp32, bf16 or fp16", key=path.rpartition(".")[2], value=str(value)),
+            Fix(message=say("did you mean {key}?", key=shown), changes={path: shown}) if shown else None,
+        )
+
+
+@rule("TW376", level=Level.WARNING, field="zero_optimization")
+def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """ZeRO++ (zero_hpz_partition_size, zero_quantized_weights, zero_quantized_gradients) acts at stage 3 only.
+
+    Without it: the key is taken and does nothing: below stage 3 whole weights lie on every rank.
+    Why: ZeRO++ makes the gathering of sharded weights cheaper, and the reduction of their gradients.
+    Instead: stage 3, or none of them.
+    Source: https://www.deepspeed.ai/tutorials/zeropp/; read in DeepSpeed 0.19.8: only stage 3's optimizer gets them
+    """
+    if deepspeed.stage not in (0, 1, 2):
+        return
+    for key in ("zero_hpz_partition_size", *_PLUS_PLUS):
+        path = f"zero_optimization.{key}"
+        value = deepspeed.get(path)
+        if value is True or (type(value) is int and value > 1):
+            yield deepspeed.wrong(
+                path,
+                say("{key} acts at ZeRO stage 3; this is stage {stage}", key=key, stage=deepspeed.stage),
+                Fix(message=say("delete it, or set stage 3"), changes={path: None}),
+            )
+
+
+@rule("TW377", level=Level.WARNING, field="zero_optimization.zero_hpz_partition_size")
+def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """zero_hpz_partition_size divides the ranks of a machine.
+
+    Without it: a size beyond the world is cut down to it without a word, and groups that reach over two machines gather
+    over the network what they were meant to keep on the fast links.
+    Why: hpZ keeps a second copy of the weights within each group of that many ranks.
+    Instead: the number of GPUs in a machine.
+    Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/tutorials/zeropp/
+    """
+    path = "zero_optimization.zero_hpz_partition_size"
+    size, world = deepspeed.get(path), accelerate.world
+    if type(size) is not int or size <= 1 or world is None or deepspeed.stage != 3:
+        return
+    ranks = max(1, world // accelerate.machines)
+    if ranks % size:
+        yield deepspeed.wrong(
+            path,
+            say(
+                "zero_hpz_partition_size {size} does not divide the {ranks} ranks of a machine", size=size, ranks=ranks
+            ),
+            Fix(message=say("set it to {ranks}", ranks=ranks), changes={path: ranks}) if ranks > 1 else None,
+        )
+
+
+@rule("TW378", level=Level.ERROR, field="tensor_parallel.autotp_size")
+def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """tensor_parallel.autotp_size divides num_processes.
+
+    Without it: a bare `AssertionError` from DeepSpeed's groups, on every rank.
+    Why: each group of that many ranks holds one whole model.
+    Instead: a size that divides num_processes, and the heads of the model.
+    Source: seen with DeepSpeed 0.19.8; deepspeed/utils/groups.py
+    """
+    path = "tensor_parallel.autotp_size"
+    size, world = deepspeed.get(path), accelerate.world
+    if type(size) is int and size > 1 and world is not None and world % size:
+        yield deepspeed.wrong(
+            path,
+            say("autotp_size {size} does not divide num_processes {world}", size=size, world=world),
+            Fix(message=say("set autotp_size to a divisor of {world}, or more processes", world=world)),
+        )
+
+
+@rule("TW379", level=Level.WARNING, field="activation_checkpointing")
+def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """contiguous_memory_optimization needs partition_activations and number_checkpoints.
+
+    Without it: `Contiguous Checkpointing is only available with partitioned activations` as soon as a model calls
+    DeepSpeed's checkpointing; a model of transformers never does, and the whole block is ignored.
+    Why: the buffers are laid out for pieces of known size and number.
+    Instead: partition_activations: true with number_checkpoints, or gradient_checkpointing_enable() of the model.
+    Source: deepspeed/runtime/activation_checkpointing/checkpointing.py (0.19.8)
+    """
+    block = "activation_checkpointing"
+    path = f"{block}.contiguous_memory_optimization"
+    missing = [key for key in ("partition_activations", "number_checkpoints") if not deepspeed.get(f"{block}.{key}")]
+    if deepspeed.get(path) is True and missing:
+        yield deepspeed.wrong(
+            path,
+            say("contiguous_memory_optimization needs {keys}", keys=", ".join(missing)),
+            Fix(message=say("delete it"), changes={path: None}),
+        )
+
+
+@rule("TW380", level=Level.WARNING, field="compile.deepcompile")
+def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """compile.deepcompile needs ZeRO, and engine.compile() in the script.
+
+    Without it: at stage 0 DeepSpeed falls back to plain torch.compile with a line in the log.
+    Why: DeepCompile moves ZeRO's collectives inside of the graph; without ZeRO there are none.
+    Instead: stage 1 or 3, or no deepcompile.
+    Source: deepspeed/runtime/engine.py, `compile` (0.19.8)
+    """
+    if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0:
+        yield deepspeed.wrong(
+            "compile.deepcompile",
+            say("deepcompile does nothing at ZeRO stage 0"),
+            Fix(message=say("delete it, or set stage 1"), changes={"compile.deepcompile": None}),
+        )

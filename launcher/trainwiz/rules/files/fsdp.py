@@ -1,0 +1,220 @@
+"""FSDP in an accelerate file: two versions with different keys, and words that are looked up late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainwiz.config import Accelerate, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import Message, say
+from trainwiz.rules.registry import rule
+
+_CHOICES = {
+    "fsdp_sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
+    "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
+    "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
+}
+_FIRST_VERSION_ONLY: dict[str, tuple[Any, ...]] = {
+    "fsdp_sharding_strategy": ("FULL_SHARD",),
+    "fsdp_use_orig_params": (True,),
+    "fsdp_forward_prefetch": (False,),
+    "fsdp_backward_prefetch": ("BACKWARD_PRE", "NO_PREFETCH"),
+}
+"""Keys that version 2 does not read, with the values that it acts by all the same."""
+_SWITCHES = ("fsdp_activation_checkpointing", "fsdp_cpu_ram_efficient_loading", "fsdp_offload_params")
+"""Those that both versions read."""
+_TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f")
+
+
+@rule("TW361", level=Level.ERROR, field="fsdp_config.fsdp_sharding_strategy")
+def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
+    """FSDP's choices are the words of torch and accelerate, its switches true or false.
+
+    Without it: after the imports, on every rank: `KeyError: 'SHARDED'`, `Invalid auto wrap policy`; for a switch
+    without a value `invalid truth value none`.
+    Why: the words travel as environment variables and are looked up when the Accelerator is made.
+    Instead: one of the words that the finding lists.
+    Source: seen with accelerate 1.15.0; `FullyShardedDataParallelPlugin`
+    """
+    for name, (path, value) in accelerate.fsdp.items():
+        allowed = _CHOICES.get(name, ())
+        # Version 2 never looks at the strategy.
+        unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
+        if not allowed or unread or not isinstance(value, str) or value.isdigit() or value.upper() in allowed:
+            continue
+        near = vocabulary.nearest(value.upper(), allowed)
+        yield accelerate.wrong(
+            path,
+            say("{key} is {value}; it may be {choices}", key=name, value=value, choices=", ".join(allowed)),
+            Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
+        )
+    for name in _SWITCHES:
+        path, value = accelerate.fsdp.get(name, ("", False))
+        if str(value).lower() not in _TRUTH:
+            yield accelerate.wrong(
+                path,
+                say("{key} is {value}; it is true or false", key=name, value=accelerate.document.raw(path) or "null"),
+                Fix(message=say("delete it"), changes={path: None}) if value is None else None,
+            )
+
+
+@rule("TW362", level=Level.ERROR, field="fsdp_config.fsdp_version")
+def fsdp_has_two_versions(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_version is 1 or 2.
+
+    Without it: `KeyError: 'TRUE'` on every rank, after the imports, which names no version.
+    Why: any other number takes neither path, and a default of one is read as a value of the other.
+    Instead: 2, with torch 2.6 or newer.
+    Source: seen with accelerate 1.15.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_version", ("", None))
+    if value is not None and str(value) not in ("1", "2"):
+        yield accelerate.wrong(
+            path,
+            say("fsdp_version is {value}; there are 1 and 2", value=value),
+            Fix(message=say("write 2"), changes={path: 2}),
+        )
+
+
+@rule("TW363", level=Level.WARNING, field="fsdp_config.fsdp_reshard_after_forward")
+def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_reshard_after_forward acts with fsdp_version 2; version 1 looks at fsdp_sharding_strategy.
+
+    Without it: `fsdp_reshard_after_forward: SHARD_GRAD_OP`, which accelerate's own questions write for version 1,
+    trains FULL_SHARD: less memory, more communication than was chosen.
+    Why: the launcher always passes a sharding strategy, FULL_SHARD where the file has none, and that one wins.
+    Instead: fsdp_sharding_strategy: SHARD_GRAD_OP, or fsdp_version: 2 with true or false.
+    Source: seen with accelerate 1.15.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
+    if value is None or accelerate.fsdp_version != 1:
+        return
+    strategy = accelerate.fsdp.get("fsdp_sharding_strategy", ("", "FULL_SHARD"))[1]
+    if isinstance(value, str) and value.upper() == str(strategy).upper():
+        return
+    named = isinstance(value, str) and value.upper() in _CHOICES["fsdp_sharding_strategy"]
+    right = "fsdp_config.fsdp_sharding_strategy"
+    yield accelerate.wrong(
+        path,
+        say("fsdp_reshard_after_forward {value} is ignored under fsdp_version 1: it trains {strategy}",
+            value=str(value).lower() if isinstance(value, bool) else value, strategy=strategy),
+        Fix(message=say("write fsdp_sharding_strategy: {value}", value=value), changes={path: None, right: value})
+        if named else Fix(message=say("set fsdp_version: 2, or delete it"), changes={path: None}),
+    )  # fmt: skip
+
+
+@rule("TW364", level=Level.ERROR, field="fsdp_config.fsdp_reshard_after_forward")
+def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
+    """With fsdp_version 2, fsdp_reshard_after_forward is true or false.
+
+    Without it: `invalid truth value full_shard` on every rank, after the imports.
+    Why: version 2 knows no strategies, only whether to free the gathered weights after the forward pass.
+    Instead: true for FULL_SHARD, false for SHARD_GRAD_OP.
+    Source: seen with accelerate 1.15.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
+    if isinstance(value, str) and accelerate.fsdp_version == 2 and value.lower() not in _TRUTH:
+        meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
+        yield accelerate.wrong(
+            path,
+            say("fsdp_reshard_after_forward is {value}; under fsdp_version 2 it is true or false", value=value),
+            Fix(message=say("write {value}", value=str(meant).lower()), changes={path: meant}),
+        )
+
+
+@rule("TW365", level=Level.WARNING, field="fsdp_config.fsdp_sharding_strategy")
+def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_version 2 has no sharding strategy, no prefetch and no choice of original parameters.
+
+    Without it: the keys are ignored; only fsdp_backward_prefetch is worth a line in the log.
+    Why: version 2 always keeps the original parameters and prefetches by itself.
+    Instead: fsdp_reshard_after_forward: false for SHARD_GRAD_OP; for HYBRID_SHARD parallelism_config_dp_replicate_size
+    (usually the machines) and dp_shard_size (the GPUs of one); the others go.
+    Source: seen with accelerate 1.15.0; https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2
+    """
+    if accelerate.fsdp_version != 2:
+        return
+    for name, (path, value) in accelerate.fsdp.items():
+        # What version 2 does anyway is no disappointment.
+        if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
+            yield accelerate.wrong(
+                path,
+                say("{key} {value} does nothing under fsdp_version 2", key=name, value=str(value)),
+                Fix(message=_instead(name, value), changes={path: None}),
+            )
+
+
+def _instead(name: str, value: object) -> Message:
+    if name == "fsdp_sharding_strategy" and str(value).upper() in ("SHARD_GRAD_OP", "2"):
+        return say("delete it; what does so now is fsdp_reshard_after_forward: false")
+    if name == "fsdp_sharding_strategy" and str(value).upper() in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
+        return say("delete it; what does so now is parallelism_config_dp_replicate_size beside dp_shard_size")
+    return say("delete it")
+
+
+@rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
+def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_cpu_ram_efficient_loading, which is on by default, needs fsdp_sync_module_states.
+
+    Without it: the launch stops: `When using --fsdp_cpu_ram_efficient_loading set --fsdp_sync_module_states to True`.
+    Why: then rank 0 alone loads the weights, and the others must get them from it.
+    Instead: fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false as well.
+    Source: seen with accelerate 1.15.0
+    """
+    values = accelerate.fsdp
+    path, sync = values.get("fsdp_sync_module_states", ("", True))
+    if sync is False and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
+        yield accelerate.wrong(
+            path,
+            say("fsdp_sync_module_states is false while fsdp_cpu_ram_efficient_loading is on"),
+            Fix(message=say("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false"),
+                changes={path: True}),
+        )  # fmt: skip
+
+
+@rule("TW369", level=Level.ERROR, field="fsdp_config.fsdp_activation_checkpointing_offload")
+def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing and fsdp_version 2.
+
+    Without it: `activation_checkpointing_offload=True requires activation_checkpointing=True` (or `fsdp_version=2`)
+    on every rank, after the imports.
+    Why: what is offloaded are the inputs that checkpointing keeps.
+    Instead: both keys true, with fsdp_version: 2.
+    Source: seen with accelerate 1.15.0
+    """
+    values = accelerate.fsdp
+    path, offload = values.get("fsdp_activation_checkpointing_offload", ("", False))
+    checkpointing = values.get("fsdp_activation_checkpointing", ("", False))[1]
+    if offload is not True or (checkpointing and accelerate.fsdp_version == 2):
+        return
+    changes: dict[str, Any] = {} if accelerate.fsdp_version == 2 else {path: None}
+    if not changes:
+        changes = {values.get("fsdp_activation_checkpointing", ("fsdp_config.fsdp_activation_checkpointing",))[0]: True}
+    yield accelerate.wrong(
+        path,
+        say("fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
+            "fsdp_version 2 (here {version})",
+            checkpointing=str(bool(checkpointing)).lower(), version=accelerate.fsdp_version),
+        Fix(message=say("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out"),
+            changes=changes),
+    )  # fmt: skip
+
+
+@rule("TW370", level=Level.ERROR, field="fsdp_config.fsdp_state_dict_type")
+def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_version 2 saves full or sharded state dicts, no local ones.
+
+    Without it: `FSDP2 does not support LOCAL_STATE_DICT` on every rank, after the imports.
+    Why: version 2 keeps its parameters as DTensors, which know their shards.
+    Instead: SHARDED_STATE_DICT.
+    Source: seen with accelerate 1.15.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_state_dict_type", ("", None))
+    if accelerate.fsdp_version == 2 and str(value).upper() == "LOCAL_STATE_DICT":
+        yield accelerate.wrong(
+            path,
+            say("fsdp_version 2 has no LOCAL_STATE_DICT"),
+            Fix(message=say("write SHARDED_STATE_DICT"), changes={path: "SHARDED_STATE_DICT"}),
+        )

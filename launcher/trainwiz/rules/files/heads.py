@@ -1,0 +1,298 @@
+"""Tensor, context and sequence parallelism against the model: its heads, its layers, the length of its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import Message, say
+from trainwiz.project import Architecture
+from trainwiz.rules.registry import rule
+
+if TYPE_CHECKING:
+    from trainwiz.script import Script
+
+_PREFIX = "parallelism_config.parallelism_config_"
+_SP, _CP, _TP, _LENGTH = (f"{_PREFIX}{name}" for name in ("sp_size", "cp_size", "tp_size", "sp_seq_length"))
+_AUTOTP = "tensor_parallel.autotp_size"
+_MEGATRON = "megatron_lm_config.megatron_lm_"
+ONE_KIND_OF_HEADS = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "codegen", "xglm", "biogpt", "ctrl",
+                     "bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "albert")  # fmt: skip
+"""Model types whose configuration class has no num_key_value_heads, not even a default one (transformers 5.23)."""
+CUT_BY_HEADS = ("llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma",
+                "gemma2", "gemma3_text", "glm", "glm4", "cohere", "cohere2", "granite", "gpt_neox", "phi", "olmo",
+                "starcoder2", "helium", "smollm3", "ernie4_5", "seed_oss", "nemotron", "internlm3")  # fmt: skip
+"""Model types of whose queries, keys and values each rank keeps its rows; others gather them first."""
+WITHOUT_PLAN = ("gpt2", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "mpt", "codegen", "falcon", "stablelm",
+                "persimmon", "xglm", "biogpt", "ctrl")  # fmt: skip
+"""Model types that transformers (5.23) cannot cut for tensor parallelism."""
+
+
+@rule("TW387", level=Level.ERROR, field="parallelism_config")
+def heads_divide_into_sequence_parallel_ranks(
+    accelerate: Accelerate, architecture: Architecture
+) -> Iterator[Violation]:
+    """sp_size divides the model's attention heads; of it and the key-value heads, one divides the other.
+
+    Without it: `Attention head count 12 is not divisible by SP size 8` or `KV attention head count 3 is not divisible
+    by SP size 2 or vice versa` on every rank, once the model is loaded; of a model whose configuration has no key-value
+    heads (GPT-2, OPT, BLOOM …) `'GPT2Config' object has no attribute 'num_key_value_heads'`.
+    Why: Ulysses gathers the sequence and gives each rank some of the heads; fewer key-value heads than ranks are
+    copied, in equal numbers.
+    Instead: a size that divides the heads. Context parallelism (cp_size, under FSDP 2) splits no heads.
+    Source: seen with DeepSpeed 0.19.8; deepspeed/runtime/sequence_parallel/ulysses_sp.py
+    """
+    size = _size(accelerate, _SP)
+    if size < 2 or accelerate.kind != "DEEPSPEED":
+        return
+    heads, kv = architecture.heads, architecture.key_value_heads
+    if architecture.model_type in ONE_KIND_OF_HEADS:
+        yield accelerate.wrong(_SP, say("{model} is of the type {type}, whose configuration names no key-value heads, "
+                                        "and Ulysses asks for them", model=architecture.name,
+                                        type=architecture.model_type))  # fmt: skip
+    elif heads and heads % size:
+        yield accelerate.wrong(_SP, say("sp_size {size} does not divide the {heads} attention heads of {model}",
+                                        size=size, heads=heads, model=architecture.name),
+                               Fix(message=_sequence_sizes(heads, kv or heads, accelerate.world)))  # fmt: skip
+    elif kv and kv % size and size % kv:
+        yield accelerate.wrong(_SP, say("of sp_size {size} and the {heads} key-value heads of {model}, neither divides "
+                                        "the other", size=size, heads=kv, model=architecture.name),
+                               Fix(message=_sequence_sizes(heads or kv, kv, accelerate.world)))  # fmt: skip
+
+
+@rule("TW388", level=Level.ERROR, field="parallelism_config")
+def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+    """sp_attn_implementation is the attention that the script loads the model with.
+
+    Without it: `core_attn_implementation='sdpa' does not match model config
+    attn_implementation='flash_attention_2'` on every rank, once the model is loaded.
+    Why: Ulysses takes the place of one attention function; sdpa where the file names none.
+    Instead: the same word in both.
+    Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
+    """
+    path = f"{_PREFIX}sp_attn_implementation"
+    there = script.loaded.attention
+    here = accelerate.get(path, "sdpa")
+    if accelerate.kind == "DEEPSPEED" and _size(accelerate, _SP) > 1 and there and there != here:
+        yield accelerate.wrong(
+            path if accelerate.has(path) else _SP,
+            say("sequence parallelism takes over {here}, and the script loads the model with {there}", here=str(here),
+                there=there),
+            Fix(message=say("write {key}", key=f"parallelism_config_sp_attn_implementation: {there}"),
+                changes={path: there}),
+        )  # fmt: skip
+
+
+@rule("TW389", level=Level.ERROR, field="parallelism_config")
+def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violation]:
+    """Sequences of a fixed length have one, and sp_size divides it.
+
+    Without it: `when sp_seq_length_is_variable is False sp_seq_length must be provided`, or `Either
+    seq_length_is_variable needs to be True or seq_length needs to be set`, at the start; a length that cannot be
+    divided stops in the first batch: `batch's seqlen=1000 isn't divisible by sp-size=3`.
+    Why: each rank holds an equal part of every sequence.
+    Instead: a multiple of sp_size, to which the script pads; or sp_seq_length_is_variable: true, where the same holds
+    for each batch.
+    Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
+    """
+    size, length = _size(accelerate, _SP), accelerate.get(_LENGTH)
+    variable = accelerate.get(f"{_PREFIX}sp_seq_length_is_variable", True)
+    if size < 2 or accelerate.kind != "DEEPSPEED":
+        return
+    if str(variable).lower() == "false" and not length:
+        yield accelerate.wrong(f"{_PREFIX}sp_seq_length_is_variable",
+                               say("sp_seq_length_is_variable is false, and no sp_seq_length is given"),
+                               Fix(message=say("add parallelism_config_sp_seq_length, or write true"),
+                                   changes={f"{_PREFIX}sp_seq_length_is_variable": True}))  # fmt: skip
+    elif type(length) is int and length > 0 and length % size and str(variable).lower() == "false":
+        yield accelerate.wrong(_LENGTH, say("sp_size {size} does not divide sp_seq_length {length}", size=size,
+                                            length=length),
+                               Fix(message=say("write {low} or {high}", low=max(1, length // size) * size,
+                                               high=(length // size + 1) * size)))  # fmt: skip
+
+
+@rule("TW390", level=Level.ERROR, field="parallelism_config")
+def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+    """Context parallelism goes with full attention only, sequence parallelism with any but recurrent layers.
+
+    Without it: `Context parallelism does not support attention layers of type ['sliding_attention']` or `Sequence
+    parallelism does not support attention layers of type ['linear_attention']` at prepare, once the model is loaded.
+    Before accelerate refused them, such models trained with full attention, or with wrong gradients, and nothing said
+    so.
+    Why: context parallelism replaces each layer's mask by a causal one; a recurrent layer carries a state along the
+    sequence that the ranks do not exchange.
+    Instead: a model with full attention in all layers; or no splitting of sequences.
+    Source: seen with accelerate 1.15.0; accelerate/big_modeling.py, `_attach_context_parallel_hooks`
+    """
+    windows = [kind for kind in architecture.layer_types if kind != "full_attention"]
+    recurrent = [kind for kind in architecture.layer_types if "linear_attention" in kind]
+    for path, kind, refused in ((_CP, "FSDP", windows), (_SP, "DEEPSPEED", recurrent)):
+        size = _size(accelerate, path)
+        if accelerate.kind == kind and size > 1 and refused:
+            yield accelerate.wrong(
+                path,
+                say("{model} has layers of the kind {kinds}; their sequences cannot be split over {size} ranks",
+                    model=architecture.name, kinds=", ".join(refused), size=size),
+                Fix(message=say("write 1, and give the ranks to data parallelism")),
+            )  # fmt: skip
+
+
+@rule("TW391", level=Level.ERROR, field="parallelism_config")
+def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+    """tp_size divides the model's attention heads and key-value heads, and transformers can cut such a model.
+
+    Without it: `shape '[1, 8, -1, 16]' is invalid for input of size 192` in the first forward pass of every rank,
+    after the whole model was loaded and cut; of a model that is not meant to be cut `tp_size=4 was requested, but
+    GPT2LMHeadModel has no tp_plan`.
+    Why: the tensor parallel plan gives each rank equal rows of the projections of queries, keys and values, which are
+    then read as whole heads. Nobody compares the numbers before.
+    Instead: a divisor of the key-value heads (in Llama 3 and Qwen 2.5 there are 8 or less), and the rest of the ranks
+    as dp_shard_size.
+    Source: seen with transformers 5.23; transformers/distributed/tensor_parallel.py
+    """
+    size, model, kind = _size(accelerate, _TP), architecture.name, architecture.model_type
+    if size < 2 or accelerate.kind in ("DEEPSPEED", "MEGATRON_LM"):
+        return
+    if kind in WITHOUT_PLAN:
+        yield accelerate.wrong(_TP, say("tp_size is {size}, and transformers has no plan to cut models of the type "
+                                        "{type}", size=size, type=kind),
+                               Fix(message=say("write 1, and give the ranks to data parallelism")))  # fmt: skip
+    if kind not in CUT_BY_HEADS:
+        return
+    for heads, what in ((architecture.heads, "num_attention_heads"), (architecture.kv, "num_key_value_heads")):
+        if heads and heads % size:
+            fitting = _sizes(heads, accelerate.world, architecture.heads, architecture.kv)
+            yield accelerate.wrong(_TP, say("tp_size {size} does not divide {what} {heads} of {model}", size=size,
+                                            what=what, heads=heads, model=model), Fix(message=fitting))  # fmt: skip
+            return
+
+
+@rule("TW392", level=Level.WARNING, field=_AUTOTP)
+def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architecture) -> Iterator[Violation]:
+    """tensor_parallel.autotp_size divides the model's key-value heads.
+
+    Without it: it trains. Ranks get different numbers of heads, and those beyond the number of key-value heads get
+    none: all wait for the one that has most, and memory is that of the fullest.
+    Why: DeepSpeed deals out whole key-value heads, as evenly as it can.
+    Instead: a divisor of the key-value heads.
+    Source: seen with DeepSpeed 0.19.8 on 2 CPU ranks, with the same loss as one; deepspeed/module_inject/tp_shard.py
+    """
+    size, kv = deepspeed.get(_AUTOTP), architecture.kv
+    if type(size) is not int or size < 2 or not kv or kv % size == 0:
+        return
+    most, least = -(-kv // size), kv // size
+    yield deepspeed.wrong(
+        _AUTOTP,
+        say("{model} has key-value heads: {heads}; of {size} ranks some get {most}, others {least}",
+            model=architecture.name, heads=kv, size=size, most=most, least=least),
+        Fix(message=_sizes(kv, None, kv)),
+    )  # fmt: skip
+
+
+@rule("TW393", level=Level.ERROR, field="megatron_lm_config")
+def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+    """Megatron's tensor size divides the attention heads, its pipeline size the layers.
+
+    Without it: `num_attention_heads (12) must be a multiple of tensor_model_parallel_size (8)`, or `num_layers must be
+    divisible by pipeline_model_parallel_size`, on every rank, after the imports.
+    Why: each rank of a tensor group computes whole heads, each stage of a pipeline whole layers, equally many.
+    Instead: sizes that divide them; megatron_lm_decoder_last_pipeline_num_layers, where the last stage is to have
+    another number of layers.
+    Source: the first seen by hand with megatron-core 0.16.1 (`TransformerConfig.__post_init__`), which trainwiz's tests
+    do not have; the second read there (`get_num_layers_to_build` in megatron/core/transformer/transformer_block.py)
+    """
+    if accelerate.kind != "MEGATRON_LM":
+        return
+    uneven = accelerate.has(f"{_MEGATRON}decoder_last_pipeline_num_layers")
+    for key, count, what in (("tp_degree", architecture.heads, "num_attention_heads"),
+                             ("pp_degree", None if uneven else architecture.layers, "num_layers")):  # fmt: skip
+        size = _size(accelerate, f"{_MEGATRON}{key}")
+        if count and size > 1 and count % size:
+            yield accelerate.wrong(f"{_MEGATRON}{key}", say("{key} {size} does not divide {what} {count} of {model}",
+                                                            key=key, size=size, what=what, count=count,
+                                                            model=architecture.name),
+                                   Fix(message=_sizes(count, accelerate.world, count)))  # fmt: skip
+
+
+@rule("TW394", level=Level.ERROR, field="parallelism_config")
+def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
+    """cp_size larger than 1 needs distributed_type FSDP with fsdp_version 2.
+
+    Without it: `cp_size > 1 specified in the parallelism_config, but no fsdp_plugin was provided`, or `Using cp_size>1
+    requires FSDP2`, on every rank, after the imports.
+    Why: the gradients of the parts of a sequence are put together where FSDP 2 shards.
+    Instead: distributed_type: FSDP with fsdp_version: 2; under DEEPSPEED, sp_size does what cp_size does.
+    Source: seen with accelerate 1.15.0; accelerate/state.py
+    """
+    size = _size(accelerate, _CP)
+    if size < 2 or not accelerate.kind.startswith(("MULTI_", "FSDP")) or accelerate.kind == "MULTI_CPU":
+        return
+    if accelerate.kind != "FSDP":
+        yield accelerate.wrong(_CP, say("cp_size is {size}, and distributed_type {kind}; only FSDP splits sequences so",
+                                        size=size, kind=accelerate.kind))  # fmt: skip
+    elif accelerate.fsdp_version != 2:
+        yield accelerate.wrong(_CP, say("cp_size is {size}, and fsdp_version {version}; only 2 splits sequences so",
+                                        size=size, version=accelerate.fsdp_version),
+                               Fix(message=say("write {key}", key="fsdp_version: 2"),
+                                   changes={"fsdp_config.fsdp_version": 2}))  # fmt: skip
+
+
+@rule("TW395", level=Level.WARNING, field="parallelism_config")
+def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Violation]:
+    """sp_size larger than 1 acts under distributed_type DEEPSPEED only.
+
+    Without it: no sequence is split. Plain data parallelism trains, with the memory that it needs, and nothing says
+    so.
+    Why: Ulysses is DeepSpeed's; elsewhere accelerate neither builds its groups nor compares its size.
+    Instead: distributed_type: DEEPSPEED; or cp_size under FSDP 2.
+    Source: read in accelerate 1.15.0 (`ParallelismConfig.build_device_mesh`, `_validate_accelerator`)
+    """
+    size = _size(accelerate, _SP)
+    if size > 1 and accelerate.kind.startswith("MULTI_") and accelerate.kind != "MULTI_CPU":
+        yield accelerate.wrong(_SP, say("sp_size {size} does nothing under {kind}", size=size, kind=accelerate.kind),
+                               Fix(message=say("set distributed_type: DEEPSPEED, or delete it"),
+                                   changes={_SP: None}))  # fmt: skip
+
+
+@rule("TW396", level=Level.WARNING, field="parallelism_config")
+def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+    """The length that the script pads to is a multiple of sp_size, or of 2 × cp_size.
+
+    Without it: under DeepSpeed `batch's seqlen=1000 isn't divisible by sp-size=3` in the first batch. Under FSDP 2,
+    torch up to 2.9 stops with an assertion on the size of the buffer; later ones give the ranks unequal parts of a
+    causal sequence, and all wait for the one with the longest.
+    Why: each rank holds an equal part; with context parallelism two, one from either end, since the later tokens of a
+    causal sequence cost more.
+    Instead: the next multiple.
+    Source: seen with DeepSpeed 0.19.8; torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py (2.13)
+    """
+    for path, kind, parts in ((_SP, "DEEPSPEED", 1), (_CP, "FSDP", 2)):
+        size = _size(accelerate, path)
+        for length, line in script.padded_to if size > 1 and accelerate.kind == kind else ():
+            if length % (size * parts):
+                low = length // (size * parts) * size * parts
+                yield accelerate.wrong(
+                    path,
+                    say("the script pads to {length} tokens in line {line}, which is no multiple of {parts}",
+                        length=length, line=line, parts=size * parts),
+                    Fix(message=say("write {low} or {high}", low=max(low, size * parts), high=low + size * parts)),
+                )  # fmt: skip
+
+
+def _size(accelerate: Accelerate, path: str) -> int:
+    value = accelerate.get(path, 1)
+    return value if type(value) is int and value > 0 else 1
+
+
+def _sizes(most: int, world: int | None, *divided: int | None) -> Message:
+    """The sizes up to `most` that divide the world and these numbers, as far as they are known."""
+    numbers = [n for n in (world, *divided) if n]
+    fitting = [size for size in range(1, most + 1) if not any(n % size for n in numbers)]
+    return say("sizes that divide: {sizes}", sizes=", ".join(map(str, fitting)))
+
+
+def _sequence_sizes(heads: int, kv: int, world: int | None) -> Message:
+    fitting = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
+    return say("sizes that divide: {sizes}", sizes=", ".join(str(n) for n in fitting if not world or world % n == 0))

@@ -1,0 +1,131 @@
+"""Keys of an accelerate file that do nothing where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainwiz.config import Accelerate, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_HOME = {
+    "deepspeed_config": ("DEEPSPEED",),
+    "fsdp_config": ("FSDP",),
+    "megatron_lm_config": ("MEGATRON_LM",),
+    "mpirun_config": ("MULTI_CPU", "NO"),
+    "tpu_name": ("XLA",),
+    "tpu_zone": ("XLA",),
+    "tpu_vm": ("XLA",),
+    "tpu_use_cluster": ("XLA",),
+    "commands": ("XLA",),
+    "command_file": ("XLA",),
+}
+_NOT_FOR = {"dynamo_config": ("DEEPSPEED", "XLA"), "parallelism_config": ("NO", "MULTI_CPU", "XLA")}
+_FP8_NAMES = {"amax_history_length": "amax_history_len", "amax_compute_algorithm": "amax_compute_algo",
+              "optimization_level": "opt_level"}  # fmt: skip
+
+
+@rule("TW665", level=Level.WARNING, field="rdzv_backend")
+def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
+    """rdzv_backend, enable_cpu_affinity, downcast_bf16 and tpu_use_sudo never act from a file.
+
+    Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for GPUs,
+    and main_training_function does nothing outside TPUs; none of it says a word.
+    Why: a value of the file counts only where the command line has no default of its own, and these have one.
+    Instead: the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity.
+    Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
+    """
+    if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
+        return
+    for key, value in accelerate.document.values.items():
+        if _silent(key, value, accelerate.kind):
+            yield accelerate.wrong(
+                key,
+                say("{key} {value} does nothing here: accelerate never reads it from a file under {kind}", key=key,
+                    value=str(value).lower(), kind=accelerate.kind),
+                # On the command line the one says nothing either, and the other gives up what the file is for.
+                Fix(message=say("delete it") if key in ("main_training_function", "use_cpu") else
+                    say("delete it, or give it on the command line of accelerate launch"), changes={key: None}),
+            )  # fmt: skip
+
+
+@rule("TW666", level=Level.WARNING, field="distributed_type")
+def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
+    """A block acts under its own distributed_type only.
+
+    Without it: the whole block is ignored without a word: fsdp_config under MULTI_GPU trains plain DDP, dynamo_config
+    under DEEPSPEED compiles nothing.
+    Why: accelerate prepares the launch by distributed_type alone.
+    Instead: the distributed_type that is meant, or no such block.
+    Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
+    """
+    if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
+        return
+    for key, kinds in _HOME.items():
+        if accelerate.get(key) and accelerate.kind not in kinds and accelerate.kind in vocabulary.DISTRIBUTED:
+            yield accelerate.wrong(
+                key,
+                say("{key} acts under distributed_type {kinds}; here it is {kind}", key=key, kinds=", ".join(kinds),
+                    kind=accelerate.kind),
+                Fix(message=say("delete it, or set distributed_type {kind}", kind=kinds[0]), changes={key: None}),
+            )  # fmt: skip
+    for key, kinds in _NOT_FOR.items():
+        off = accelerate.get("dynamo_config.dynamo_backend") in ("NO", "no", None, False) and key == "dynamo_config"
+        if accelerate.section(key) and accelerate.kind in kinds and not off:
+            yield accelerate.wrong(
+                key,
+                say("{key} does nothing under distributed_type {kind}", key=key, kind=accelerate.kind),
+                Fix(message=say("delete it"), changes={key: None}),
+            )
+
+
+@rule("TW253", level=Level.WARNING, field="fp8_config")
+def fp8_needs_its_precision(accelerate: Accelerate) -> Iterator[Violation]:
+    """fp8_config acts with mixed_precision fp8.
+
+    Without it: the block is ignored, and the training computes in the precision that is named.
+    Why: accelerate looks at it only for fp8.
+    Instead: mixed_precision: fp8
+    Source: seen with accelerate 1.15.0
+    """
+    precision = accelerate.get("mixed_precision")
+    if accelerate.section("fp8_config") and isinstance(precision, str) and precision.lower() in ("no", "fp16", "bf16"):
+        yield accelerate.wrong(
+            "fp8_config",
+            say("fp8_config is ignored: mixed_precision is {precision}", precision=precision),
+            Fix(message=say("set mixed_precision: fp8, or delete the block"), changes={"fp8_config": None}),
+        )
+
+
+@rule("TW254", level=Level.WARNING, field="fp8_config")
+def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Iterator[Violation]:
+    """fp8_config's keys are amax_history_len, amax_compute_algo and opt_level.
+
+    Without it: amax_history_length, amax_compute_algorithm and optimization_level, the names that accelerate's own
+    questions have written, are ignored, and the defaults count.
+    Why: the launcher's arguments are called otherwise.
+    Instead: the short names.
+    Source: seen with accelerate 1.15.0
+    """
+    for old, new in _FP8_NAMES.items():
+        path, right = f"fp8_config.{old}", f"fp8_config.{new}"
+        if accelerate.has(path):
+            yield accelerate.wrong(
+                path,
+                say("accelerate ignores {key}; it reads {right}", key=old, right=new),
+                Fix(message=say("write {right}", right=new), changes={path: None, right: accelerate.get(path)}),
+            )
+
+
+def _silent(key: str, value: Any, kind: str) -> bool:
+    if key == "rdzv_backend":
+        return value not in (None, "static")
+    if key in ("enable_cpu_affinity", "tpu_use_sudo"):
+        return value is True
+    if key == "downcast_bf16":
+        return value is True or value in ("yes", "true")
+    if key == "use_cpu":
+        return value is True and kind not in ("NO", "MULTI_CPU")
+    return key == "main_training_function" and value not in (None, "main") and kind != "XLA"

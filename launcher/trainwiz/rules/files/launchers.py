@@ -1,0 +1,218 @@
+"""Ways to start that are neither torchrun nor one process: SageMaker, Megatron, hostfiles, compilers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from trainwiz.config import Accelerate, vocabulary
+from trainwiz.finding import Fix, Level, Place, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_SAGEMAKER_NEEDS = ("ec2_instance_type", "iam_role_name")
+_MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
+"""deepspeed/launcher/runner.py, `_parse_hostfile` (0.19.8)."""
+
+
+@rule("TW677", level=Level.ERROR, field="compute_environment")
+def sagemaker_files_are_launched_by_another_version(accelerate: Accelerate) -> Iterator[Violation]:
+    """accelerate 1.15 cannot launch a file for SageMaker.
+
+    Without it: `'SageMakerConfig' object has no attribute 'parallelism_config'`, before anything is submitted.
+    Why: the launcher looks for parallelism_config in every file, and only files for LOCAL_MACHINE have one.
+    Instead: an older accelerate for submitting, or a training job made with the sagemaker package itself.
+    Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
+    """
+    if accelerate.get("compute_environment") != "AMAZON_SAGEMAKER":
+        return
+    if (1, 15) <= accelerate.version < (1, 16):
+        yield accelerate.wrong("compute_environment", say("accelerate 1.15 stops at every file for AMAZON_SAGEMAKER"))
+
+
+@rule("TW678", level=Level.ERROR, field="compute_environment")
+def sagemaker_has_a_machine_and_a_role(accelerate: Accelerate) -> Iterator[Violation]:
+    """A file for SageMaker names its ec2_instance_type and iam_role_name, and is never a quoted 'NO'.
+
+    Without it: `SageMakerConfig.__init__() missing 1 required positional argument: 'iam_role_name'`; with a quoted
+    'NO', `unknown keys (['num_processes'])`, a key that accelerate itself has added.
+    Why: these have no default; of 'NO' accelerate makes one process, which no file for SageMaker may name.
+    Instead: both keys, and DATA_PARALLEL, MODEL_PARALLEL or a bare NO.
+    Source: seen with accelerate 1.15.0; accelerate/commands/config/config_args.py
+    """
+    if accelerate.get("compute_environment") != "AMAZON_SAGEMAKER":
+        return
+    missing = [key for key in _SAGEMAKER_NEEDS if not accelerate.get(key)]
+    if missing:
+        yield accelerate.wrong("compute_environment", say("a file for SageMaker needs {keys}", keys=", ".join(missing)))
+    if accelerate.get("distributed_type") == "NO":
+        yield accelerate.wrong("distributed_type", say("with a quoted 'NO' accelerate stops at a key of its own"),
+                               Fix(message=say("write it without quotes: NO")))  # fmt: skip
+
+
+@rule("TW679", level=Level.ERROR, field="dynamo_config.dynamo_backend")
+def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Violation]:
+    """dynamo_backend is one of accelerate's words, dynamo_mode one of torch's.
+
+    Without it: `ValueError: Unknown dynamo backend: INDUCTR`, before any process starts; `Unrecognized
+    mode=max_autotune` from torch.compile when the model is prepared.
+    Why: accelerate has a list of its own for backends, in capitals, and passes the mode on unseen.
+    Instead: INDUCTOR, or NO; default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.
+    Source: seen with accelerate 1.15.0 and torch 2.13
+    """
+    for key in ("dynamo_backend", "backend"):
+        path = f"dynamo_config.{key}"
+        value = accelerate.get(path)
+        if value is None or value is False or str(value).upper() in vocabulary.DYNAMO:
+            continue
+        if not vocabulary.tried_with_accelerate(accelerate.version) or accelerate.kind in ("DEEPSPEED", "XLA"):
+            continue
+        near = vocabulary.nearest(str(value).upper(), vocabulary.DYNAMO)
+        fix = Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None
+        yield accelerate.wrong(path, say("accelerate has no compiler {name}", name=str(value)), fix)
+    for key in ("dynamo_mode", "mode"):
+        path = f"dynamo_config.{key}"
+        value = accelerate.get(path)
+        acts = accelerate.kind not in ("DEEPSPEED", "XLA") and accelerate.get("dynamo_config.dynamo_backend")
+        if acts and isinstance(value, str) and value not in _MODES:
+            near = vocabulary.nearest(value, _MODES)
+            yield accelerate.wrong(
+                path,
+                say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(_MODES)),
+                Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
+            )
+
+
+@rule("TW384", level=Level.ERROR, field="megatron_lm_config")
+def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violation]:
+    """Megatron's tensor, pipeline and context sizes multiplied divide num_processes.
+
+    Without it: `RuntimeError: world_size (8) is not divisible by 6` from Megatron on every rank, after the imports.
+    Why: each model takes that many ranks, and what is left over is data parallel.
+    Instead: sizes whose product divides num_processes.
+    Source: seen by hand with megatron-core 0.16.1 (`initialize_model_parallel` in megatron/core/parallel_state.py),
+    which trainwiz's tests do not have
+    """
+    world = accelerate.world
+    if accelerate.kind != "MEGATRON_LM" or world is None:
+        return
+    keys = ("megatron_lm_tp_degree", "megatron_lm_pp_degree", "megatron_lm_context_parallel_size")
+    given = {key: accelerate.get(f"megatron_lm_config.{key}", 1) for key in keys}
+    if not all(type(size) is int and size > 0 for size in given.values()) or world % math.prod(given.values()) == 0:
+        return
+    product = " × ".join(str(size) for size in given.values() if size > 1)
+    yield accelerate.wrong(
+        "megatron_lm_config",
+        say("{product} = {total} ranks make one model, and num_processes {world} is no multiple of that",
+            product=product, total=math.prod(given.values()), world=world),
+    )  # fmt: skip
+
+
+@rule("TW680", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
+def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violation]:
+    """Each line of a hostfile is `host slots=N`, and no host stands twice.
+
+    Without it: `Hostfile contains a bad entry: node1, unable to proceed with launching`, or `Hostfile contains multiple
+    entries for node1`.
+    Why: DeepSpeed reads this one form only; MPI's (a bare name, or node1:8) is another.
+    Instead: node1 slots=8
+    Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py
+    """
+    if accelerate.hostfile is None or accelerate.launcher is None:
+        return
+    path, text = accelerate.hostfile
+    seen: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words, match = line.strip(), _LINE.search(line.strip())
+        place = Place(file=path, line=number, column=1, width=max(1, len(line.rstrip())))
+        if not words or words.startswith("#"):
+            continue
+        if not match:
+            right = f"{words.replace(':', ' ').split()[0]} slots=N"
+            yield Violation(say("{line} is not like `node1 slots=8`", line=repr(words)),
+                            Fix(message=say("write {line}", line=right)), place=place)  # fmt: skip
+        elif match[1] in seen:
+            yield Violation(say("{host} stands in line {first} already", host=match[1], first=seen[match[1]]),
+                            Fix(message=say("delete one of them")), place=place)  # fmt: skip
+        else:
+            seen[match[1]] = number
+    if not any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
+        yield Violation(say("the hostfile names no host"), place=Place(file=path, line=1))
+
+
+@rule("TW681", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
+def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
+    """The hostfile names num_machines hosts, each with slots for its ranks.
+
+    Without it: DeepSpeed starts num_processes // num_machines ranks on every host of the file, however many hosts
+    those are and whatever their slots say: a world that nobody planned, or several ranks on one GPU.
+    Why: accelerate passes --num_gpus, which overrides the slots; the number of machines it does not pass.
+    Instead: one line for each machine, with as many slots as it has ranks.
+    Source: accelerate/utils/launch.py, `prepare_deepspeed_cmd_env` (1.15); deepspeed/launcher/runner.py (0.19.8)
+    """
+    # With a filter, the slots that it picks are the ranks.
+    filtered = any(accelerate.get(f"deepspeed_config.deepspeed_{way}_filter") for way in ("inclusion", "exclusion"))
+    if accelerate.hostfile is None or accelerate.world is None or accelerate.launcher is None or filtered:
+        return
+    path, text = accelerate.hostfile
+    slots = {match[1]: int(match[2]) for line in text.splitlines() if (match := _LINE.search(line.strip()))}
+    ranks = accelerate.world // accelerate.machines
+    where, place = "deepspeed_config.deepspeed_hostfile", Place(file=path, line=1)
+    if slots and len(slots) != accelerate.machines:
+        yield Violation(
+            say("the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
+                hosts=len(slots), machines=accelerate.machines, world=len(slots) * ranks),
+            Fix(message=say("one line for each machine")), where=where, place=place,
+        )  # fmt: skip
+    few = next((host for host, count in slots.items() if count < ranks), None)
+    if few:
+        yield Violation(
+            say("{host} has {slots} slots, and gets {ranks} ranks", host=few, slots=slots[few], ranks=ranks),
+            Fix(message=say("correct its slots, or num_processes")), where=where, place=place,
+        )  # fmt: skip
+
+
+@rule("TW385", level=Level.ERROR, field="parallelism_config")
+def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Iterator[Violation]:
+    """parallelism_config_sp_size divides num_processes.
+
+    Without it: `world_size (4) is not divisible by sequence_parallel_size 3` on every rank, after the model is built.
+    Why: each group of that many ranks shares one sequence.
+    Instead: a size that divides num_processes and the model's attention heads; the sequence length must be divisible,
+    too.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    path = "parallelism_config.parallelism_config_sp_size"
+    size, world = accelerate.get(path), accelerate.world
+    if accelerate.kind != "DEEPSPEED" or type(size) is not int or size < 2 or world is None or world % size == 0:
+        return
+    yield accelerate.wrong(path, say("sp_size {size} does not divide num_processes {world}", size=size, world=world),
+                           Fix(message=say("set a divisor of {world}", world=world)))  # fmt: skip
+
+
+@rule("TW386", level=Level.ERROR, field="parallelism_config")
+def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Iterator[Violation]:
+    """A sequence is split by context parallelism or by sequence parallelism, and in a way that exists.
+
+    Without it: `Context Parallelism (CP) and Sequence Parallelism (SP) are mutually exclusive`, or `Invalid
+    cp_comm_strategy: ring. Must be one of 'allgather' or 'alltoall'`, on every rank after the imports.
+    Why: cp is torch's ring attention under FSDP 2, sp is DeepSpeed's Ulysses; both cut the same dimension.
+    Instead: cp_size with FSDP 2, or sp_size with DEEPSPEED.
+    Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
+    """
+    prefix = "parallelism_config.parallelism_config_"
+    sizes = [accelerate.get(f"{prefix}{name}_size", 1) for name in ("cp", "sp")]
+    if not all(type(size) is int for size in sizes):
+        return
+    if min(sizes) > 1:
+        yield accelerate.wrong(f"{prefix}sp_size",
+                               say("cp_size {cp} and sp_size {sp} exclude each other", cp=sizes[0], sp=sizes[1]),
+                               Fix(message=say("set one of them to 1"), changes={f"{prefix}sp_size": 1}))  # fmt: skip
+    way = accelerate.get(f"{prefix}cp_comm_strategy")
+    if sizes[0] > 1 and way is not None and way not in ("allgather", "alltoall"):
+        yield accelerate.wrong(f"{prefix}cp_comm_strategy",
+                               say("cp_comm_strategy is {way}; it may be allgather or alltoall", way=str(way)),
+                               Fix(message=say("write {key}", key="allgather"),
+                                   changes={f"{prefix}cp_comm_strategy": "allgather"}))  # fmt: skip

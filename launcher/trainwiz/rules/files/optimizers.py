@@ -1,0 +1,107 @@
+"""The optimizer of a DeepSpeed file: names, and what ZeRO makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_OWN = {"adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"}
+"""deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS, in any case."""
+_TORCH = {"ASGD", "Adadelta", "Adafactor", "Adam", "AdamW", "Adagrad", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam",
+          "RMSprop", "Rprop", "SGD", "SparseAdam"}  # fmt: skip
+"""Classes of torch.optim (2.13); their case counts."""
+_ONE_BIT = {"onebitadam", "zerooneadam", "onebitlamb"}
+_TESTED = {"adam", "adamw", "adagrad", "lion", "muon"}
+"""With ZeRO, by DeepSpeed itself: ZERO_SUPPORTED_OPTIMIZERS in runtime/zero/utils.py."""
+
+
+@rule("TW357", level=Level.ERROR, field="optimizer.type")
+def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """The optimizer of the file is one that DeepSpeed, or torch, has.
+
+    Without it: `AssertionError: OneBitAdam is not a supported DeepSpeed Optimizer` on every rank, after the model is
+    built.
+    Why: the name is looked up only when the engine is made. The 1-bit optimizers went with DeepSpeed 0.19.
+    Instead: AdamW; for less communication a higher accumulation, or ZeRO++'s quantized gradients.
+    Source: seen with DeepSpeed 0.19.8; 0.18.9 still has OneBitAdam, ZeroOneAdam and OneBitLamb, without ZeRO 2 and 3
+    """
+    name = deepspeed.get("optimizer.type")
+    if not isinstance(name, str) or name.lower() in _OWN or name in _TORCH:
+        return
+    if name.lower() in _ONE_BIT and deepspeed.version < (0, 19):
+        return
+    near = vocabulary.nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
+    fix = Fix(message=say("did you mean {name}?", name=near), changes={"optimizer.type": near}) if near else Fix(
+        message=say("take AdamW")
+    )  # fmt: skip
+    yield deepspeed.wrong("optimizer.type", say("DeepSpeed has no optimizer {name}", name=name), fix)
+
+
+@rule("TW358", level=Level.ERROR, field="optimizer.type")
+def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """Under ZeRO, an optimizer that DeepSpeed has not tested needs zero_allow_untested_optimizer.
+
+    Without it: `AssertionError: You are using an untested ZeRO Optimizer` on every rank, after the model is built.
+    Why: ZeRO hands the optimizer flat pieces of parameters; what works per layer (Lamb's trust ratio) means something
+    else there.
+    Instead: AdamW, or zero_allow_untested_optimizer: true for one that works element by element, like SGD.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    name = deepspeed.get("optimizer.type")
+    if not isinstance(name, str) or not deepspeed.stage or deepspeed.get("zero_allow_untested_optimizer") is True:
+        return
+    if name in _TORCH and name.lower() not in _TESTED:
+        yield deepspeed.wrong(
+            "optimizer.type",
+            say("{name} is untested with ZeRO, and stage {stage} refuses it", name=name, stage=deepspeed.stage),
+            Fix(message=say("add zero_allow_untested_optimizer: true, or take AdamW"),
+                changes={"zero_allow_untested_optimizer": True}),
+        )  # fmt: skip
+
+
+@rule("TW359", level=Level.ERROR, field="optimizer.type")
+def muon_reduces_whole_gradients(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """Muon at ZeRO stage 3 needs reduce_scatter false.
+
+    Without it: `ValueError: Muon and reduce scatter cannot be used together` on every rank, after the model is built.
+    Why: Muon works on whole matrices; reduce-scatter leaves each rank a piece of their gradients.
+    Instead: reduce_scatter: false, or AdamW.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    name, path = deepspeed.get("optimizer.type"), "zero_optimization.reduce_scatter"
+    if isinstance(name, str) and name.lower() == "muon" and deepspeed.stage == 3 and deepspeed.get(path, True) is True:
+        yield deepspeed.wrong(
+            "optimizer.type",
+            say("Muon does not go with reduce_scatter, which is on at stage 3"),
+            Fix(message=say("set zero_optimization.reduce_scatter false"), changes={path: False}),
+        )
+
+
+@rule("TW373", level=Level.ERROR, field="bf16")
+def low_precision_state_is_offloaded(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """bf16_master_weights_and_grads needs an optimizer offloaded to the CPU; bf16_optimizer_states needs both.
+
+    Without it: `AssertionError: Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam`, or
+    `bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled`, on every rank.
+    Why: only the CPU's Adam computes with bf16 masters.
+    Instead: offload_optimizer with device cpu, or fp32 masters.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    masters, states = "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"
+    if deepspeed.get(states) is True and deepspeed.get(masters) is not True:
+        yield deepspeed.wrong(
+            states,
+            say("bf16_optimizer_states needs bf16_master_weights_and_grads"),
+            Fix(message=say("set it true as well, or delete this"), changes={states: None}),
+        )
+    away = deepspeed.get("zero_optimization.offload_optimizer.device", "none")
+    if deepspeed.get(masters) is True and away != "cpu" and deepspeed.stage in (1, 2):
+        yield deepspeed.wrong(
+            masters,
+            say("bf16 master weights need the optimizer offloaded to the CPU; its device is {device}", device=away),
+            Fix(message=say("set offload_optimizer.device cpu, or delete this")),
+        )

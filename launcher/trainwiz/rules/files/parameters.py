@@ -1,0 +1,70 @@
+"""Parameters that a DeepSpeed file hands to its optimizer and scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_ADAM = frozenset({"adam_w_mode", "adamw_mode", "amsgrad", "betas", "bias_correction", "capturable",
+                   "decoupled_weight_decay", "differentiable", "eps", "foreach", "fp32_optimizer_states", "fused",
+                   "lr", "maximize", "set_grad_none", "torch_adam", "weight_decay"})  # fmt: skip
+"""Of FusedAdam, DeepSpeedCPUAdam and torch's: which of them is made depends on the device and on offload."""
+_LION = frozenset({"betas", "fp32_optimizer_states", "lr", "set_grad_none", "weight_decay"})
+OPTIMIZERS = {"adam": _ADAM, "adamw": _ADAM, "lion": _LION}
+_WARM_UP = frozenset({"last_batch_iteration", "warmup_max_lr", "warmup_min_lr", "warmup_num_steps", "warmup_type"})
+SCHEDULERS = {
+    "LRRangeTest": frozenset({"last_batch_iteration", "lr_range_test_min_lr", "lr_range_test_staircase",
+                              "lr_range_test_step_rate", "lr_range_test_step_size"}),
+    "OneCycle": frozenset({
+        "cycle_first_stair_count", "cycle_first_step_size", "cycle_max_lr", "cycle_max_mom", "cycle_min_lr",
+        "cycle_min_mom", "cycle_momentum", "cycle_second_stair_count", "cycle_second_step_size", "decay_lr_rate",
+        "decay_mom_rate", "decay_step_size", "last_batch_iteration",
+    }),
+    "WarmupLR": _WARM_UP,
+    "WarmupDecayLR": _WARM_UP | {"total_num_steps"},
+    "WarmupCosineLR": frozenset({"cos_min_ratio", "last_batch_iteration", "total_num_steps", "warmup_min_ratio",
+                                 "warmup_num_steps", "warmup_type"}),
+}  # fmt: skip
+
+
+@rule("TW398", level=Level.ERROR, field="optimizer.params")
+def optimizer_and_scheduler_take_their_parameters(deepspeed: DeepSpeed) -> Iterator[Violation]:
+    """The parameters of optimizer and scheduler are some that they have.
+
+    Without it: `WarmupLR.__init__() got an unexpected keyword argument 'warmup_steps'` on every rank, after the model
+    is built.
+    Why: the block is handed on as it stands to the class that `type` names; the names are DeepSpeed's, and not those
+    of transformers (warmup_steps, learning_rate) or of torch.
+    Instead: the parameter as the class spells it.
+    Source: seen with DeepSpeed 0.19.8; deepspeed/runtime/lr_schedules.py
+    """
+    optimizer, scheduler = deepspeed.get("optimizer.type"), deepspeed.get("scheduler.type")
+    if isinstance(optimizer, str):
+        yield from _unknown(deepspeed, "optimizer.params", optimizer, OPTIMIZERS.get(optimizer.lower()))
+    if isinstance(scheduler, str):
+        yield from _unknown(deepspeed, "scheduler.params", scheduler, SCHEDULERS.get(scheduler))
+
+
+def _unknown(deepspeed: DeepSpeed, block: str, name: str, known: Collection[str] | None) -> Iterator[Violation]:
+    for key, value in deepspeed.section(block).items():
+        # What clips has a rule of its own.
+        if known is None or key in known or key == "max_grad_norm":
+            continue
+        path, near = f"{block}.{key}", _meant(key, known)
+        fix = Fix(message=say("delete it"), changes={path: None})
+        if near and not deepspeed.has(f"{block}.{near}"):
+            fix = Fix(message=say("did you mean {key}?", key=near), changes={path: None, f"{block}.{near}": value})
+        yield deepspeed.wrong(path, say("{name} has no parameter {key}, and stops", name=name, key=key), fix)
+
+
+def _meant(key: str, known: Collection[str]) -> str | None:
+    """The parameter that another library calls so, or that is spelt alike."""
+    others = {"learning_rate": "lr", "warmup_steps": "warmup_num_steps", "num_warmup_steps": "warmup_num_steps",
+              "num_training_steps": "total_num_steps", "total_steps": "total_num_steps", "epsilon": "eps",
+              "min_lr": "warmup_min_lr", "max_lr": "warmup_max_lr"}  # fmt: skip
+    other = others.get(key)
+    return other if other in known else vocabulary.nearest(key, known)

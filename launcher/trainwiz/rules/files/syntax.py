@@ -1,0 +1,163 @@
+"""Files that cannot be read, and keys that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainwiz.config import Accelerate, Document, vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+
+@rule("TW651", level=Level.ERROR, field="document")
+def a_file_can_be_read(document: Document) -> Iterator[Violation]:
+    """A configuration is UTF-8 text with keys and values: YAML, or JSON where the name ends in .json.
+
+    Without it: accelerate and DeepSpeed stop with the parser's error, `'NoneType' object has no attribute 'get'` for
+    an empty file.
+    Why: tabs, comments in JSON and a comma before a closing bracket look right and are not.
+    Instead: mend the character that the finding points at.
+    Source: seen with accelerate 1.15.0 (`load_config_from_file`) and Python's json
+    """
+    if document.trouble:
+        trouble = document.trouble
+        yield Violation(trouble.message, Fix(message=trouble.fix) if trouble.fix else None,
+                        where="document", place=document.at_character(trouble.at))  # fmt: skip
+
+
+@rule("TW652", level=Level.WARNING, field="document")
+def a_key_stands_once(document: Document) -> Iterator[Violation]:
+    """A key stands once; of two, the last one counts.
+
+    Without it: the first value is lost without a word under accelerate; DeepSpeed alone refuses a JSON file with
+    `Duplicate keys in DeepSpeed config`.
+    Why: YAML's and JSON's parsers in Python let the last one win.
+    Instead: delete the one that is not meant.
+    Source: seen with PyYAML 6.0; deepspeed/runtime/config_utils.py (`dict_raise_error_on_duplicate_keys`)
+    """
+    for duplicate in document.duplicates:
+        first, path = document.at(duplicate.first), ".".join(duplicate.path)
+        yield Violation(
+            say("{key} stands in line {first} already; what stands here wins", key=path, first=first.line),
+            Fix(message=say("delete line {first} or this one", first=first.line)),
+            where=path,
+            place=document.at(duplicate.last),
+        )
+
+
+@rule("TW653", level=Level.ERROR, field="document")
+def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Violation]:
+    """At the top of an accelerate file stand only keys that this accelerate knows.
+
+    Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and names no
+    key that is near.
+    Why: files outlive versions (ipex_config is gone), and some options exist on the command line alone
+    (max_restarts).
+    Instead: the key as accelerate spells it, or the option of `accelerate launch`.
+    Source: seen with accelerate 1.15.0; `BaseConfig.from_yaml_file` in accelerate/commands/config/config_args.py
+    """
+    on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"
+    known = vocabulary.SAGEMAKER if on_sagemaker else vocabulary.CLUSTER
+    for key in accelerate.document.values:
+        if not isinstance(key, str) or key in known or key in vocabulary.OLD:
+            continue
+        option = vocabulary.COMMAND_LINE_ONLY.get(key)
+        near = vocabulary.nearest(key, known - set(accelerate.document.values))
+        if not near and not vocabulary.tried_with_accelerate(accelerate.version):
+            continue
+        if option:
+            fix = Fix(message=say("delete it, and launch with {option} {value}", option=option,
+                                  value=accelerate.get(key)), changes={key: None})  # fmt: skip
+        elif near and key not in vocabulary.GONE:
+            fix = _renamed(key, near, accelerate.get(key))
+        else:
+            fix = _moved(accelerate, key) or Fix(message=say("delete it"), changes={key: None})
+        yield accelerate.wrong(key, say("accelerate knows no key {key}, and stops", key=key), fix)
+
+
+def _moved(accelerate: Accelerate, key: str) -> Fix | None:
+    """The way into the block of the file that has such a key."""
+    homes = {"DEEPSPEED": "deepspeed_config", "FSDP": "fsdp_config", "MEGATRON_LM": "megatron_lm_config"}
+    for block, (_, known) in vocabulary.BLOCKS.items():
+        there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
+        near = vocabulary.nearest(key, known) if there else None
+        if near and accelerate.has(f"{block}.{near}"):
+            return Fix(message=say("delete it; {key} of {block} counts", key=near, block=block), changes={key: None})
+        if near:
+            message = say("write it as {key} under {block}", key=near, block=block)
+            return Fix(message=message, changes={key: None, f"{block}.{near}": accelerate.get(key)})
+    return None
+
+
+@rule("TW654", level=Level.WARNING, field="document")
+def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Violation]:
+    """In the blocks of an accelerate file stand only keys that reach something.
+
+    Without it: the key is ignored without a word: `zero_stge: 3` trains ZeRO 2, and what belongs in DeepSpeed's own
+    file (overlap_comm, bucket sizes) does nothing here.
+    Why: accelerate copies each entry onto its arguments, and nobody looks at one that no argument has.
+    Instead: the key as accelerate spells it; DeepSpeed's own options in a deepspeed_config_file.
+    Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
+    """
+    if not vocabulary.tried_with_accelerate(accelerate.version):
+        return
+    for block, (prefix, known) in vocabulary.BLOCKS.items():
+        for key, value in accelerate.section(block).items():
+            if not isinstance(key, str) or _reaches(block, prefix, key):
+                continue
+            path, full = f"{block}.{key}", key if not prefix or key.startswith(prefix) else prefix + key
+            # These have rules of their own.
+            if full in known or key in ("amax_history_length", "amax_compute_algorithm", "optimization_level"):
+                continue
+            # A misspelt name is looked for with and without its prefix.
+            near = vocabulary.nearest(key, known) or vocabulary.nearest(full, known)
+            fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
+            if not near and block == "deepspeed_config" and (key in vocabulary.DEEPSPEED or key in vocabulary.ZERO):
+                # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
+                fix = Fix(message=say("it is DeepSpeed's own: put it into a DeepSpeed file, and name that by "
+                                      "deepspeed_config_file"))  # fmt: skip
+            yield accelerate.wrong(
+                path,
+                say("accelerate ignores {key}: {block} has no such key", key=key, block=block),
+                fix or Fix(message=say("delete it"), changes={path: None}),
+            )
+
+
+@rule("TW655", level=Level.WARNING, field="document")
+def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
+    """A block does not set arguments of the launch that lie outside of it.
+
+    Without it: `deepspeed_config: {num_processes: 7}` starts 7 processes, whatever num_processes says at the top.
+    Why: accelerate copies every entry of every block onto its launch arguments, without looking at whose they are.
+    Instead: the key at the top of the file.
+    Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
+    """
+    for block in vocabulary.BLOCKS:
+        for key, value in accelerate.section(block).items():
+            if key in vocabulary.LAUNCH_ARGUMENTS:
+                path = f"{block}.{key}"
+                top = key in vocabulary.CLUSTER and not accelerate.has(key)
+                yield accelerate.wrong(
+                    path,
+                    say("{key} inside {block} sets the launch's own {key} to {value}", key=key, block=block,
+                        value=value),
+                    Fix(message=say("move it to the top of the file"), changes={path: None, key: value}) if top
+                    else Fix(message=say("delete it here"), changes={path: None}),
+                )  # fmt: skip
+
+
+def _reaches(block: str, prefix: str, key: str) -> bool:
+    """Whether an entry sets a launch argument, which accelerate decides by its name alone, whatever block it is in."""
+    known = vocabulary.BLOCKS[block][1]
+    if key in known or key in vocabulary.LAUNCH_ARGUMENTS:
+        return True
+    if any(key in others for _, others in vocabulary.BLOCKS.values()):
+        return True
+    # In these blocks, short names stand for the long ones.
+    return block in ("fsdp_config", "fp8_config", "dynamo_config") and prefix + key in known
+
+
+def _renamed(old: str, new: str, value: Any) -> Fix:
+    return Fix(message=say("did you mean {key}?", key=new.rpartition(".")[2]), changes={old: None, new: value})

@@ -1,0 +1,237 @@
+"""Processes, machines and GPUs of an accelerate file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainwiz.config import Accelerate
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_BY_TORCHRUN = ("MULTI_", "FSDP", "DEEPSPEED", "MEGATRON_LM")
+_STANDARD = "standard"
+_MOST_LISTED = 3
+
+
+@rule("TW663", level=Level.ERROR, field="gpu_ids")
+def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Violation]:
+    """gpu_ids names a GPU for every process of the machine, each once.
+
+    Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; one id under MULTI_GPU stops
+    at once with `Less than two GPU ids were configured`; an id that stands twice leaves no GPU at all.
+    Why: gpu_ids becomes CUDA_VISIBLE_DEVICES, and process 2 of 4 then finds no third GPU; CUDA takes a list with a
+    repeated number for invalid.
+    Instead: as many ids as processes, or gpu_ids: all
+    Source: the second seen with accelerate 1.15.0; the first read in NCCL's source, the last in
+    torch's (`_parse_visible_devices` in torch/cuda/__init__.py)
+    """
+    value, world = accelerate.get("gpu_ids"), accelerate.world
+    if not isinstance(value, str) or value == "all" or world is None or not _distributed(accelerate):
+        return
+    ids, here = [i.strip() for i in value.split(",") if i.strip()], world // accelerate.machines
+    twice = next((i for i in ids if ids.count(i) > 1), None)
+    if twice is not None:
+        yield accelerate.wrong(
+            "gpu_ids",
+            say("gpu_ids {ids} names GPU {id} twice, and CUDA then shows none", ids=value, id=twice),
+            Fix(message=say("name {processes} different ones, or write gpu_ids: all", processes=here),
+                changes={"gpu_ids": "all"}),
+        )  # fmt: skip
+    elif len(ids) < here:
+        yield accelerate.wrong(
+            "gpu_ids",
+            say("gpu_ids {ids} names {n} GPU(s) for {processes} processes on each machine", ids=value, n=len(ids),
+                processes=here),
+            Fix(message=say("name {processes} of them, or write gpu_ids: all", processes=here),
+                changes={"gpu_ids": "all"}),
+        )  # fmt: skip
+
+
+@rule("TW667", level=Level.WARNING, field="num_processes")
+def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
+    """`accelerate launch` starts one process for MULTI_CPU and NO, however many are asked for.
+
+    Without it: one process trains, with exit code 0 and no message; `accelerate test` reports success.
+    Why: accelerate fans out on the CPU through mpirun only, and only where mpirun_config names a hostfile.
+    Instead: `trainwiz launch --config FILE SCRIPT.py`, which starts all of them; torchrun; or mpirun.
+    Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2741
+    """
+    world = accelerate.world
+    hostfile = accelerate.get("mpirun_config.mpirun_hostfile")
+    if accelerate.kind in ("NO", "MULTI_CPU") and world and world > 1 and not hostfile and not _sagemaker(accelerate):
+        yield accelerate.wrong(
+            "num_processes",
+            say("under {kind}, accelerate launch starts 1 process, not {world}", kind=accelerate.kind, world=world),
+            Fix(message=say("start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
+                            file=accelerate.document.path)),
+        )  # fmt: skip
+
+
+@rule("TW668", level=Level.WARNING, field="num_processes")
+def the_number_of_processes_is_given(accelerate: Accelerate) -> Iterator[Violation]:
+    """A distributed file says how many processes there are.
+
+    Without it: `You need to manually pass in --num_processes using this config yaml.`
+    Why: accelerate counts no GPUs once it has a file.
+    Instead: num_processes: the GPUs of all machines together; or --num_processes at every launch.
+    Source: seen with accelerate 1.15.0
+    """
+    if accelerate.kind not in ("", "NO") and not _sagemaker(accelerate) and accelerate.get("num_processes") is None:
+        yield accelerate.wrong(
+            "distributed_type",
+            say("num_processes is not given; accelerate launch stops without --num_processes"),
+            Fix(message=say("add num_processes: the GPUs of all machines together")),
+        )
+
+
+@rule("TW671", level=Level.ERROR, field="num_processes")
+def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
+    """num_processes counts all machines, and is a multiple of num_machines.
+
+    Without it: 3 processes on 2 machines become 1 on each, without a word; 1 process on 2 machines becomes 0, and a
+    bare AssertionError.
+    Why: accelerate divides and drops the rest.
+    Instead: GPUs per machine × machines.
+    Source: seen with accelerate 1.15.0
+    """
+    world, machines = accelerate.world, accelerate.machines
+    if world is None or machines < 2 or world % machines == 0 or not _distributed(accelerate):
+        return
+    right = max(1, world // machines) * machines
+    yield accelerate.wrong(
+        "num_processes",
+        say("{world} processes on {machines} machines become {each} on each", world=world, machines=machines,
+            each=world // machines),
+        Fix(message=say("write {low} or {high}", low=right, high=right + machines), changes={"num_processes": right}),
+    )  # fmt: skip
+
+
+@rule("TW672", level=Level.ERROR, field="machine_rank")
+def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
+    """machine_rank runs from 0 to num_machines - 1.
+
+    Without it: the machines find each other; then machine 0 waits for the rank that nobody has, and the others wait for
+    machine 0, 15 minutes long: `wait timeout after 900000ms, keys: … role_info/1`.
+    Why: accelerate hands the number on to torchrun unseen.
+    Instead: 0 on the machine whose address is main_process_ip, then 1, 2, …
+    Source: seen with accelerate 1.15.0 and torchrun 2.13
+    """
+    rank, machines = accelerate.get("machine_rank"), accelerate.machines
+    if type(rank) is int and machines > 1 and not 0 <= rank < machines:
+        yield accelerate.wrong(
+            "machine_rank",
+            say("machine_rank {rank} of {machines} machines; it runs from 0 to {last}", rank=rank, machines=machines,
+                last=machines - 1),
+        )  # fmt: skip
+
+
+@rule("TW673", level=Level.HINT, field="machine_rank")
+def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]:
+    """The same file does not fit two machines as it stands.
+
+    Without it: two machines that both say rank 0 wait for 15 minutes, then `wait timeout after 900000ms`.
+    Why: machine_rank stands in the file, and files are copied.
+    Instead: `accelerate launch --machine_rank N` on each; the command line wins over the file.
+    Source: seen with accelerate 1.15.0 on two hosts: DistStoreError after 912 s
+    """
+    if accelerate.machines < 2 or not _distributed(accelerate) or _by_ssh(accelerate):
+        return
+    rank = accelerate.get("machine_rank", 0)
+    if type(rank) is int and 0 <= rank < accelerate.machines:
+        others = [n for n in range(accelerate.machines) if n != rank]
+        yield accelerate.wrong(
+            "machine_rank" if accelerate.has("machine_rank") else "num_machines",
+            say("this file is for machine {rank} of {machines}", rank=rank, machines=accelerate.machines),
+            Fix(message=say("on the others, launch with --machine_rank {others}", others=_listed(others))),
+        )
+
+
+@rule("TW674", level=Level.WARNING, field="main_process_ip")
+def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violation]:
+    """Several machines meet at main_process_ip and main_process_port.
+
+    Without it: torchrun looks for a machine called None; without mpirun's address, `you need to specify the main
+    process IP`.
+    Why: accelerate writes the missing value into the rendezvous as it is.
+    Instead: the address of machine 0 as the others see it, and a port that is open between them.
+    Source: seen with accelerate 1.15.0 (rdzv_endpoint None:29500)
+    """
+    if accelerate.machines < 2 or _sagemaker(accelerate) or _by_ssh(accelerate) or accelerate.kind in ("", "XLA"):
+        return
+    if accelerate.get("main_process_ip") in (None, ""):
+        yield accelerate.wrong(
+            "num_machines",
+            say("{machines} machines, and no main_process_ip", machines=accelerate.machines),
+            Fix(message=say("add main_process_ip: the address of machine 0; or launch with --main_process_ip")),
+        )
+
+
+@rule("TW675", level=Level.ERROR, field="main_process_ip")
+def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violation]:
+    """main_process_ip is an address of machine 0 that the other machines can reach.
+
+    Without it: with 127.0.0.1 every machine waits for itself, 15 minutes long; a bare number like 1234 is read as the
+    address 0.0.4.210; `http://10.0.0.1` and `10.0.0.1:29500` are names that nobody has.
+    Why: a loopback address means another machine on each machine; the C library takes numbers for addresses; the port
+    stands in main_process_port.
+    Instead: what `hostname -I` says on machine 0, or its name.
+    Source: seen with accelerate 1.15.0 and torchrun 2.13; inet_aton(3)
+    """
+    value = accelerate.get("main_process_ip")
+    if accelerate.machines < 2 or value is None:
+        return
+    address = str(value)
+    if address == "localhost" or re.fullmatch(r"127(\.\d+){1,3}|::1|0\.0\.0\.0", address):
+        message = say("main_process_ip {address} is each machine's own, and there are {machines}", address=address,
+                      machines=accelerate.machines)  # fmt: skip
+    elif re.fullmatch(r"\d+", address):
+        read = ".".join(str(int(address) >> shift & 255) for shift in (24, 16, 8, 0))
+        message = say("main_process_ip {address} is read as the address {read}", address=address, read=read)
+    elif "/" in address or (re.search(r"\s|[^:]:\d+$", address) and address.count(":") == 1):
+        message = say("main_process_ip {address} is more than an address", address=address)
+    else:
+        return
+    yield accelerate.wrong("main_process_ip", message, Fix(message=say("write the address of machine 0")))
+
+
+@rule("TW676", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
+def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
+    """DeepSpeed over several machines needs a hostfile, or the standard launcher.
+
+    Without it: accelerate runs `deepspeed --hostfile None`, DeepSpeed finds no such file and trains on this machine
+    alone, without a word.
+    Why: pdsh is accelerate's default launcher for DeepSpeed, and a missing hostfile means local only.
+    Instead: deepspeed_multinode_launcher: standard, started on every machine; or deepspeed_hostfile.
+    Source: read in accelerate 1.15.0 (`prepare_deepspeed_cmd_env`) and DeepSpeed 0.19.8 (launcher/runner.py)
+    """
+    named = accelerate.get("deepspeed_config.deepspeed_hostfile")
+    if accelerate.machines > 1 and _by_ssh(accelerate) and not named and accelerate.kind == "DEEPSPEED":
+        launcher = accelerate.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
+        yield accelerate.wrong(
+            "deepspeed_config",
+            say("{machines} machines by {launcher}, and no deepspeed_hostfile: only this machine would train",
+                machines=accelerate.machines, launcher=launcher),
+            Fix(message=say("set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile"),
+                changes={"deepspeed_config.deepspeed_multinode_launcher": _STANDARD}),
+        )  # fmt: skip
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = [str(n) for n in numbers[:_MOST_LISTED]]
+    return ", ".join([*shown, "…"] if len(numbers) > _MOST_LISTED else shown)
+
+
+def _distributed(accelerate: Accelerate) -> bool:
+    return accelerate.kind.startswith(_BY_TORCHRUN) and accelerate.kind != "MULTI_CPU" and not _sagemaker(accelerate)
+
+
+def _sagemaker(accelerate: Accelerate) -> bool:
+    return bool(accelerate.get("compute_environment") == "AMAZON_SAGEMAKER")
+
+
+def _by_ssh(accelerate: Accelerate) -> bool:
+    """Whether one machine starts the others, so that no other reads this file."""
+    launcher = accelerate.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
+    return accelerate.kind == "DEEPSPEED" and launcher not in (_STANDARD, "nossh")

@@ -1,0 +1,111 @@
+"""What FSDP makes a unit of: the wrapping policy of an accelerate file, and the keys that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.config import Accelerate
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+
+_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+
+
+@rule("TW366", level=Level.ERROR, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
+def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
+    """The classes to wrap are one text, with commas and without spaces.
+
+    Without it: `Could not find the transformer layer class Linear in the model.`, after the model is built.
+    Why: accelerate splits at the commas and looks for ` Linear` with its space; a YAML list becomes the text
+    `['Block', 'Linear']`.
+    Instead: Block,Linear
+    Source: seen with accelerate 1.15.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_transformer_layer_cls_to_wrap", ("", None))
+    policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
+    if str(policy).upper() != "TRANSFORMER_BASED_WRAP":
+        return
+    if isinstance(value, list):
+        right = ",".join(str(item).strip() for item in value)
+        message = say("fsdp_transformer_layer_cls_to_wrap is a list; it must be one text")
+    elif isinstance(value, str) and value != "".join(value.split()):
+        right = "".join(value.split())
+        message = say("a space in {value} becomes part of a class's name", value=repr(value))
+    else:
+        return
+    yield accelerate.wrong(path, message, Fix(message=say("write {value}", value=right), changes={path: right}))
+
+
+@rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
+def fsdp_wraps_something(accelerate: Accelerate) -> Iterator[Violation]:
+    """FSDP saves memory by its units: layers that are gathered one at a time.
+
+    Without it: the whole model is one unit, and every rank holds all weights at once in forward and backward, unless
+    the script passes a plugin of its own.
+    Why: without a policy accelerate wraps only the outermost module.
+    Instead: fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, with the layers' class where the model is not
+    transformers'.
+    Source: seen with accelerate 1.15.0; https://pytorch.org/docs/stable/fsdp.html
+    """
+    policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
+    if accelerate.kind == "FSDP" and (policy is None or str(policy).upper() == "NO_WRAP"):
+        yield accelerate.wrong(
+            "fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
+            say("FSDP without fsdp_auto_wrap_policy gathers the whole model at once"),
+            Fix(message=say("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config")),
+        )
+
+
+@rule("TW371", level=Level.ERROR, field="fsdp_config.fsdp_min_num_params")
+def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Violation]:
+    """fsdp_min_num_params is written out, like 100000000.
+
+    Without it: `invalid literal for int() with base 10: '1e8'` on every rank, after the imports.
+    Why: YAML takes 1e8 for a word and 1.0e+8 for a broken number, and accelerate wants a whole one.
+    Instead: 100000000
+    Source: seen with accelerate 1.15.0 and PyYAML 6.0
+    """
+    path, value = accelerate.fsdp.get("fsdp_min_num_params", ("", None))
+    policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
+    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
+        return
+    number = _number(value)
+    yield accelerate.wrong(
+        path,
+        say("fsdp_min_num_params is {value}, which is not a whole number", value=accelerate.document.raw(path)),
+        Fix(message=say("write {number}", number=number), changes={path: number}) if number else None,
+    )
+
+
+@rule("TW372", level=Level.WARNING, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
+def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation]:
+    """Classes to wrap act with TRANSFORMER_BASED_WRAP, a smallest unit with SIZE_BASED_WRAP.
+
+    Without it: the key is ignored, and other modules become units than were meant.
+    Why: each policy reads its own key.
+    Instead: the policy that the key belongs to.
+    Source: seen with accelerate 1.15.0
+    """
+    values = accelerate.fsdp
+    policy = str(values.get("fsdp_auto_wrap_policy", ("", "NO_WRAP"))[1]).upper()
+    for name, home in (("fsdp_transformer_layer_cls_to_wrap", "TRANSFORMER_BASED_WRAP"),
+                       ("fsdp_min_num_params", "SIZE_BASED_WRAP")):  # fmt: skip
+        path, value = values.get(name, ("", None))
+        if value and policy != home and policy in _POLICIES:
+            # accelerate's questions write the default beside any policy.
+            if name == "fsdp_min_num_params" and value in (100000000, 0):
+                continue
+            yield accelerate.wrong(
+                path,
+                say("{key} acts with {home}; fsdp_auto_wrap_policy is {policy}", key=name, home=home, policy=policy),
+                Fix(message=say("set fsdp_auto_wrap_policy: {home}, or delete the key", home=home),
+                    changes={path: None}),
+            )  # fmt: skip
+
+
+def _number(value: object) -> int | None:
+    try:
+        return int(float(str(value)))
+    except (ValueError, OverflowError):
+        return None

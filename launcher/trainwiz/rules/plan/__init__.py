@@ -1,0 +1,1 @@
+"""Rules on a plan, the machine it runs on, and the project around it."""

@@ -1,0 +1,167 @@
+"""The ranks of one machine, and the devices they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz import vocabulary
+from trainwiz.estimate import Estimate
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.machine import Gpu, Machine
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import gib
+
+BUSY_BYTES = 1 << 30
+"""A desktop or a monitoring tool holds some hundred MiB of a GPU; a training, at least this much."""
+
+
+@rule("TW601", level=Level.ERROR, field="machine.num_processes")
+def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """Each rank has a GPU of its own.
+
+    Without it: accelerate counts round, so that two ranks share a GPU: NCCL ends with `Duplicate GPU detected`, or both
+    run out of memory; other scripts stop with `invalid device ordinal`.
+    Why: machine.num_processes counts ranks over all machines; it is often left from another machine.
+    Instead: as many ranks as GPUs; the batch equation is solved again, so that the real batch stays.
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
+    faked; src/init.cc of NCCL
+    """
+    ranks, there = plan.machine.ranks_per_machine, len(machine.gpus)
+    if plan.machine.device != "cuda" or ranks <= there or not (machine.gpus or machine.driver_version):
+        return
+    if machine.hidden_gpus:
+        message = say(
+            "the plan has {ranks} ranks on each machine; this one shows {there} GPUs and CUDA_VISIBLE_DEVICES hides "
+            "{hidden}",
+            ranks=ranks, there=there, hidden=machine.hidden_gpus,
+        )  # fmt: skip
+    else:
+        message = say("the plan has {ranks} ranks on each machine; this one has {there} GPUs", ranks=ranks, there=there)
+    world = max(1, there) * plan.machine.num_machines
+    yield Violation(
+        message,
+        Fix(message=say("set machine.num_processes {world}", world=world), changes={"machine.num_processes": world}),
+    )
+
+
+@rule("TW602", level=Level.WARNING, field="machine.num_processes")
+def gpus_are_free(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """Nobody else uses the GPUs that the plan takes.
+
+    Without it: `CUDA out of memory` although the model fits, or half the speed: ranks wait for the slowest.
+    Why: another training, a notebook kernel that was never closed, or ranks left over from a run that was killed.
+    Instead: end that process if it is yours, or take other GPUs by CUDA_VISIBLE_DEVICES.
+    Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlDeviceGetComputeRunningProcesses)
+    """
+    if plan.machine.device != "cuda" or not machine.probed:
+        return
+    ranks = plan.machine.ranks_per_machine
+    for gpu in machine.gpus[:ranks]:
+        if gpu.used_bytes >= BUSY_BYTES:
+            yield Violation(_occupied(gpu), Fix(message=_elsewhere(machine, ranks)))
+
+
+@rule("TW603", level=Level.ERROR, field="machine.num_processes")
+def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """What is free now on each GPU holds the model's training state.
+
+    Without it: `CUDA out of memory` at the latest in the first optimizer step. That another process holds the memory
+    stands in the middle of the message, `Process … has … memory in use`; older torch leaves it out.
+    Why: another process fills a GPU that would be large enough.
+    Instead: end that process if it is yours, or take other GPUs by CUDA_VISIBLE_DEVICES.
+    Source: c10/cuda/CUDACachingAllocator.cpp of torch (what it reports when memory runs out);
+    https://docs.nvidia.com/deploy/nvml-api/
+    """
+    if plan.machine.device != "cuda" or not machine.probed:
+        return
+    ranks, need = plan.machine.ranks_per_machine, estimate.device_bytes_per_rank
+    for gpu in machine.gpus[:ranks]:
+        if gpu.free_bytes < need <= gpu.memory_bytes:
+            yield Violation(
+                say("GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
+                    index=gpu.index, name=gpu.name, free=gib(gpu.free_bytes), all=gib(gpu.memory_bytes),
+                    need=gib(need)),
+                Fix(message=_elsewhere(machine, ranks)),
+            )  # fmt: skip
+
+
+@rule("TW604", level=Level.WARNING, field="machine.num_processes")
+def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """Several ranks want whole GPUs, not MIG slices.
+
+    Without it: each process sees one slice at most, and NCCL ends with `Duplicate GPU detected`: to it, slices of one
+    GPU are one device. Newer ones (2.31) connect them as an experiment, with `NCCL_MULTI_RANK_GPU_ENABLE=1`, slowly.
+    Why: MIG cuts a GPU into instances that are isolated from each other, peer to peer included.
+    Instead: one rank on one slice, or a GPU with MIG switched off.
+    Source: https://github.com/NVIDIA/nccl/issues/1716 and https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    (application considerations)
+    """
+    ranks = plan.machine.ranks_per_machine
+    sliced = [gpu for gpu in machine.gpus[:ranks] if gpu.mig]
+    if plan.machine.device == "cuda" and ranks > 1 and sliced:
+        yield Violation(
+            say("GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
+                index=sliced[0].index, name=sliced[0].name, ranks=ranks),
+            Fix(message=say("use GPUs without MIG, or set machine.num_processes 1")),
+        )  # fmt: skip
+
+
+@rule("TW605", level=Level.WARNING, field="machine.num_processes")
+def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """CPU ranks are no more than the cores that may be used.
+
+    Without it: the ranks take turns; each collective waits for the one that does not run. Slower than fewer ranks.
+    Why: a container's quota counts, not the cores of the machine below it.
+    Instead: at most one rank per core; the threads of each rank share what is left.
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.max)
+    """
+    ranks, cores = plan.machine.ranks_per_machine, machine.cpu.usable_cores
+    if plan.machine.device == "cpu" and ranks > cores:
+        world = cores * plan.machine.num_machines
+        yield Violation(
+            say("{ranks} CPU ranks share {cores} usable cores", ranks=ranks, cores=cores),
+            Fix(
+                message=say("set machine.num_processes {world}", world=world), changes={"machine.num_processes": world}
+            ),
+        )
+
+
+@rule("TW606", level=Level.WARNING, field="machine.device")
+def device_is_proven(plan: Plan) -> Iterator[Violation]:
+    """The device is one that trainwiz was run on.
+
+    Without it: the files are written after accelerate's documentation; nobody has seen them work.
+    Why: npu, xpu, mlu and mps were not at hand.
+    Instead: a short run first (schedule.n_steps 10), with an eye on whether the device is really used.
+    Source: `PartialState.default_device` in accelerate 1.15, which names these devices
+    """
+    if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
+        yield Violation(
+            say("machine.device {device} is unproven: trainwiz was never run on it", device=plan.machine.device),
+            Fix(message=say("try a short run first: schedule.n_steps 10")),
+        )
+
+
+def _occupied(gpu: Gpu) -> Message:
+    if not gpu.processes:
+        return say(
+            "GPU {index} ({name}): {used} of {all} GiB are used by others",
+            index=gpu.index, name=gpu.name, used=gib(gpu.used_bytes), all=gib(gpu.memory_bytes),
+        )  # fmt: skip
+    largest = max(gpu.processes, key=lambda p: p.used_bytes or 0)
+    return say(
+        "GPU {index} ({name}): {used} of {all} GiB are used, by process {pid} {process}",
+        index=gpu.index, name=gpu.name, used=gib(gpu.used_bytes), all=gib(gpu.memory_bytes),
+        pid=largest.pid, process=f"({largest.name})" if largest.name else "",
+    )  # fmt: skip
+
+
+def _elsewhere(machine: Machine, ranks: int) -> Message:
+    free = [str(gpu.index) for gpu in machine.gpus if gpu.used_bytes < BUSY_BYTES]
+    if len(free) >= ranks:
+        return say("take free ones: CUDA_VISIBLE_DEVICES={gpus}", gpus=",".join(free[:ranks]))
+    return say(
+        "end the process if it is yours, or wait; free GPUs: {free}, needed: {ranks}", free=len(free), ranks=ranks
+    )

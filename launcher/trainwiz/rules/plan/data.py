@@ -1,0 +1,212 @@
+"""Data and model: whether they are there, and of use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz import vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.machine import Machine
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import gib
+
+PREFETCHED = 2
+"""Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
+BYTES_PER_TOKEN = 16
+"""Inputs and labels (or the mask) as int64."""
+
+_NAMEABLE = {
+    "causal_lm": say(
+        "name a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or "
+        "embedded"
+    ),
+    "sft": say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
+    "text_classification": say("name a .jsonl file, a hub id (organisation/name), or embedded"),
+    "image_classification": say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
+}
+_FORMS = {
+    "causal_lm": say(
+        'a .jsonl file needs a JSON object with a "text" per line, a .json file a list of them, a .txt file UTF-8'
+    ),
+    "sft": say(
+        'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
+    ),
+    "text_classification": say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
+    "image_classification": say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
+}
+
+
+@rule("TW511", level=Level.ERROR, field="data.train")
+def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
+    """The data that the plan names is there.
+
+    Without it: every rank starts, imports torch, and ends with `FileNotFoundError` or a long answer from the hub.
+    Why: paths are relative to the project's folder, and `~` is not expanded; a hub id has the form organisation/name.
+    Instead: an absolute path, or one that starts in the project's folder.
+    Source: the generated task.py
+    """
+    for key, data in _named(project):
+        if data.kind == "missing":
+            yield Violation(
+                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+                Fix(message=_NAMEABLE[plan.task]),
+                where=key,
+            )
+
+
+@rule("TW512", level=Level.ERROR, field="data.train")
+def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
+    """Data has the form that its name promises.
+
+    Without it: task.py ends with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on every
+    rank at once.
+    Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8; .npz means arrays.
+    Instead: convert the file; in task.py the functions that read it are where another form would be read.
+    Source: the generated task.py
+    """
+    for key, data in _named(project):
+        if data.kind in ("file", "folder") and data.detail:
+            yield Violation(
+                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+                Fix(message=_FORMS[plan.task]),
+                where=key,
+            )
+
+
+@rule("TW513", level=Level.ERROR, field="model.name")
+def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
+    """The model that the plan names is there.
+
+    Without it: `OSError: … is not a local folder and is not a valid model identifier`, on every rank, after the data
+    was read.
+    Why: a name is a preset of trainwiz, a local folder with a config.json, or a hub id of the form organisation/name.
+    Instead: name one of these. A preset without published weights trains from scratch only.
+    Source: https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
+    """
+    model = project.model
+    if model and model.kind == "missing":
+        yield Violation(
+            say("model.name: {name}: {detail}", name=model.name, detail=model.detail),
+            Fix(message=_models(plan)),
+        )
+
+
+@rule("TW514", level=Level.ERROR, field="model.name")
+def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
+    """Offline, everything from the hub is in the cache already.
+
+    Without it: every rank ends with `OSError: We couldn't connect to 'https://huggingface.co' to load the files, and
+    couldn't find them in the cached files`, for data with `ConnectionError: Couldn't reach … on the Hub
+    (OfflineModeIsEnabled)`.
+    Why: HF_HUB_OFFLINE is set, so nothing is downloaded.
+    Instead: download it where there is a network, with the same HF_HOME: `hf download ID` for a model,
+    `hf download --repo-type dataset ID` for data.
+    Source: seen with transformers 5.23 and datasets;
+    https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
+    """
+    named: list[tuple[str, DataFacts | ModelFacts]] = [*_named(project)]
+    if project.model:
+        named.append(("model.name", project.model))
+    for key, facts in named:
+        if project.offline and facts.kind == "hub" and facts.cached is False:
+            command = f"hf download {'--repo-type dataset ' if key.startswith('data.') else ''}{facts.name}"
+            yield Violation(
+                say("{key}: {name} is not in the local cache, and HF_HUB_OFFLINE is set", key=key, name=facts.name),
+                Fix(message=say("where there is a network, type: {command}", command=command)),
+                where=key,
+            )
+
+
+@rule("TW515", level=Level.ERROR, field="data.train")
+def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
+    """The data makes at least one sample.
+
+    Without it: task.py ends with `no text to train on`, or `no pictures`.
+    Why: an empty file, or a folder without .txt and .jsonl files, or without pictures.
+    Instead: name the folder that holds the files.
+    Source: seen with the generated scripts
+    """
+    for key, data in _named(project):
+        if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
+            yield Violation(
+                say("{key}: {name} holds nothing to train on", key=key, name=data.name),
+                Fix(message=_NAMEABLE[plan.task]),
+                where=key,
+            )
+
+
+@rule("TW516", level=Level.HINT, field="data.eval")
+def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
+    """The training is evaluated on data that it does not train on.
+
+    Without it: a falling loss may be memorizing; nobody sees when to stop.
+    Why: data.eval is empty.
+    Instead: keep a few percent of the data apart, and name them in data.eval.
+    Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
+    """
+    if plan.data.eval is None:
+        yield Violation(
+            say("data.eval is empty: only the training loss is seen"),
+            Fix(message=say("set data.eval to a held-out set")),
+        )
+
+
+@rule("TW517", level=Level.WARNING, field="data.eval")
+def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
+    """Evaluation data is not the training data.
+
+    Without it: the evaluation loss falls with the training loss, whatever the model has learned.
+    Why: the same file is named twice. (The embedded text and hub data sets are split by their loaders.)
+    Instead: split the file, or leave data.eval empty.
+    Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
+    """
+    same = project.train and plan.data.train == plan.data.eval
+    if same and project.train and project.train.kind in ("file", "folder"):
+        yield Violation(
+            say("data.eval and data.train are both {name}", name=plan.data.eval),
+            Fix(message=say("name a held-out file in data.eval, or leave it empty"), changes={"data.eval": None}),
+        )
+
+
+@rule("TW518", level=Level.ERROR, field="data.num_workers")
+def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """/dev/shm has room for the batches that the data workers hold ready.
+
+    Without it: `RuntimeError: unable to allocate shared memory(shm) for file …: No space left on device (28)`, often
+    only minutes into the run; with older torch `DataLoader worker (pid …) is killed by signal: Bus error`.
+    Why: workers hand batches over in shared memory, two each. Docker gives a container 64 MB of it.
+    Instead: start the container with `--shm-size 8g` or `--ipc=host`, or use fewer workers.
+    Source: seen with torch 2.13; https://docs.docker.com/engine/containers/run/
+    """
+    workers = plan.data.num_workers * plan.machine.ranks_per_machine
+    if workers == 0 or machine.shm is None or plan.task not in (*vocabulary.GENERATIVE, "text_classification"):
+        return
+    need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
+    have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
+    if need > have:
+        free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
+        yield Violation(
+            say("{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
+                workers=workers, need=gib(need), room=free),
+            Fix(message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
+                changes={"data.num_workers": 0}),
+        )  # fmt: skip
+
+
+def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:
+    if project.train:
+        yield "data.train", project.train
+    if project.eval:
+        yield "data.eval", project.eval
+
+
+def _models(plan: Plan) -> Message:
+    presets = ", ".join(vocabulary.PRESETS_OF_TASKS[plan.task])
+    if plan.task == "image_classification":
+        return say("name one of {presets}, and set model.from_scratch true", presets=presets)
+    return say(
+        "name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
+    )

@@ -1,0 +1,211 @@
+"""The interpreter that will train, its torch, and the driver below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.machine import Machine
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+from trainwiz.rules.versions import install, parts
+
+OLDEST_PYTHON = (3, 10)
+
+
+@rule("TW101", level=Level.ERROR, field="python")
+def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
+    """The training interpreter is Python 3.10 or newer.
+
+    Without it: pip says no word and installs accelerate 1.10.1, the last one for Python 3.9; train.py stops at its
+    first batch with `TypeError: zip() takes no keyword arguments`.
+    Why: accelerate 1.11 and later ask for Python 3.10, and so does the generated script.
+    Instead: make an environment with a newer Python and name it: `trainwiz check --python PATH`.
+    Source: `Requires-Python: >=3.10.0` of accelerate 1.11 to 1.15; https://docs.python.org/3/library/functions.html#zip
+    """
+    interpreter = machine.interpreter
+    if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
+        yield Violation(
+            say("{python} is Python {version}; 3.10 is the oldest that works", python=interpreter.python,
+                version=interpreter.python_version),
+            Fix(message=say("choose another interpreter: --python PATH")),
+        )  # fmt: skip
+
+
+@rule("TW102", level=Level.ERROR, field="python")
+def torch_is_installed(machine: Machine) -> Iterator[Violation]:
+    """The training interpreter has torch.
+
+    Without it: every rank ends at once with `ModuleNotFoundError: No module named 'torch'`.
+    Why: trainwiz may run in another environment than the training; what counts is the interpreter named by --python,
+    else the one that runs trainwiz.
+    Instead: install torch there, by the line for your CUDA version, or name the interpreter that has it.
+    Source: https://pytorch.org/get-started/locally/
+    """
+    interpreter = machine.interpreter
+    if interpreter and interpreter.packages.get("torch", "unknown") is None:
+        yield Violation(
+            say("torch is not installed in {python}", python=interpreter.python),
+            install(interpreter.python, "torch"),
+        )
+
+
+@rule("TW103", level=Level.ERROR, field="python")
+def torch_imports(machine: Machine) -> Iterator[Violation]:
+    """`import torch` works in the training interpreter.
+
+    Without it: every rank ends with this same import error. torchrun and `accelerate launch` import torch themselves,
+    and end with it before they start any.
+    Why: usually a half-finished upgrade, two packages that each bring CUDA libraries, or an LD_LIBRARY_PATH that puts
+    older ones first.
+    Instead: reinstall torch in a clean environment; look at LD_LIBRARY_PATH if the error names a .so file.
+    Source: seen with torch 2.13 and an LD_LIBRARY_PATH with another libstdc++.so.6
+    """
+    interpreter = machine.interpreter
+    if not interpreter or not interpreter.error or interpreter.packages.get("torch", "unknown") is None:
+        return
+    if not interpreter.packages:
+        yield Violation(
+            say("{python} cannot be used: {error}", python=interpreter.python, error=interpreter.error),
+            Fix(message=say("choose another interpreter: --python PATH")),
+        )
+        return
+    yield Violation(
+        say("torch {version} does not import in {python}: {error}", version=interpreter.version("torch"),
+            python=interpreter.python, error=interpreter.error),
+        Fix(message=say("type: {python} -m pip install --force-reinstall torch", python=interpreter.python)),
+    )  # fmt: skip
+
+
+@rule("TW104", level=Level.ERROR, field="machine.device")
+def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """A plan for CUDA needs a torch that was built with CUDA.
+
+    Without it: accelerate falls back to the CPU without a word. Under its MULTI_GPU or FSDP, each process then believes
+    that it is alone: N independent trainings, each of them the main process, overwrite each other's checkpoints.
+    Why: `pip install torch` from the CPU index, or a later package that replaced torch.
+    Instead: install the CUDA build of torch.
+    Source: seen with accelerate 1.15, 2 processes on a machine without GPUs; huggingface/accelerate issue 2741.
+    """
+    interpreter = machine.interpreter
+    if plan.machine.device != "cuda" or not interpreter or interpreter.error or not interpreter.version("torch"):
+        return
+    version = str(interpreter.version("torch"))
+    if interpreter.cuda_build is None and "rocm" not in version:
+        yield Violation(
+            say("machine.device is cuda, but torch {version} in {python} was built without CUDA", version=version,
+                python=interpreter.python),
+            Fix(message=say("install a CUDA build (see https://pytorch.org/get-started/locally/), "
+                            "or set machine.device cpu"),
+                changes={"machine.device": "cpu"}),
+        )  # fmt: skip
+
+
+@rule("TW105", level=Level.ERROR, field="machine.device")
+def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """A plan for CUDA needs a machine with an NVIDIA driver and GPUs.
+
+    Without it: as with a torch without CUDA: accelerate quietly trains on the CPU, with several processes as several
+    independent trainings.
+    Why: a login node without GPUs, a container started without `--gpus all`, or a driver that does not match the
+    kernel.
+    Instead: start on a machine with GPUs; to check a plan for another machine, give that machine's description:
+    `trainwiz doctor --json > box.json` there, `trainwiz check --machine box.json` here.
+    Source: seen with accelerate 1.15, 2 processes on a machine without GPUs;
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+    """
+    if plan.machine.device == "cuda" and machine.driver_version is None and not machine.gpus:
+        yield Violation(
+            say("the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
+                ranks=plan.machine.ranks_per_machine),
+            Fix(message=say("start it where the GPUs are (in a container: --gpus all), or set machine.device cpu"),
+                changes={"machine.device": "cpu"}),
+        )  # fmt: skip
+
+
+@rule("TW106", level=Level.ERROR, field="machine.device")
+def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """The driver's CUDA is at least as new as the major version that torch was built for.
+
+    Without it: `The NVIDIA driver on your system is too old (found version …)`, as a warning; torch then sees no GPU,
+    and accelerate trains on the CPU.
+    Why: within a major version CUDA runs on older drivers, across major versions it does not.
+    Instead: update the driver, or install a torch built for an older CUDA.
+    Source: c10/cuda/CUDAFunctions.cpp of torch (`cudaErrorInsufficientDriver`);
+    https://docs.nvidia.com/deploy/cuda-compatibility/ (minor version compatibility)
+    """
+    interpreter = machine.interpreter
+    if plan.machine.device != "cuda" or not interpreter or not interpreter.cuda_build:
+        return
+    driver = machine.cuda_driver_version
+    if driver and parts(driver)[:1] < parts(interpreter.cuda_build)[:1]:
+        yield Violation(
+            say("the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}", driver=driver,
+                version=interpreter.version("torch"), build=interpreter.cuda_build),
+            Fix(message=say("update the driver, or install a torch for CUDA {major}", major=parts(driver)[0])),
+        )  # fmt: skip
+
+
+@rule("TW107", level=Level.ERROR, field="machine.num_processes")
+def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """torch sees as many GPUs as the driver shows and the plan needs.
+
+    Without it: accelerate counts round, so that two ranks share a GPU, and NCCL ends with `Duplicate GPU detected`;
+    other scripts stop with `invalid device ordinal`.
+    Why: the driver and torch disagree: CUDA_VISIBLE_DEVICES, a MIG partition, or a broken device.
+    Instead: look at what torch says of it, `python -c "import torch; torch.cuda.init()"`.
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
+    faked; the first words are in NCCL's src/init.cc
+    """
+    interpreter, ranks = machine.interpreter, plan.machine.ranks_per_machine
+    if plan.machine.device != "cuda" or not interpreter or interpreter.torch_gpus is None or not interpreter.cuda_build:
+        return
+    if not interpreter.torch_gpus < ranks <= len(machine.gpus):
+        return
+    seen = say(
+        "torch sees GPUs: {seen}, the driver shows {there}, the plan needs {ranks}",
+        seen=interpreter.torch_gpus, there=len(machine.gpus), ranks=ranks,
+    )  # fmt: skip
+    if interpreter.cuda_error:
+        seen = say("{seen}; torch says: {error}", seen=seen, error=interpreter.cuda_error)
+    command = f"{interpreter.python} -c 'import torch; torch.cuda.init()'"
+    yield Violation(seen, Fix(message=say("look at CUDA_VISIBLE_DEVICES, and type: {command}", command=command)))
+
+
+@rule("TW108", level=Level.ERROR, field="machine.device")
+def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """torch was compiled for the GPU's architecture.
+
+    Without it: `CUDA error: no kernel image is available for execution on the device`, at the first kernel. When CUDA
+    is first used, torch warns that the GPU `is not compatible with the current PyTorch installation`, and goes on.
+    Why: builds for a new CUDA drop old architectures (Pascal, Volta), and older builds do not know the newest GPUs.
+    Instead: install a torch for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
+    Source: `_check_cubins` and `_check_capability` in torch/cuda/__init__.py (2.13), seen with the GPU's capability
+    faked; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
+    """
+    interpreter = machine.interpreter
+    if plan.machine.device != "cuda" or not interpreter or not interpreter.arch_list or not interpreter.cuda_build:
+        return
+    for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
+        if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
+            yield Violation(
+                say("{gpu} has compute capability {capability}; torch {version} was compiled for {known}", gpu=gpu.name,
+                    capability=".".join(str(n) for n in gpu.compute_capability), version=interpreter.version("torch"),
+                    known=", ".join(interpreter.arch_list)),
+                Fix(message=say("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)")),
+            )  # fmt: skip
+            return
+
+
+def _runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
+    """Binaries (`sm_80`) run on the same major version from their minor one; PTX (`compute_80`) on all later ones."""
+    for architecture in architectures:
+        kind, _, digits = architecture.partition("_")
+        number = digits.rstrip("af")
+        if not number.isdigit():
+            continue
+        built = (int(number[:-1]), int(number[-1]))
+        if built <= capability and (kind == "compute" or built[0] == capability[0]):
+            return True
+    return False

@@ -1,0 +1,99 @@
+"""The batch equation, and whether the data and the model can serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz import batch
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.project import Project
+from trainwiz.rules.registry import rule
+from trainwiz.vocabulary import GENERATIVE
+
+
+@rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
+def batch_equation_holds(plan: Plan) -> Iterator[Violation]:
+    """The real batch is micro-batch × accumulation × world.
+
+    Without it: DeepSpeed stops with `Check batch related parameters. train_batch_size is not equal to …`; every other
+    engine trains with the product, whatever the real batch was meant to be, and the learning rate no longer fits it.
+    Why: the three factors are all that an engine knows. The real batch is what the gradient is averaged over.
+    Instead: give the real batch and let trainwiz solve the rest; the message names the nearest that work.
+    Source: seen with DeepSpeed 0.19.8; deepspeedai/DeepSpeed issues 3982, 6914
+    """
+    planned = plan.batch
+    solved = batch.solve(
+        world=plan.machine.num_processes,
+        real=planned.real_batch_size,
+        micro=planned.per_device_batch_size,
+        accumulation=planned.gradient_accumulation_steps,
+    )
+    if isinstance(solved, batch.Conflict):
+        yield Violation(solved.message, _nearest(solved), where=solved.key)
+
+
+@rule("TW402", level=Level.WARNING, field="batch.real_batch_size")
+def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]:
+    """The training data has at least as many samples as a real batch.
+
+    Without it: the generated loop fills up with samples that count zero: some ranks compute on nothing but padding, and
+    each update is a whole epoch. Loaders that drop the last batch train on nothing; others hang, with
+    ranks out of step.
+    Why: a real batch is cut over all ranks and micro-batches; there are not enough samples to go round.
+    Instead: a smaller real batch, fewer ranks, more data, or shorter sequences.
+    Source: `RealBatches` in the generated train.py
+    """
+    if project.train is None:
+        return
+    exact, real = project.train.samples, plan.batch.real_batch_size
+    samples = exact if exact is not None else project.train.samples_at_most
+    if samples is not None and 0 < samples < real:
+        have = say("{n} samples", n=samples) if exact is not None else say("at most {n} samples", n=samples)
+        if plan.task in GENERATIVE:
+            have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
+        yield Violation(
+            say("a real batch is {real} samples over {ranks} ranks; the training data has {have}",
+                real=real, ranks=plan.machine.num_processes, have=have),
+            Fix(message=say("set batch.real_batch_size to at most {samples}, or use more data", samples=samples)),
+        )  # fmt: skip
+
+
+@rule("TW403", level=Level.ERROR, field="batch.sequence_length")
+def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]:
+    """A sequence is no longer than the positions that the model has learned.
+
+    Without it: `IndexError: index out of range in self` on the CPU; on a GPU `device-side assert triggered`, blamed on
+    some later line.
+    Why: GPT-2 and OPT look positions up in a table of fixed size. Rotary models (Llama, Qwen) compute them instead.
+    Instead: a shorter sequence length, or a rotary model.
+    Source: https://huggingface.co/docs/transformers/model_doc/gpt2 (n_positions)
+    """
+    most = project.model.max_positions if project.model else None
+    if most is not None and plan.batch.sequence_length > most:
+        yield Violation(
+            say("batch.sequence_length is {length}; {model} has {most} positions", length=plan.batch.sequence_length,
+                model=plan.model.name, most=most),
+            Fix(message=say("set batch.sequence_length {most}", most=most), changes={"batch.sequence_length": most}),
+        )  # fmt: skip
+
+
+def _nearest(conflict: batch.Conflict) -> Fix | None:
+    if not conflict.nearest:
+        return None
+    nearest = conflict.nearest[0]
+    return Fix(
+        message=say(
+            "set batch.real_batch_size {real}, batch.per_device_batch_size {micro}, "
+            "batch.gradient_accumulation_steps {accumulation}",
+            real=nearest.real,
+            micro=nearest.micro,
+            accumulation=nearest.accumulation,
+        ),
+        changes={
+            "batch.real_batch_size": nearest.real,
+            "batch.per_device_batch_size": nearest.micro,
+            "batch.gradient_accumulation_steps": nearest.accumulation,
+        },
+    )

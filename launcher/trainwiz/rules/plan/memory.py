@@ -1,0 +1,113 @@
+"""Whether the model's training state fits where the plan puts it. Activations are not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.estimate import Estimate
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.machine import Machine
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import gib
+
+CROWDED = 0.85
+"""Above this share of a GPU, what is left is seldom enough for activations, the loss and the CUDA context."""
+
+
+@rule("TW321", level=Level.ERROR, field="strategy.kind")
+def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """Weights, gradients and optimizer state of one rank fit into its GPU.
+
+    Without it: `torch.OutOfMemoryError: CUDA out of memory`, at the latest in the first optimizer step.
+    Why: AdamW with fp32 master weights takes 16 bytes per parameter, before any activation; ZeRO and FSDP divide parts
+    of that by the world.
+    Instead: a higher ZeRO stage or FSDP, more ranks, or offload.
+    Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the table in trainwiz.estimate.state, whose 16 and 20
+    bytes (alone, under DDP) were the limit on a CPU with torch 2.13
+    """
+    smallest = _smallest_gpu(plan, machine)
+    if smallest and estimate.device_bytes_per_rank > smallest:
+        yield Violation(
+            say("{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
+                strategy=plan.strategy.label, need=gib(estimate.device_bytes_per_rank), have=gib(smallest),
+                parameters=f"{estimate.parameters:,}"),
+            Fix(message=_more_sharding(plan)),
+        )  # fmt: skip
+
+
+@rule("TW322", level=Level.WARNING, field="strategy.kind")
+def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """Model state leaves room for activations.
+
+    Without it: `CUDA out of memory` in the first forward pass, or later, at the first long sequence.
+    Why: activations grow with micro-batch × sequence length, and the loss alone takes about 12 bytes × tokens ×
+    vocabulary.
+    Instead: a smaller micro-batch with more accumulation (the real batch stays), or more sharding.
+    Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
+    """
+    smallest = _smallest_gpu(plan, machine)
+    if smallest and CROWDED * smallest < estimate.device_bytes_per_rank <= smallest:
+        yield Violation(
+            say("{strategy} fills {need} of {have} GiB with model state; activations come on top",
+                strategy=plan.strategy.label, need=gib(estimate.device_bytes_per_rank), have=gib(smallest)),
+            Fix(message=_more_sharding(plan)),
+        )  # fmt: skip
+
+
+@rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")
+def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """Offloaded state fits into the memory of each machine.
+
+    Without it: the kernel kills a rank. All that is seen is `exit code: -9`, often minutes into the start.
+    Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, 20 with the parameters; pinned blocks
+    are rounded up to powers of two.
+    Instead: more machines (each keeps its part), nvme at stage 3, or less offload.
+    Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights and
+    gradients, which stay on the GPU)
+    """
+    need, have = estimate.host_bytes_per_machine, machine.memory.total_bytes
+    if plan.machine.device != "cpu" and have and need > have:
+        yield Violation(
+            say("offload needs {need} GiB of host memory on each machine; there are {have} GiB", need=gib(need),
+                have=gib(have)),
+            Fix(message=say("use nvme with ZeRO 3, more machines, or offload less")),
+        )  # fmt: skip
+
+
+@rule("TW324", level=Level.ERROR, field="machine.num_processes")
+def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """The state of all CPU ranks fits into the machine's memory.
+
+    Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`). Where a limit is set (ulimit),
+    `DefaultCPUAllocator: can't allocate memory`, at the latest in the first optimizer step.
+    Why: on the CPU all ranks of a machine share its memory, and ddp keeps a whole copy on each.
+    Instead: fewer ranks, or ZeRO 3, which keeps one copy between them.
+    Source: seen with torch 2.13: within a byte per parameter, the table in trainwiz.estimate.state is the limit
+    """
+    ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
+    need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
+    if plan.machine.device == "cpu" and have and need > have:
+        yield Violation(
+            say("model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB", ranks=ranks,
+                need=gib(need), have=gib(have)),
+            Fix(message=say("choose a smaller model or fewer ranks")),
+        )  # fmt: skip
+
+
+def _smallest_gpu(plan: Plan, machine: Machine) -> int | None:
+    if plan.machine.device != "cuda":
+        return None
+    return min((gpu.memory_bytes for gpu in machine.gpus[: plan.machine.ranks_per_machine]), default=None)
+
+
+def _more_sharding(plan: Plan) -> Message:
+    match plan.strategy.label:
+        case "zero3":
+            return say("use more GPUs, or offload the optimizer: strategy.offload_optimizer_device cpu")
+        case "fsdp":
+            return say("use more GPUs, or DeepSpeed ZeRO 3 with strategy.offload_optimizer_device cpu")
+        case _ if plan.machine.num_processes == 1:
+            return say("use more GPUs with ZeRO 3 or fsdp, or strategy.kind deepspeed with optimizer offload")
+    return say("set strategy.kind deepspeed with strategy.zero_stage 3, or fsdp")

@@ -1,0 +1,166 @@
+"""The packages that the plan's engine, task and tracker need in the training interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz import vocabulary
+from trainwiz.finding import Level, Violation
+from trainwiz.machine import Interpreter, Machine
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.project import Project
+from trainwiz.rules.registry import rule
+from trainwiz.rules.versions import install, parts
+
+OLDEST = {"torch": "2.4", "accelerate": "1.10", "deepspeed": "0.16", "transformers": "4.51", "pillow": "10.0",
+          "scikit-learn": "1.3"}  # fmt: skip
+"""The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
+
+
+_ON_TEXT = ("causal_lm", "sft", "text_classification")
+
+
+@rule("TW111", level=Level.ERROR, field="engine")
+def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """The training interpreter has accelerate.
+
+    Without it: `ModuleNotFoundError: No module named 'accelerate'` on every rank.
+    Why: the generated train.py is written on accelerate; trainwiz itself may live in another environment.
+    Instead: install it into the training interpreter.
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/install
+    """
+    if plan.engine == "accelerate" and (python := _lacks(machine, "accelerate")):
+        yield Violation(
+            say("accelerate is not installed in {python}", python=python), install(python, _wanted("accelerate"))
+        )
+
+
+@rule("TW112", level=Level.ERROR, field="strategy.kind")
+def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """A DeepSpeed plan needs DeepSpeed.
+
+    Without it: `ImportError: DeepSpeed is not installed`, after the ranks have imported torch.
+    Why: accelerate does not depend on DeepSpeed.
+    Instead: install it, or choose fsdp (on GPUs) or ddp.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
+    """
+    if plan.strategy.kind == "deepspeed" and (python := _lacks(machine, "deepspeed")):
+        yield Violation(
+            say("strategy.kind is deepspeed, but deepspeed is not installed in {python}", python=python),
+            install(python, _wanted("deepspeed")),
+        )
+
+
+@rule("TW113", level=Level.ERROR, field="task")
+def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """The tasks on text need transformers.
+
+    Without it: `ModuleNotFoundError: No module named 'transformers'` when task.py is imported.
+    Why: models and tokenizers come from transformers; trainwiz does not depend on it, since only these tasks need it.
+    Instead: `pip install -r requirements.txt` in the project, or the line shown.
+    Source: the generated requirements.txt
+    """
+    if plan.task in _ON_TEXT and (python := _lacks(machine, "transformers")):
+        yield Violation(
+            say(
+                "the task {task} needs transformers, which is not installed in {python}", task=plan.task, python=python
+            ),
+            install(python, _wanted("transformers")),
+        )
+
+
+@rule("TW114", level=Level.ERROR, field="data.train")
+def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
+    """Data from the hub needs the datasets package.
+
+    Without it: `ModuleNotFoundError: No module named 'datasets'` when the data is loaded, after all ranks have started.
+    Why: files and the embedded text are read without it, so nothing else brings it along.
+    Instead: install it, or name a local .txt or .jsonl file.
+    Source: https://huggingface.co/docs/datasets/installation
+    """
+    named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
+    if plan.task in _ON_TEXT and named and (python := _lacks(machine, "datasets")):
+        yield Violation(
+            say("{data} comes from the hub, but datasets is not installed in {python}", data=named[0], python=python),
+            install(python, "datasets>=3.0"),
+        )
+
+
+@rule("TW115", level=Level.WARNING, field="tracking.log_with")
+def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """A tracker that is asked for is installed.
+
+    Without it: accelerate drops the tracker with one warning among many and trains on; there is nothing to look at.
+    Why: it keeps only those trackers whose package imports.
+    Instead: install the package, or set tracking.log_with none: metrics.jsonl is written in any case.
+    Source: `filter_trackers` in accelerate/tracking.py (1.15).
+    """
+    tracker = plan.tracking.log_with
+    if tracker != "none" and (python := _lacks(machine, tracker)):
+        yield Violation(
+            say("tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
+                tracker=tracker, python=python),
+            install(python, tracker),
+        )  # fmt: skip
+
+
+@rule("TW116", level=Level.WARNING, field="python")
+def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """Packages are not older than those that generated projects were tried with.
+
+    Without it: anything may differ: accelerate before 1.10 raises in `no_sync` under ZeRO 2 and 3, DeepSpeed before
+    0.16 lacks keys that ds_config.json writes.
+    Why: these packages change their behaviour between minor versions, mostly without an error.
+    Instead: upgrade, or try a short run first (schedule.n_steps 10) and look at its numbers.
+    Source: huggingface/accelerate issue 3481; deepspeedai/DeepSpeed issue 6793
+    """
+    used = {"torch", "accelerate"} if plan.engine == "accelerate" else {"torch"}
+    used |= {"deepspeed"} if plan.strategy.kind == "deepspeed" else set()
+    used |= {"transformers"} if plan.task in _ON_TEXT else set()
+    used |= {"pillow", "scikit-learn"} if plan.task == "image_classification" else set()
+    for name, oldest in OLDEST.items():
+        interpreter = machine.interpreter
+        version = interpreter.version(name) if interpreter else None
+        if interpreter and version and name in used and parts(version) < parts(oldest):
+            yield Violation(
+                say("{package} {version} is older than {oldest}, the oldest version that was tried", package=name,
+                    version=version, oldest=oldest),
+                install(interpreter.python, _wanted(name)),
+            )  # fmt: skip
+
+
+@rule("TW117", level=Level.ERROR, field="task")
+def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """The task image_classification needs pillow, and its embedded pictures scikit-learn.
+
+    Without it: `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`) on every rank.
+    Why: pillow reads pictures, and scikit-learn carries the handwritten digits; only this task needs them.
+    Instead: `pip install -r requirements.txt` in the project, or the line shown.
+    Source: the generated requirements.txt
+    """
+    if plan.task != "image_classification":
+        return
+    needed = ["pillow"]
+    if vocabulary.EMBEDDED in (plan.data.train, plan.data.eval):
+        needed.append("scikit-learn")
+    missing = [name for name in needed if _lacks(machine, name)]
+    if missing and machine.interpreter:
+        python = machine.interpreter.python
+        yield Violation(
+            say("the task image_classification needs {packages}, not installed in {python}",
+                packages=", ".join(missing), python=python),
+            install(python, *(_wanted(name) for name in missing)),
+        )  # fmt: skip
+
+
+def _lacks(machine: Machine, package: str) -> str | None:
+    """The interpreter's path if it is known to lack the package."""
+    interpreter: Interpreter | None = machine.interpreter
+    if interpreter and interpreter.packages.get(package, "unknown") is None:
+        return interpreter.python
+    return None
+
+
+def _wanted(package: str) -> str:
+    return f"{package}>={OLDEST[package]}"

@@ -1,0 +1,143 @@
+"""The format that the forward and backward pass compute in, and the hardware that can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.machine import Gpu, Machine
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+
+AMPERE = (8, 0)
+ADA = (8, 9)
+FP8_LIBRARIES = ("torchao", "transformer-engine", "msamp")
+
+
+@rule("TW201", level=Level.ERROR, field="precision.mixed_precision")
+def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
+    """fp16 does not go with the CPU.
+
+    Without it: accelerate reports `mixed_precision: fp16` and computes in fp32 with fp32's memory; DeepSpeed stops with
+    `ValueError: Type fp16 is not supported on your device.`
+    Why: for fp16 accelerate switches autocast on only where the device is no CPU, and says nothing.
+    Instead: bf16, which needs no loss scaling and works on CPUs, or no.
+    Source: seen with accelerate 1.15 and DeepSpeed 0.19.8; `Accelerator.__init__`, `_do_sanity_check`.
+    """
+    if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp16":
+        better = "no" if plan.strategy.kind == "colossal_ddp" else "bf16"
+        yield Violation(
+            say("fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop"),
+            Fix(
+                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": better}
+            ),
+        )
+
+
+@rule("TW202", level=Level.ERROR, field="precision.mixed_precision")
+def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
+    """fp8 does not go with the CPU.
+
+    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
+    With torchao, which it takes as well, the CPU emulates the products and trains several times slower than in fp32.
+    Why: fp8 saves time in the tensor cores of Ada, Hopper and newer GPUs only.
+    Instead: bf16, or no.
+    Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
+    """
+    if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
+        yield Violation(
+            say("fp8 needs a GPU with fp8 tensor cores; machine.device is cpu"),
+            Fix(
+                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": "bf16"}
+            ),
+        )
+
+
+@rule("TW203", level=Level.WARNING, field="precision.mixed_precision")
+def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """bf16 wants GPUs of compute capability 8.0 (Ampere) or higher.
+
+    Without it: it trains, several times slower than fp16 would, and nothing says so.
+    Why: older GPUs have no bf16 tensor cores; torch emulates it, and `torch.cuda.is_bf16_supported()` still says True,
+    so accelerate accepts it.
+    Instead: fp16 on Volta and Turing (V100, T4); watch that the loss scale does not fall to nothing.
+    Source: `is_bf16_supported(including_emulation=True)` in torch/cuda/__init__.py (2.13).
+    """
+    if plan.precision.mixed_precision == "bf16" and (gpu := _below(plan, machine, AMPERE)):
+        yield Violation(
+            say("bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
+                gpu=gpu.name, capability=_capability(gpu)),
+            Fix(message=say("set precision.mixed_precision fp16"), changes={"precision.mixed_precision": "fp16"}),
+        )  # fmt: skip
+
+
+@rule("TW204", level=Level.ERROR, field="precision.mixed_precision")
+def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """fp8 needs GPUs of compute capability 8.9 (Ada, Hopper) or higher.
+
+    Without it: accelerate logs one warning, `… insufficient for FP8 mixed precision training`, and trains in fp16
+    instead.
+    Why: older tensor cores have no fp8. accelerate asks nvidia-smi for the first GPU of the machine alone.
+    Instead: bf16 on Ampere, fp16 before it.
+    Source: `AcceleratorState.__init__` and `check_cuda_fp8_capability` in accelerate 1.15, seen with the GPU's
+    capability faked
+    """
+    if plan.precision.mixed_precision == "fp8" and (gpu := _below(plan, machine, ADA)):
+        better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"
+        yield Violation(
+            say("fp8 needs compute capability 8.9; {gpu} has {capability}", gpu=gpu.name, capability=_capability(gpu)),
+            Fix(message=say("set precision.mixed_precision {better}", better=better),
+                changes={"precision.mixed_precision": better}),
+        )  # fmt: skip
+
+
+@rule("TW205", level=Level.ERROR, field="precision.mixed_precision")
+def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """fp8 needs torchao, transformer-engine or msamp.
+
+    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
+    Why: torch alone has the fp8 types, but no recipe to train with them.
+    Instead: install torchao, the lightest of them, or use bf16.
+    Source: seen with accelerate 1.15; https://huggingface.co/docs/accelerate/usage_guides/low_precision_training
+    """
+    interpreter = machine.interpreter
+    if plan.precision.mixed_precision != "fp8" or plan.machine.device == "cpu" or not interpreter:
+        return
+    if all(interpreter.packages.get(name, "unknown") is None for name in FP8_LIBRARIES):
+        yield Violation(
+            say("fp8 needs torchao, transformer-engine or msamp; {python} has none of them", python=interpreter.python),
+            Fix(message=say("type: {python} -m pip install torchao", python=interpreter.python)),
+        )
+
+
+@rule("TW206", level=Level.HINT, field="precision.mixed_precision")
+def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+    """On a GPU with bf16, training in fp32 gives away most of its speed.
+
+    Without it: nothing breaks; matrix products run at a fraction of the tensor cores' rate, activations take twice the
+    memory.
+    Why: an A100 does 312 TFLOPS dense in bf16, and 19.5 in fp32 (156 with TF32).
+    Instead: bf16, unless the task is known to need fp32. Master weights stay in fp32 either way.
+    Source: https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet.pdf
+    """
+    gpus = machine.gpus[: plan.machine.ranks_per_machine]
+    capable = bool(gpus) and all(gpu.compute_capability and gpu.compute_capability >= AMPERE for gpu in gpus)
+    known = plan.strategy.kind != "colossal_ddp"  # Booster has no bf16 for it
+    if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
+        yield Violation(
+            say("{gpu} computes bf16 many times faster than fp32", gpu=gpus[0].name),
+            Fix(message=say("set precision.mixed_precision bf16"), changes={"precision.mixed_precision": "bf16"}),
+        )
+
+
+def _below(plan: Plan, machine: Machine, capability: tuple[int, int]) -> Gpu | None:
+    """The first GPU of the plan that is known to be older."""
+    if plan.machine.device != "cuda":
+        return None
+    used = machine.gpus[: plan.machine.ranks_per_machine]
+    return next((g for g in used if g.compute_capability and g.compute_capability < capability), None)
+
+
+def _capability(gpu: Gpu) -> str:
+    return ".".join(str(n) for n in gpu.compute_capability or ())

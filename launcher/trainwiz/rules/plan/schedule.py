@@ -1,0 +1,158 @@
+"""How long the training is, and what happens when; all counted in optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.project import Project
+from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import total_updates
+
+HOT = 0.01
+"""AdamW moves each weight by about the learning rate per update; GPT-3 was trained with 6e-5 to 6e-4."""
+
+
+@rule("TW411", level=Level.ERROR, field="schedule.train_strategy")
+def length_is_given(plan: Plan) -> Iterator[Violation]:
+    """The plan says how long: n_steps with train_strategy steps, n_epochs with epochs.
+
+    Without it: every rank imports torch, and ends with `n_steps 0, n_epochs 0: one of them says how long`.
+    Why: the schedule, the progress bar and the checkpoints all count towards the last update.
+    Instead: give the one that train_strategy names.
+    Source: seen with the generated train.py
+    """
+    schedule = plan.schedule
+    if schedule.train_strategy == "steps" and schedule.n_steps is None:
+        yield Violation(
+            say("schedule.train_strategy is steps, and schedule.n_steps is not given"),
+            Fix(message=say("set schedule.n_steps")),
+            where="schedule.n_steps",
+        )
+    if schedule.train_strategy == "epochs" and schedule.n_epochs is None:
+        yield Violation(
+            say("schedule.train_strategy is epochs, and schedule.n_epochs is not given"),
+            Fix(message=say("set schedule.n_epochs")),
+            where="schedule.n_epochs",
+        )
+
+
+@rule("TW412", level=Level.WARNING, field="schedule.train_strategy")
+def length_is_given_once(plan: Plan) -> Iterator[Violation]:
+    """Steps or epochs, not both.
+
+    Without it: train_strategy decides, and the other number is ignored; whoever reads the plan later may trust
+    the wrong one.
+    Why: transformers' Trainer lets max_steps win over epochs without a word; plans come from such habits.
+    Instead: leave the one empty that does not count.
+    Source: https://huggingface.co/docs/transformers/main_classes/trainer (max_steps overrides num_train_epochs)
+    """
+    schedule = plan.schedule
+    if schedule.n_steps is not None and schedule.n_epochs is not None:
+        ignored = "schedule.n_epochs" if schedule.train_strategy == "steps" else "schedule.n_steps"
+        yield Violation(
+            say("both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
+                steps=schedule.n_steps, epochs=schedule.n_epochs, ignored=ignored),
+            Fix(message=say("leave {ignored} empty", ignored=ignored), changes={ignored: None}),
+            where=ignored,
+        )  # fmt: skip
+
+
+@rule("TW413", level=Level.ERROR, field="schedule.n_warmup_steps")
+def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
+    """Warm-up ends before the training does.
+
+    Without it: the learning rate reaches its value at the last update or never; the run looks fine and learns too
+    little.
+    Why: warm-up counts updates, not micro-batches or samples. Numbers copied from a run on fewer GPUs or with a smaller
+    batch are too large.
+    Instead: a few percent of the updates.
+    Source: huggingface/accelerate issues 2926, 2142, 1382
+    """
+    warmup, total = plan.schedule.n_warmup_steps, total_updates(plan, project)
+    if total is not None and 0 < total <= warmup:
+        better = total // 20
+        yield Violation(
+            say("schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates", warmup=warmup,
+                total=total),
+            Fix(message=say("set schedule.n_warmup_steps {better}", better=better),
+                changes={"schedule.n_warmup_steps": better}),
+        )  # fmt: skip
+
+
+@rule("TW414", level=Level.WARNING, field="checkpoint.checkpointing_steps")
+def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
+    """checkpointing_steps is no more than the updates of the whole training.
+
+    Without it: the only checkpoint is the one at the end; whatever interrupts the run costs all of it.
+    Why: checkpointing_steps counts updates, and there are fewer.
+    Instead: let no more work lie between two checkpoints than you would do again. 0 says that only the end is wanted.
+    Source: the generated train.py
+    """
+    every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
+    if total is not None and every > total:
+        better = max(1, total // 4)
+        yield Violation(
+            say("checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates", every=every,
+                total=total),
+            Fix(message=say("set checkpoint.checkpointing_steps {better}", better=better),
+                changes={"checkpoint.checkpointing_steps": better}),
+        )  # fmt: skip
+
+
+@rule("TW415", level=Level.WARNING, field="tracking.logging_steps")
+def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
+    """logging_steps is no more than the updates of the whole training.
+
+    Without it: metrics.jsonl holds one line, the last.
+    Why: logging_steps counts updates, and there are fewer.
+    Instead: log every 1 to 10 updates; between log points nothing is read from the device.
+    Source: the generated train.py
+    """
+    every, total = plan.tracking.logging_steps, total_updates(plan, project)
+    if total is not None and every > total:
+        better = max(1, total // 10)
+        yield Violation(
+            say("tracking.logging_steps is {every}, but the whole training is {total} updates", every=every,
+                total=total),
+            Fix(message=say("set tracking.logging_steps {better}", better=better),
+                changes={"tracking.logging_steps": better}),
+        )  # fmt: skip
+
+
+@rule("TW416", level=Level.HINT, field="optimizer.gradient_clipping")
+def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
+    """Gradients are clipped.
+
+    Without it: one bad batch can throw the weights far away; the loss jumps, and sometimes never comes back.
+    Why: gradient norms of language models have heavy tails. Almost every published run clips at norm 1.0.
+    Instead: 1.0. If 0 is meant, it is written to ds_config.json as 0.0: DeepSpeed 0.19 reads an absent value as 1.0.
+    Source: https://arxiv.org/abs/2005.14165, appendix B; seen with DeepSpeed 0.19.8 and 0.16.5
+    """
+    if plan.optimizer.gradient_clipping == 0:
+        yield Violation(
+            say("optimizer.gradient_clipping is 0: gradients are not clipped"),
+            Fix(message=say("set optimizer.gradient_clipping 1.0, unless that is meant"),
+                changes={"optimizer.gradient_clipping": 1.0}),
+        )  # fmt: skip
+
+
+@rule("TW417", level=Level.WARNING, field="optimizer.learning_rate")
+def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
+    """AdamW's learning rate is below 0.01.
+
+    Without it: the loss rises or becomes nan within the first updates.
+    Why: AdamW divides by the gradient's size, so each update moves each weight by about the learning rate itself. Rates
+    like 0.1 belong to SGD.
+    Instead: 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 from scratch.
+    Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
+    """
+    if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
+        yield Violation(
+            say("optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
+                rate=plan.optimizer.learning_rate),
+            Fix(message=say("set optimizer.learning_rate 3e-4, or optimizer.name sgd"),
+                changes={"optimizer.learning_rate": 3e-4}),
+        )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Settings of DeepSpeed that a plan gives beside its own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwiz.config import vocabulary
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+
+
+@rule("TW317", level=Level.ERROR, field="deepspeed")
+def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
+    """What `deepspeed` names in zero_optimization, its offload blocks, fp16 and bf16 is known to DeepSpeed.
+
+    Without it: pydantic's `Extra inputs are not permitted` on every rank, after the model is built.
+    Why: these blocks are read by classes that forbid anything else.
+    Instead: the setting as DeepSpeed spells it.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    if plan.strategy.kind != "deepspeed":
+        return
+    for path, value in plan.deepspeed.items():
+        block, _, name = path.rpartition(".")
+        if block not in vocabulary.STRICT or name in vocabulary.STRICT[block] or value is None:
+            continue
+        near = vocabulary.nearest(name, vocabulary.STRICT[block])
+        fix = Fix(message=say("did you mean {key}?", key=f"{block}.{near}") if near else say("delete it"))
+        yield Violation(say("DeepSpeed refuses {key} in {block}", key=name, block=block), fix)
+
+
+@rule("TW318", level=Level.WARNING, field="deepspeed")
+def settings_need_deepspeed(plan: Plan) -> Iterator[Violation]:
+    """Settings of DeepSpeed mean something under DeepSpeed only.
+
+    Without it: they are ignored: no file is written that could hold them.
+    Why: ds_config.json is written for strategy.kind deepspeed alone.
+    Instead: strategy.kind deepspeed, or no such settings.
+    Source: trainwiz's own files
+    """
+    if plan.deepspeed and plan.strategy.kind != "deepspeed":
+        yield Violation(
+            say("settings of DeepSpeed are ignored: strategy.kind is {kind}", kind=plan.strategy.kind),
+            Fix(message=say("set strategy.kind deepspeed, or take the section deepspeed out")),
+        )

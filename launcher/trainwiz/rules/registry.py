@@ -1,0 +1,112 @@
+"""The registry of rules, and how they are run over facts.
+
+A rule is a small function. Its parameters name the facts it needs (`plan`, `machine`, `project`, `script`, …); it runs
+only where all of them are known, and yields a `Violation` for each thing that is wrong. Its docstring is
+the manual entry that `trainwiz explain` shows:
+
+    @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
+    def real_batch_size_divides(plan: Plan) -> Iterator[Violation]:
+        '''The real batch is the product of micro-batch, accumulation and world.
+
+        Without it: …  Why: …  Instead: …  Source: …
+        '''
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainwiz.finding import Finding, Level, Violation
+
+if TYPE_CHECKING:
+    from trainwiz.config import Accelerate, DeepSpeed, Document
+    from trainwiz.estimate import Estimate
+    from trainwiz.machine import Machine
+    from trainwiz.plan import Plan
+    from trainwiz.project import Architecture, Project
+    from trainwiz.script import Script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known now; rules pick from it by parameter name."""
+
+    plan: Plan | None = None
+    machine: Machine | None = None
+    project: Project | None = None
+    estimate: Estimate | None = None
+    script: Script | None = None
+    document: Document | None = None
+    accelerate: Accelerate | None = None
+    deepspeed: DeepSpeed | None = None
+    architecture: Architecture | None = None
+
+
+RuleFunction = Callable[..., Iterator[Violation]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A registered rule."""
+
+    id: str
+    level: Level
+    field: str
+    needs: tuple[str, ...]
+    manual: str
+    check: RuleFunction
+
+    @property
+    def folder(self) -> str:
+        """The folder under `rules/` that it stands in: what it judges."""
+        return self.check.__module__.split(".")[2]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the manual entry."""
+        return self.manual.partition("\n")[0]
+
+    def __call__(self, facts: Facts) -> Iterator[Finding]:
+        """The rule's findings; none where a fact it needs is unknown."""
+        given = {name: getattr(facts, name) for name in self.needs}
+        if any(value is None for value in given.values()):
+            return
+        for violation in self.check(**given):
+            yield Finding(
+                rule=self.id,
+                level=self.level,
+                where=violation.where or self.field,
+                message=violation.message,
+                fix=violation.fix,
+                place=violation.place,
+            )
+
+
+REGISTRY: dict[str, Rule] = {}
+
+
+def rule(id: str, *, level: Level, field: str) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a rule under an id that stays for ever. Raises `ValueError` on a reused id or a missing manual."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        manual = inspect.getdoc(function)
+        if not manual:
+            raise ValueError(f"{id} has no docstring; it is the rule's manual entry")
+        if id in REGISTRY:
+            raise ValueError(f"{id} is taken by {REGISTRY[id].check.__name__}")
+        needs = tuple(inspect.signature(function).parameters)
+        REGISTRY[id] = Rule(id=id, level=level, field=field, needs=needs, manual=manual, check=function)
+        return function
+
+    return register
+
+
+def check(facts: Facts, *, rules: Iterable[Rule], ignore: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """All findings over the facts, errors first, then by rule id. `ignore` holds rule ids or prefixes of them."""
+    ignored = tuple(ignore) + (tuple(facts.plan.ignore) if facts.plan else ())
+    found = [f for r in rules if not r.id.startswith(ignored or ("-",)) for f in r(facts)]
+    order = list(Level)
+    return tuple(sorted(found, key=lambda f: (order.index(f.level), f.rule)))

@@ -1,0 +1,1 @@
+"""Rules on a user's own training script."""

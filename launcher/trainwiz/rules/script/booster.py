@@ -1,0 +1,173 @@
+"""Colossal-AI's plugins in a script: what each of them takes, and what it does instead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+
+_PRECISIONS = {"LowLevelZeroPlugin": ("fp16", "bf16", "fp32"), "GeminiPlugin": ("fp16", "bf16")}
+_BOOSTERS = {"TorchDDPPlugin": ("fp16", "fp16_apex")}
+"""The plugins that leave precision to Booster, and what works there."""
+_OWN = ("LowLevelZeroPlugin", "GeminiPlugin", "HybridParallelPlugin", "TorchFSDPPlugin", "MoeHybridParallelPlugin")
+_STAGES = {"LowLevelZeroPlugin": ("stage", (1, 2)), "HybridParallelPlugin": ("zero_stage", (0, 1, 2))}
+_GEMINIS = ("HybridAdam", "FusedAdam", "CPUAdam")
+_KEEP_GRADIENTS = ("LowLevelZeroPlugin", "GeminiPlugin")
+
+
+@rule("TW731", level=Level.ERROR, field="script")
+def the_plugin_has_the_precision(script: Script) -> Iterator[Violation]:
+    """A plugin of Colossal-AI is given a precision that it has.
+
+    Without it: `AssertionError: precision fp32 is not supported` (Gemini), `only supports ['fp16', 'bf16', 'fp32']`
+    (LowLevelZero), or with TorchDDPPlugin `TypeError: Can't instantiate abstract class BF16MixedPrecision`.
+    Why: each plugin computes in its own way; Booster's mixed_precision bf16 and fp8 were never written.
+    Instead: bf16 with LowLevelZero or Gemini; with TorchDDPPlugin fp16, or torch.autocast around the forward pass.
+    Source: seen with Colossal-AI 0.5.0
+    """
+    for call in _plugins(script, *_PRECISIONS):
+        known = _PRECISIONS[_last(call)]
+        yield from _outside(script, call, call.keyword("precision"), known, _last(call))
+    if _plugins(script, *_BOOSTERS) and not _plugins(script, *_OWN):
+        for call in script.called("colossalai.booster.Booster"):
+            yield from _outside(script, call, call.keyword("mixed_precision"), _BOOSTERS["TorchDDPPlugin"], "Booster")
+
+
+@rule("TW732", level=Level.ERROR, field="script")
+def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
+    """LowLevelZeroPlugin has the stages 1 and 2; HybridParallelPlugin has 0 to 2, and with pipelines 0 and 1.
+
+    Without it: `AssertionError: LowLevelZeroPlugin only supports stage 1/2 training`, or a bare AssertionError.
+    Why: sharded weights are Gemini's, or TorchFSDPPlugin's.
+    Instead: stage 2, or GeminiPlugin(placement_policy="static", shard_param_frac=1.0).
+    Source: seen with Colossal-AI 0.5.0
+    """
+    for call in _plugins(script, *_STAGES):
+        name, stages = _STAGES[_last(call)]
+        given, pipeline = _constant(call.keyword(name)), _constant(call.keyword("pp_size"))
+        if isinstance(pipeline, int) and pipeline > 1:
+            stages = (0, 1)
+        if type(given) is int and given not in stages:
+            yield Violation(
+                say("{plugin} has no stage {stage}; it may be {legal}", plugin=_last(call), stage=given,
+                    legal=", ".join(map(str, stages))),
+                Fix(message=say("set {name}={stage}", name=name, stage=stages[-1])),
+                place=script.place(call.node),
+            )  # fmt: skip
+
+
+@rule("TW733", level=Level.ERROR, field="script")
+def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
+    """Under GeminiPlugin the optimizer is HybridAdam, FusedAdam or CPUAdam.
+
+    Without it: `AssertionError: You should use an optimizer in the available list`, when the model is boosted.
+    Why: Gemini moves the optimizer's state between host and device in chunks, which only these know.
+    Instead: from colossalai.nn.optimizer import HybridAdam
+    Source: seen with Colossal-AI 0.5.0; colossalai/zero/gemini/gemini_optimizer.py
+    """
+    if not _plugins(script, "GeminiPlugin") or _plugins(script, *[n for n in _OWN if n != "GeminiPlugin"]):
+        return
+    if _plugins(script, "TorchDDPPlugin"):
+        return  # one of several plugins, chosen when it runs
+    for call in script.calls:
+        module, _, name = script.names.resolved(call.node.func).rpartition(".")
+        if module == "torch.optim" and name not in _GEMINIS:
+            yield Violation(
+                say("Gemini refuses torch's {name}", name=name),
+                Fix(message=say("take colossalai.nn.optimizer.HybridAdam")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW734", level=Level.ERROR, field="script")
+def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violation]:
+    """Under GeminiPlugin, several backward passes per update need enable_gradient_accumulation=True.
+
+    Without it: after the first backward pass the weights are gone until the update: the next forward pass computes with
+    gradients in their place, and the update sees the last micro-batch alone; nothing is said.
+    Why: Gemini writes gradients into the chunks of the parameters, unless it is told to have others for them.
+    Instead: GeminiPlugin(enable_gradient_accumulation=True)
+    Source: seen with Colossal-AI 0.5.0 on CPU ranks (`reuse_fp16_chunk` in zero/gemini/gemini_ddp.py);
+    hpcaitech/ColossalAI issue 2496
+    """
+    windows = [w for w in script.training.windows if w.backward.by == "Booster"]
+    for call in _plugins(script, "GeminiPlugin") if windows else ():
+        told = call.keyword("enable_gradient_accumulation")
+        if not call.has_spread() and (told is None or _constant(told) is False):
+            yield Violation(
+                say("micro-batches are accumulated in line {line}, and Gemini is not told so",
+                    line=windows[0].backward.call.lineno),
+                Fix(message=say("add enable_gradient_accumulation=True")),
+                place=script.place(call.node),
+            )  # fmt: skip
+
+
+@rule("TW735", level=Level.WARNING, field="script")
+def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
+    """Booster's mixed_precision acts with TorchDDPPlugin only.
+
+    Without it: Booster says in one line of the log that `the mixed_precision argument will be ignored`, and the plugin
+    computes in its own: fp16 where nothing else is said.
+    Why: these plugins cast and shard the weights themselves.
+    Instead: precision="bf16" of the plugin; mixed_precision=MixedPrecision(…) of TorchFSDPPlugin.
+    Source: read in Colossal-AI 0.5.0 (booster/booster.py)
+    """
+    own = _plugins(script, *_OWN)
+    if not own or _plugins(script, *_BOOSTERS):
+        return
+    for call in script.called("colossalai.booster.Booster"):
+        if isinstance(_constant(call.keyword("mixed_precision")), str):
+            yield Violation(
+                say("{plugin} ignores Booster's mixed_precision", plugin=_last(own[0])),
+                Fix(message=say("give the precision to the plugin")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW736", level=Level.WARNING, field="script")
+def the_plugin_clips(script: Script) -> Iterator[Violation]:
+    """Under LowLevelZeroPlugin and GeminiPlugin the gradient is clipped by the plugin's max_norm.
+
+    Without it: torch.nn.utils.clip_grad_norm_ finds no gradients on the parameters, and clips nothing.
+    Why: both plugins move gradients into their own buffers in the backward pass.
+    Instead: LowLevelZeroPlugin(max_norm=1.0)
+    Source: read in Colossal-AI 0.5.0 (zero/low_level/low_level_optim.py, zero/gemini/gemini_ddp.py)
+    """
+    own = _plugins(script, *_KEEP_GRADIENTS)
+    if not own or _plugins(script, *_BOOSTERS):
+        return
+    for call in script.called("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
+        yield Violation(
+            say("{plugin} leaves no gradients on the parameters: this clips nothing", plugin=_last(own[0])),
+            Fix(message=say("give the plugin max_norm")),
+            place=script.place(call.node),
+        )
+
+
+def _plugins(script: Script, *names: str) -> list[Call]:
+    """The calls that make one of these plugins."""
+    return [c for c in script.calls if c.name.startswith("colossalai.") and _last(c) in names]
+
+
+def _last(call: Call) -> str:
+    return call.name.rpartition(".")[2]
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _outside(
+    script: Script, call: Call, given: ast.expr | None, legal: tuple[str, ...], who: str
+) -> Iterator[Violation]:
+    value = _constant(given)
+    if isinstance(value, str) and value not in legal:
+        yield Violation(
+            say("{who} has no precision {value}; it may be {legal}", who=who, value=value, legal=", ".join(legal)),
+            Fix(message=say("write {value}", value="bf16" if "bf16" in legal else legal[0])),
+            place=script.place(call.node),
+        )

@@ -1,0 +1,170 @@
+"""What all ranks must do together, and only some of them do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import Message, say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.training import describe
+from trainwiz.script.tree import Guard, dotted
+
+_DIST = (
+    "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "new_group",
+)  # fmt: skip
+_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes", "backward")
+_UTILS = ("gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "wait_for_everyone")
+COLLECTIVES = {
+    *(f"torch.distributed.{name}" for name in _DIST),
+    *(f"Accelerator.{name}" for name in _ACCELERATOR),
+    *(f"accelerate.utils.{name}" for name in _UTILS),
+    "DeepSpeedEngine.backward", "DeepSpeedEngine.step", "Booster.backward", "DistCoordinator.block_all",
+}  # fmt: skip
+SAVES = {
+    "Accelerator.save_state", "Accelerator.load_state", "DeepSpeedEngine.save_checkpoint",
+    "DeepSpeedEngine.load_checkpoint", "DeepSpeedEngine.save_16bit_model", "Booster.save_model",
+    "Booster.save_optimizer", "Booster.load_model", "Booster.load_optimizer",
+}  # fmt: skip
+_WITHOUT_GRADIENT = ("no_grad", "inference_mode")
+_TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
+
+
+@rule("TW701", level=Level.ERROR, field="script")
+def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
+    """A collective is called by all ranks, not under is_main_process.
+
+    Without it: the ranks that call it wait for the others until the timeout, 10 to 30 minutes; GPUs show 100 % use.
+    Why: gather, reduce, broadcast, barrier and wait_for_everyone return only when every rank has called them.
+    Instead: call it on every rank, and put only what follows (print, log, write) under the condition.
+    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue 1171
+    """
+    for call in script.called(*COLLECTIVES):
+        if not _is_in_group(call) and not _answered(script, call):
+            yield from _single(script, call, say("call {name} on every rank, outside of the condition",
+                                                 name=dotted(call.node.func) or call.name))  # fmt: skip
+
+
+@rule("TW702", level=Level.ERROR, field="script")
+def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
+    """Every rank takes part in saving and loading a training's state.
+
+    Without it: under DeepSpeed and FSDP the main process waits for shards that nobody sends, until the timeout; under
+    DDP the random states of the other ranks are missing, and the resumed run is another one.
+    Why: save_state, save_checkpoint and Booster.save_model write one part per rank, and synchronise.
+    Instead: call it on every rank; it decides itself who writes what.
+    Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call this)
+    """
+    for call in script.called(*SAVES):
+        yield from _single(script, call, say("call {name} on every rank; each writes its own part",
+                                             name=dotted(call.node.func)))  # fmt: skip
+
+
+@rule("TW703", level=Level.ERROR, field="script")
+def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
+    """The forward pass of a prepared model runs on all ranks.
+
+    Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks and wait for ever; DDP waits for the
+    gradients of the others in the backward pass, and for their buffers before the next forward pass.
+    Why: what prepare, deepspeed.initialize, boost or DistributedDataParallel return is not the bare model.
+    Instead: let all ranks run it, or take the bare model with accelerator.unwrap_model(model) (model.module under DDP),
+    which helps where the weights are whole on each rank: not under ZeRO 3 and FSDP.
+    Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
+    """
+    for call in _forwards(script):
+        if not _learns_nothing(script, call.node) and not _answered(script, call):
+            yield from _single(script, call, say("run {name} on every rank, or the bare model under DDP",
+                                                 name=dotted(call.node.func)))  # fmt: skip
+
+
+@rule("TW704", level=Level.WARNING, field="script")
+def evaluation_uses_every_rank(script: Script) -> Iterator[Violation]:
+    """All ranks evaluate.
+
+    Without it: the others run ahead into the next collective and wait there; after 10 to 30 minutes NCCL ends the job.
+    A prepared loader gives the main process only its share: the score is that of 1/N of the data. ZeRO 3 and FSDP hang
+    at the first layer, DDP where the model has buffers. Where it works, N - 1 GPUs are idle.
+    Why: evaluation under is_main_process is a habit from one GPU.
+    Instead: evaluate on every rank, join the results with accelerator.gather_for_metrics, print on the main process.
+    Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
+    """
+    seen: set[ast.AST] = set()
+    for call in _forwards(script):
+        around = (*script.tree.loops(call.node), *script.tree.withs(call.node), script.tree.scope(call.node))[0]
+        if _learns_nothing(script, call.node) and around not in seen:
+            seen.add(around)
+            yield from _single(script, call, say("evaluate on every rank and gather the results"))
+    for call in script.called(*_TRAINER):
+        yield from _single(script, call, say("call it on every rank; the Trainer prints and writes on one by itself"))
+
+
+def _forwards(script: Script) -> Iterator[Call]:
+    for call in script.calls:
+        function: ast.AST = call.node.func
+        if isinstance(function, ast.Attribute) and function.attr in ("generate", "forward"):
+            function = function.value
+        if script.engines.is_prepared(function):
+            yield call
+
+
+def _learns_nothing(script: Script, node: ast.AST) -> bool:
+    """Whether a forward pass is part of an evaluation: in a loop without a backward pass, or without gradients."""
+    scope = script.tree.scope(node)
+    heads: list[ast.expr] = [item.context_expr for w in script.tree.withs(node) for item in w.items]
+    heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
+    if any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in ast.walk(head)):
+        return True
+    loops = script.tree.loops(node)
+    return bool(loops) and not any(b.loop in loops for b in script.training.backwards)
+
+
+def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:
+    if not script.ranks.is_single(call.node):
+        return
+    guard = script.ranks.guard(call.node)
+    name = dotted(call.node.func) or call.name
+    if guard is None:
+        message = say("{name} runs on some ranks only: its function is called on one process", name=name)
+    else:
+        message = say("{name} runs on some ranks only: where {test}", name=name, test=describe(guard))
+    yield Violation(message, Fix(message=remedy), place=script.place(call.node))
+
+
+def _is_in_group(call: Call) -> bool:
+    """Whether a collective is of some ranks by intention."""
+    if call.keyword("group") is not None or call.keyword("process_group") is not None:
+        return True
+    return any("group" in dotted(value) or dotted(value).endswith("pg") for value in call.node.args)
+
+
+def _answered(script: Script, call: Call) -> bool:
+    """Whether the other ranks make the same call elsewhere in the function: the two belong together."""
+    scope = script.tree.scope(call.node)
+    mine = script.ranks.own_guard(call.node)
+    if mine is None:
+        return False
+    for other in script.calls:
+        if other is not call and other.name == call.name and script.tree.scope(other.node) is scope:
+            theirs = script.ranks.own_guard(other.node)
+            if theirs is not None and _is_others(script, mine) != _is_others(script, theirs):
+                return True
+    return False
+
+
+def _is_others(script: Script, guard: Guard) -> bool:
+    """Whether a condition on the rank lets the ranks through that are not the main one."""
+    test, positive = guard.test, guard.positive
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        if script.ranks.is_rank(test.operand):
+            return not positive
+        return _is_others(script, Guard(test.operand, not positive))
+    if isinstance(test, ast.BoolOp):
+        parts = [Guard(value, positive) for value in test.values if script.ranks.differs(value, positive)]
+        return any(_is_others(script, part) for part in parts)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq | ast.Gt | ast.NotIn):
+        return positive
+    return not positive

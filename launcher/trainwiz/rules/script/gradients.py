@@ -1,0 +1,200 @@
+"""Backward passes and clipping, as the engine wants them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.tree import dotted
+
+_CLIPS = (
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.nn.utils.clip_grad.clip_grad_norm_",
+)
+
+
+@rule("TW710", level=Level.ERROR, field="script")
+def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
+    """Under accelerate the backward pass is accelerator.backward(loss); under DeepSpeed and Booster the engine's.
+
+    Without it: fp16 gradients are not scaled (the optimizer's step then fails with `No inf checks were recorded`),
+    DeepSpeed never steps, and the loss is not divided by the accumulation.
+    Why: scaling, division and DeepSpeed's engine live in that method.
+    Instead: accelerator.backward(loss), engine.backward(loss), or booster.backward(loss, optimizer).
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration (backward)
+    """
+    owners = (("Accelerator.prepare", "accelerator.backward"), ("deepspeed.initialize", "engine.backward"))
+    owner = next((name for made, name in owners if script.called(made)), None)
+    if owner is None:
+        return
+    for backward in script.training.backwards:
+        others = [b.call for b in script.training.backwards if b is not backward]
+        if not _comes_from_prepared(script, backward.loss):
+            continue  # another model's loss: a layer that is distilled by itself
+        if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
+            yield Violation(
+                say("{call}: the engine's own backward is passed by", call=ast.unparse(backward.call)),
+                Fix(message=say("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss))),
+                place=script.place(backward.call),
+            )
+
+
+@rule("TW711", level=Level.ERROR, field="script")
+def accelerator_clips(script: Script) -> Iterator[Violation]:
+    """Under accelerate gradients are clipped by accelerator.clip_grad_norm_.
+
+    Without it: in fp16 the gradients are clipped while still multiplied by the loss scale (65536), so nearly to
+    nothing; under FSDP each rank clips by the norm of its own shard; under DeepSpeed nothing is clipped at all.
+    Why: torch.nn.utils.clip_grad_norm_ knows neither the scaler nor the shards; DeepSpeed keeps its gradients
+    elsewhere.
+    Instead: accelerator.clip_grad_norm_(model.parameters(), 1.0); under DeepSpeed, gradient_clipping in its JSON.
+    Source: huggingface/accelerate issues 3807, 2791, 3509; seen with DeepSpeed 0.19.8
+    """
+    for call in _torch_clips(script):
+        if script.called("deepspeed.initialize") and not script.engines.accelerate:
+            yield Violation(
+                say("under DeepSpeed {name} clips nothing", name=dotted(call.node.func)),
+                Fix(message=say("write gradient_clipping into DeepSpeed's configuration")),
+                place=script.place(call.node),
+            )
+        elif script.called("Accelerator.prepare") and not script.called("Accelerator.unscale_gradients"):
+            name = dotted(call.node.func).rpartition(".")[2]
+            yield Violation(
+                say("{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing",
+                    name=name),
+                Fix(message=say("use accelerator.{name}", name=name)),
+                place=script.place(call.node),
+            )  # fmt: skip
+
+
+@rule("TW712", level=Level.ERROR, field="script")
+def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Violation]:
+    """With a GradScaler, scaler.unscale_(optimizer) comes before clipping.
+
+    Without it: gradients are clipped while multiplied by the loss scale (65536 at first): their norm is far above any
+    limit, and each update is clipped to almost nothing.
+    Why: scaler.scale(loss) multiplies the loss, and only scaler.step divides again.
+    Instead: scaler.unscale_(optimizer), then clip, then scaler.step(optimizer).
+    Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient clipping)
+    """
+    scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
+    unscaled = any(call.name.endswith(".unscale_") for call in script.calls)
+    for call in _torch_clips(script) if scaled and not unscaled else ():
+        if all(script.tree.exclusive(call.node, b.call) for b in scaled):
+            continue
+        yield Violation(
+            say("the gradients are clipped while still multiplied by the loss scale"),
+            Fix(message=say("call scaler.unscale_(optimizer) before it")),
+            place=script.place(call.node),
+        )
+
+
+@rule("TW713", level=Level.ERROR, field="script")
+def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violation]:
+    """Under accumulate(), gradients are clipped where accelerator.sync_gradients is true.
+
+    Without it: the sum so far is clipped after each micro-batch, so that early micro-batches weigh less; in fp16 the
+    second call fails with `unscale_() has already been called on this optimizer since the last update()`.
+    Why: accumulate() makes step and zero_grad wait by itself, but not the clipping.
+    Instead: `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (gradient clipping)
+    """
+    if not _accumulates(script):
+        return
+    for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
+        blocks = [w for w in script.tree.withs(call.node) if _is_accumulate(w)]
+        guards = script.tree.guards(call.node, within=blocks[0]) if blocks else []
+        if blocks and not any(_waits(script, guard.test) for guard in guards):
+            yield Violation(
+                say("clips after every micro-batch, not once before the update"),
+                Fix(message=say("put it under: if accelerator.sync_gradients")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW714", level=Level.ERROR, field="script")
+def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
+    """zero_grad comes after the step, or before the backward pass, not between them.
+
+    Without it: the optimizer steps with gradients of zero; the loss does not move, and nothing fails.
+    Why: zero_grad throws away what backward has just computed.
+    Instead: backward, step, zero_grad.
+    Source: https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
+    """
+    for scope in script.training.backwards:
+        block = _block(script, scope.call)
+        lines = [(s.lineno, _method(script, s)) for s in block]
+        after = [(line, method) for line, method in lines if line > scope.call.lineno]
+        if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
+            zero = next(s for s in block if s.lineno == after[0][0])
+            yield Violation(
+                say("zero_grad stands between backward and step: the update has no gradient"),
+                Fix(message=say("move it behind the step")),
+                place=script.place(zero),
+            )
+
+
+def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
+    """Whether a prepared model, or a function of the loss that was given one, made this."""
+    for node in script.names.feeding(loss):
+        if isinstance(node, ast.Call):
+            makes = any(word in dotted(node.func).lower() for word in ("loss", "step", "forward", "criterion"))
+            if script.engines.is_prepared(node.func) or (makes and any(map(script.engines.is_prepared, node.args))):
+                return True
+    return False
+
+
+def _torch_clips(script: Script) -> list[Call]:
+    return [call for call in script.called(*_CLIPS) if call.node.args]
+
+
+def _accumulates(script: Script) -> bool:
+    """Whether an Accelerator is told to accumulate over more than one micro-batch."""
+    for call in script.called("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+        value = call.keyword("gradient_accumulation_steps")
+        if call.keyword("gradient_accumulation_plugin") is not None:
+            return True
+        if value is not None and not (isinstance(value, ast.Constant) and value.value == 1):
+            return True
+    return False
+
+
+def _is_accumulate(block: ast.With) -> bool:
+    return any(
+        isinstance(i.context_expr, ast.Call) and dotted(i.context_expr.func).endswith(".accumulate")
+        for i in block.items
+    )
+
+
+def _waits(script: Script, test: ast.expr) -> bool:
+    return any(
+        (isinstance(n, ast.Attribute) and n.attr == "sync_gradients") or isinstance(n, ast.Mod)
+        for n in script.names.feeding(test)
+    )
+
+
+def _block(script: Script, call: ast.Call) -> list[ast.stmt]:
+    """The statements around a statement, if it is a statement of its own."""
+    statement = script.tree.parents.get(call)
+    parent = script.tree.parents.get(statement) if isinstance(statement, ast.Expr) else None
+    for name in ("body", "orelse"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []
+
+
+def _method(script: Script, statement: ast.stmt) -> str:
+    """`step` or `zero_grad` if the statement is that call on an optimizer."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and function.attr in ("step", "zero_grad"):
+            if script.engines.kind(function.value) in ("Optimizer", "GradScaler"):
+                return function.attr
+            return "" if script.engines.kind(function.value) == "Scheduler" else "other"
+    return "other"

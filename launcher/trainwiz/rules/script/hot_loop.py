@@ -1,0 +1,143 @@
+"""What makes the host wait for the device in every micro-batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Script
+from trainwiz.script.tree import Guard, Loop, dotted
+
+_READS = ("item", "tolist", "cpu", "numpy")
+
+
+@rule("TW740", level=Level.HINT, field="script")
+def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
+    """The loss is read from the device at log points, not in every micro-batch.
+
+    Without it: the host waits for the device each time, and the device then waits for the host: a loop that logged loss
+    and weight norm every micro-batch had 240 waits per update, a clean one 8.
+    Why: .item(), float() and .cpu() return only when everything that was queued is done.
+    Instead: add up loss.detach() on the device, and read the sum every 10 updates.
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid unnecessary CPU-GPU sync)
+    """
+    for call, loop in _every_turn(script):
+        names = _loss_names(script, loop)
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in _READS and not call.args:
+            read: ast.AST = function.value
+        elif dotted(function) == "float" and call.args:
+            read = call.args[0]
+        else:
+            continue
+        if any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(read)):
+            yield Violation(
+                say("{call} makes the host wait for the device in every micro-batch", call=ast.unparse(call)),
+                Fix(message=say("add up the detached loss on the device, and read it at log points")),
+                place=script.place(call),
+            )
+
+
+@rule("TW741", level=Level.HINT, field="script")
+def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
+    """Lines are printed at log points, and by one process.
+
+    Without it: N processes print the same line for every micro-batch; a terminal or a network file system slows the
+    training down, and the line that matters is lost.
+    Why: a print of the loss also waits for the device.
+    Instead: under `if step % 10 == 0`, with accelerator.print or on rank 0.
+    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
+    """
+    if not script.engines.distributed:
+        return
+    for call, _ in _every_turn(script):
+        if dotted(call.func) == "print" and not script.ranks.is_single(call):
+            yield Violation(
+                say("every process prints in every micro-batch"),
+                Fix(message=say("print every so many updates, on the main process")),
+                place=script.place(call),
+            )
+
+
+@rule("TW742", level=Level.WARNING, field="script")
+def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
+    """Norms of weights and gradients are measured at log points, not in every micro-batch.
+
+    Without it: each measurement reads all parameters, and waits for the device once per tensor.
+    Why: inside a window a gradient's norm is that of a partial sum, which says nothing; a weight has not changed.
+    Instead: take the norm that clip_grad_norm_ returns, once per update; measure weights every 10 to 100 updates.
+    Source: counted: 240 waits per update at accumulation 8, against 8 of a clean loop
+    """
+    windows = {w.loop for w in script.training.windows}
+    seen: set[ast.AST] = set()
+    for call, loop in _every_turn(script, comprehensions=True):
+        function = call.func
+        if not (isinstance(function, ast.Attribute) and function.attr == "norm") and not dotted(function).endswith(
+            ".norm"
+        ):
+            continue
+        accumulates = loop in windows or any("accumulate" in ast.unparse(w.items[0]) for w in _withs(loop))
+        over = _over_parameters(script, call, loop)
+        if accumulates and over is not None and over not in seen:
+            seen.add(over)
+            yield Violation(
+                say("the norms of all parameters are measured in every micro-batch"),
+                Fix(message=say("measure them once per update at most, at log points")),
+                place=script.place(call),
+            )
+
+
+def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
+    """The calls that run in every turn of a training loop, on each rank or on some: under no other condition."""
+    loops = set(script.training.loops)
+    for call in script.calls:
+        around = script.tree.loops(call.node)
+        loop = next((one for one in around if one in loops), None)
+        if loop is None or (around[0] is not loop and not comprehensions):
+            continue
+        guards = script.tree.guards(call.node, within=loop)
+        if all(_is_of_rank(script, guard) for guard in guards) and not _is_in_head(call.node, loop):
+            yield call.node, loop
+
+
+def _is_of_rank(script: Script, guard: Guard) -> bool:
+    """Whether the condition asks for nothing but the rank: the others wait for the one that it lets through."""
+    several = any(isinstance(node, ast.BoolOp) for node in ast.walk(guard.test))
+    return not several and script.ranks.differs(guard.test, guard.positive)
+
+
+def _is_in_head(node: ast.AST, loop: Loop) -> bool:
+    """Whether the node makes what the loop goes over."""
+    return isinstance(loop, ast.For | ast.AsyncFor) and node in ast.walk(loop.iter)
+
+
+def _loss_names(script: Script, loop: Loop) -> set[str]:
+    """The names of what is differentiated in the loop."""
+    found = set()
+    for backward in script.training.backwards:
+        if backward.loop is loop:
+            found |= {n.id for n in ast.walk(backward.loss) if isinstance(n, ast.Name)}
+    return found
+
+
+def _withs(loop: Loop) -> list[ast.With]:
+    return [n for n in ast.walk(loop) if isinstance(n, ast.With)]
+
+
+def _over_parameters(script: Script, call: ast.Call, loop: Loop) -> ast.AST | None:
+    """The loop or comprehension over a model's parameters that a call stands in."""
+    for ancestor in script.tree.inside(call):
+        if ancestor is loop:
+            return None
+        sources: list[ast.expr] = []
+        if isinstance(ancestor, ast.For):
+            sources = [ancestor.iter]
+        elif isinstance(ancestor, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp):
+            sources = [g.iter for g in ancestor.generators]
+        for source in sources:
+            if isinstance(source, ast.Call) and dotted(source.func).endswith(("parameters", "named_parameters")):
+                return ancestor
+    return None

@@ -1,0 +1,165 @@
+"""What a script for one GPU leaves behind when it becomes one for several: devices, bars, trackers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.tree import dotted
+
+_TRACKERS = {
+    "torch.utils.tensorboard.SummaryWriter", "torch.utils.tensorboard.writer.SummaryWriter",
+    "tensorboardX.SummaryWriter", "mlflow.start_run", "comet_ml.Experiment", "swanlab.init", "aim.Run",
+    "neptune.init_run",
+}  # fmt: skip
+_BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.std.tqdm")
+
+
+@rule("TW760", level=Level.ERROR, field="script")
+def no_fixed_gpu(script: Script) -> Iterator[Violation]:
+    """No tensor and no model goes to a GPU of a fixed number.
+
+    Without it: every process uses GPU 0, which runs out of memory, while the others are idle; or NCCL stops with
+    `Duplicate GPU detected`.
+    Why: "cuda:0" and .cuda(0) mean the same GPU in every process.
+    Instead: accelerator.device; in plain torch, torch.device("cuda", local_rank).
+    Source: `"cuda:0"` seen on two ranks, with the number of GPUs faked;
+    https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
+    """
+    for call in _moves(script):
+        value = _target(call)
+        number = isinstance(value, ast.Constant) and (
+            type(value.value) is int or (isinstance(value.value, str) and value.value.startswith("cuda:"))
+        )
+        if number:
+            yield Violation(
+                say("{call}: every process uses this one GPU", call=ast.unparse(value)),  # type: ignore[arg-type]
+                Fix(message=say("use the device of the process: accelerator.device, or cuda:{local_rank}",
+                                local_rank="LOCAL_RANK")),
+                place=script.place(call.node),
+            )  # fmt: skip
+
+
+@rule("TW761", level=Level.WARNING, field="script")
+def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
+    """The device is the engine's: accelerator.device, or the one of the local rank.
+
+    Without it: in plain torch without torch.cuda.set_device all processes use GPU 0; under accelerate the script no
+    longer runs on the CPU, on a Mac or on other accelerators, and a model that is moved before prepare has to fit
+    whole, which under ZeRO 3 and FSDP it may not.
+    Why: .cuda() and .to("cuda") are left over from one GPU.
+    Instead: .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration
+    """
+    # DeepSpeed and Colossal-AI make the local rank's GPU the current one, and their examples say .cuda().
+    own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
+    if own or script.engines.deepspeed or script.engines.colossalai:
+        return
+    for call in _moves(script):
+        value = _target(call)
+        bare = value is None or (isinstance(value, ast.Constant) and value.value == "cuda")
+        if bare:
+            yield Violation(
+                say("the device is not the engine's: .cuda() is left over from one GPU"),
+                Fix(message=say("leave it to prepare, or use .to(accelerator.device) or the local rank's device")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW762", level=Level.HINT, field="script")
+def one_progress_bar(script: Script) -> Iterator[Violation]:
+    """Only one process shows a progress bar.
+
+    Without it: N bars write over each other, and a log file holds N times as many lines.
+    Why: each process runs the whole script.
+    Instead: tqdm(…, disable=not accelerator.is_local_main_process), or accelerate.utils.tqdm.
+    Source: https://huggingface.co/docs/accelerate/package_reference/utilities (tqdm)
+    """
+    trains = {script.tree.scope(b.call) for b in script.training.backwards}
+    for call in script.called(*_BARS) if _several(script) else ():
+        if script.tree.scope(call.node) not in trains:
+            continue  # a bar around downloading or sampling may be meant for one process
+        if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
+            yield Violation(
+                say("every process shows this progress bar"),
+                Fix(message=say("add disable=not accelerator.is_local_main_process, or rank != 0")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW763", level=Level.WARNING, field="script")
+def one_tracker(script: Script) -> Iterator[Violation]:
+    """Only the main process opens a tracker.
+
+    Without it: N event files, or N runs, each with the numbers of one rank; the curves are drawn over each other.
+    Why: each process runs the whole script.
+    Instead: accelerator.init_trackers and accelerator.log, which act on the main process; or `if rank == 0`.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
+    """
+    for call in script.called(*_TRACKERS) if _several(script) else ():
+        if not _knows_rank(script, call):
+            yield Violation(
+                say("{name} opens a tracker on every process", name=dotted(call.node.func)),
+                Fix(message=say("open it on the main process only, or use accelerator.init_trackers")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW764", level=Level.WARNING, field="script")
+def one_wandb_run(script: Script) -> Iterator[Violation]:
+    """wandb is started, and logged to, on the main process only, or with a group.
+
+    Without it: each rank makes a run of its own; where only rank 0 called init, wandb.log ends the other ranks with
+    `You must call wandb.init() before wandb.log()`.
+    Why: wandb knows nothing of ranks.
+    Instead: `if accelerator.is_main_process: wandb.init(…)`, the same around wandb.log; or accelerator.init_trackers
+    and accelerator.log.
+    Source: https://docs.wandb.ai/guides/track/log/distributed-training/
+    """
+    if not _several(script) or any(call.keyword("group") is not None for call in script.called("wandb.init")):
+        return
+    for call in script.called("wandb.init", "wandb.log"):
+        if not _knows_rank(script, call):
+            yield Violation(
+                say("{name} is called on every rank", name=dotted(call.node.func)),
+                Fix(message=say("call it on the main process only")),
+                place=script.place(call.node),
+            )
+
+
+def _several(script: Script) -> bool:
+    """Whether the script trains on several processes by itself."""
+    return script.engines.ddp or bool(script.engines.prepared_names)
+
+
+def _moves(script: Script) -> Iterator[Call]:
+    """Calls that move a model or a tensor to a GPU."""
+    wrapped = script.called("torch.nn.parallel.DistributedDataParallel")
+    if not wrapped and not script.engines.prepared_names:
+        return
+    for call in script.calls:
+        function = call.node.func
+        if not isinstance(function, ast.Attribute):
+            continue
+        whole = function.attr == "cuda" and not script.names.resolved(function).startswith("torch.")
+        if whole or (function.attr == "to" and _target(call) is not None):
+            yield call
+
+
+def _target(call: Call) -> ast.expr | None:
+    """Where a move goes; None for `.cuda()`."""
+    return call.node.args[0] if call.node.args else call.keyword("device")
+
+
+def _knows_rank(script: Script, call: Call) -> bool:
+    given = [*call.node.args, *[k.value for k in call.node.keywords]]
+    guards = script.tree.guards(call.node)
+    return (
+        script.ranks.is_single(call.node)
+        or any(script.ranks.mentions_rank(value) for value in given)
+        or any(script.ranks.mentions_rank(g.test) for g in guards)
+    )

@@ -1,0 +1,196 @@
+"""Which checkpoint is the last, and whether there is one at all times; what loading a file may run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.tree import dotted
+
+_TIMES = {"getctime", "getmtime", "getatime", "st_mtime", "st_ctime"}
+_LISTS = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
+_CHECKPOINT = re.compile(r"checkpoint|ckpt|resume|step_|epoch_|snapshot", re.IGNORECASE)
+_PADDED = re.compile(r":0\d+d?\}|%0\d+d|zfill|:0>\d+")
+_SAVES = ("save_state", "save_pretrained", "save_model", "save_checkpoint", "save")
+
+
+@rule("TW755", level=Level.WARNING, field="script")
+def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
+    """The newest checkpoint is the one with the highest update, not the youngest folder.
+
+    Without it: after copying, touching or a clock that was set back another folder is the youngest, and so is one that
+    a crash left half written, or logs/; the run resumes from there or fails.
+    Why: times say when something in a folder changed last, not what is in it.
+    Instead: sort by the number in the name: `key=lambda p: int(p.name.rsplit("-", 1)[1])`, and leave out incomplete
+    ones.
+    Source: accelerate's complete_nlp_example.py does it; after the clock was set back, transformers' Trainer deleted
+    the checkpoint that it had just saved
+    """
+    for call, key in _sorts(script):
+        names = {n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(key)
+                 if isinstance(n, ast.Attribute | ast.Name)} if key is not None else set()  # fmt: skip
+        if names & _TIMES and _is_about_checkpoints(script, call):
+            yield Violation(
+                say("the checkpoint is chosen by the time of its folder"),
+                Fix(message=say("sort by the number in the name")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW756", level=Level.ERROR, field="script")
+def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
+    """Checkpoints are sorted by their number, or the number in the name is padded with zeros.
+
+    Without it: checkpoint-900 comes after checkpoint-1000; a resumed run starts from an old one, and the rotation
+    deletes the newest.
+    Why: names are compared letter by letter.
+    Instead: `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
+    Source: https://docs.python.org/3/howto/sorting.html
+    """
+    if any(isinstance(n, ast.Constant) and isinstance(n.value, str) and _PADDED.search(n.value)
+           for n in script.tree.nodes) or _PADDED.search("\n".join(script.lines)):  # fmt: skip
+        return
+    for call, key in _sorts(script):
+        if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
+            yield Violation(
+                say("checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000"),
+                Fix(message=say("sort by the number in the name, or pad it with zeros")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW757", level=Level.WARNING, field="script")
+def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violation]:
+    """A checkpoint is deleted only when its successor is complete.
+
+    Without it: a crash or a full disk while saving leaves nothing to resume from: with total_limit=1, killed during
+    saves, 34 of 40 runs had nothing loadable left.
+    Why: a save takes seconds to minutes, and is where the disk runs full.
+    Instead: write into a folder beside it, rename it when it is complete, then delete the old one; keep at least 2.
+    Source: counted with accelerate 1.15, which deletes before it writes
+    """
+    for call in script.calls:
+        limit = call.keyword("total_limit") if call.name.endswith("ProjectConfiguration") else None
+        if isinstance(limit, ast.Constant) and limit.value == 1:
+            yield Violation(
+                say("total_limit=1: the only checkpoint is deleted before the next one is written"),
+                Fix(message=say("keep at least 2")),
+                place=script.place(limit),
+            )
+        elif call.name == "shutil.rmtree" and call.node.args and _is_written_next(script, call):
+            yield Violation(
+                say("{path} is deleted before its successor is written", path=ast.unparse(call.node.args[0])),
+                Fix(message=say("write beside it, rename, then delete the old one")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW758", level=Level.WARNING, field="script")
+def loading_runs_no_code(script: Script) -> Iterator[Violation]:
+    """torch.load says weights_only=True.
+
+    Without it: before torch 2.6 a file that somebody else made runs whatever code it holds; from 2.6 on the default is
+    True, and a checkpoint with other objects fails with `Weights only load failed`.
+    Why: torch's files are pickles, and unpickling calls what the file names.
+    Instead: torch.load(path, weights_only=True, map_location="cpu"), or safetensors; weights_only=False only for files
+    of your own.
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html
+    """
+    for call in script.called("torch.load"):
+        if call.keyword("weights_only") is None and not call.has_spread():
+            yield Violation(
+                say("without weights_only: what the file holds may run, or, from torch 2.6 on, is refused"),
+                Fix(message=say("add weights_only=True")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW759", level=Level.WARNING, field="script")
+def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
+    """trust_remote_code=True goes with a revision.
+
+    Without it: code from the hub runs on every rank, with your tokens and files; whoever may write to that repository
+    decides what runs tomorrow.
+    Why: the newest commit is fetched, not the one that you have read.
+    Instead: leave it out where transformers knows the model; else add revision="<the commit you read>".
+    Source: https://huggingface.co/docs/transformers/custom_models (trust_remote_code)
+    """
+    for call in script.calls:
+        value = call.keyword("trust_remote_code")
+        if isinstance(value, ast.Constant) and value.value is True and call.keyword("revision") is None:
+            yield Violation(
+                say("trust_remote_code=True runs whatever is in the repository on the day of the run"),
+                Fix(message=say("leave it out, or pin revision to a commit that you have read")),
+                place=script.place(value),
+            )
+
+
+def _sorts(script: Script) -> Iterator[tuple[Call, ast.expr | None]]:
+    """Calls that order things or pick the last one, with their key."""
+    for call in script.calls:
+        sorts = isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "sort"
+        if sorts or call.name in ("sorted", "max"):
+            yield call, call.keyword("key")
+
+
+def _is_about_checkpoints(script: Script, call: Call) -> bool:
+    statement = script.tree.statement(call.node)
+    scope = script.tree.scope(call.node)
+    if statement is not None and _CHECKPOINT.search(ast.unparse(statement)):
+        return True
+    if isinstance(scope, ast.FunctionDef) and _CHECKPOINT.search(scope.name):
+        return True
+    return any(_CHECKPOINT.search(ast.unparse(g.test)) for g in script.tree.guards(call.node))
+
+
+def _lists_checkpoints(script: Script, call: Call) -> bool:
+    """Whether names of checkpoints, as a folder lists them, are sorted as they are, and the last or first is taken."""
+    what: ast.AST = call.node.args[0] if call.name in ("sorted", "max") and call.node.args else call.node
+    if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "sort":
+        what = call.node.func.value
+    nodes = list(script.names.feeding(what))
+    lists = [n for n in nodes if isinstance(n, ast.Call) and (
+        script.names.resolved(n.func) in _LISTS or dotted(n.func).endswith((".glob", ".iterdir", ".rglob"))
+        or (isinstance(n.func, ast.Attribute) and n.func.attr in ("glob", "iterdir", "rglob")))]  # fmt: skip
+    converts = any(isinstance(n, ast.Call) and dotted(n.func) == "int" for n in nodes)
+    texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return bool(lists) and not converts and any(_CHECKPOINT.search(text) for text in texts)
+
+
+def _is_picked_from(script: Script, call: Call) -> bool:
+    """Whether the order matters: some of what was sorted is taken by its place, not each in turn."""
+    if call.name == "max":
+        return True
+    parent = script.tree.parents.get(call.node)
+    if isinstance(parent, ast.Subscript):
+        return True
+    names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
+    if isinstance(call.node.func, ast.Attribute):
+        names = [dotted(call.node.func.value)]
+    picked = [n.value for n in script.tree.nodes if isinstance(n, ast.Subscript)]
+    picked += [
+        c.node.func.value for c in script.calls if c.name.endswith(".pop") and isinstance(c.node.func, ast.Attribute)
+    ]
+    return any(dotted(value) in names for value in picked if dotted(value))
+
+
+def _is_written_next(script: Script, call: Call) -> bool:
+    """Whether what is deleted here is written again below, and nothing renames it into its place."""
+    path, scope = ast.unparse(call.node.args[0]), script.tree.scope(call.node)
+    if not _CHECKPOINT.search(path) and not _is_about_checkpoints(script, call):
+        return False
+    writes = False
+    for other in script.calls:
+        if script.tree.scope(other.node) is not scope or not isinstance(other.node.func, ast.Attribute):
+            continue
+        if other.node.func.attr in ("rename", "replace", "move"):
+            return False
+        given = [ast.unparse(value) for value in other.node.args]
+        if other.node.func.attr in _SAVES and other.node.lineno > call.node.lineno:
+            writes = writes or path in given or f"str({path})" in given
+    return writes

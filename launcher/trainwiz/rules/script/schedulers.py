@@ -1,0 +1,147 @@
+"""Learning-rate schedules that advance too fast or end too early."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.tree import dotted
+
+_TOTALS = {
+    "num_training_steps": 2,
+    "T_max": 1,
+    "total_iters": 3,
+    "total_steps": 2,
+}
+_MAX_STEPS = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_)?(update_)?(steps|iters|iterations|updates)$")
+_WORLD = re.compile(r"num_processes|world_size|num_gpus|n_gpus?|get_world_size")
+_MICRO = re.compile(r"accum|grad_acc|gas$")
+_MAKERS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
+
+
+@rule("TW726", level=Level.ERROR, field="script")
+def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
+    """The total of a prepared scheduler counts the steps of all processes.
+
+    Without it: with N processes the schedule is over after 1/N of the training, and the rest trains with a rate of 0,
+    or of less than 0: a linear decay over 10 steps on 2 processes gave 0.8, 0.6, … 0.0, −0.2.
+    Why: a prepared scheduler steps once per process at each update.
+    Instead: num_training_steps = updates × accelerator.num_processes; or len(loader) × epochs taken before prepare; or
+    do not prepare the scheduler and step it where accelerator.sync_gradients is true.
+    Source: huggingface/accelerate issues 2926, 2142, 1382; seen with accelerate 1.15
+    """
+    if any(c.keyword("step_scheduler_with_optimizer") or c.keyword("split_batches") for c in script.called(*_MAKERS)):
+        return
+    for name, call in _schedules(script):
+        total = _total(call)
+        if total is None or not _is_given_to_prepare(script, name) or _WORLD.search(_text(script, total)):
+            continue
+        if _counts_one_rank(script, total):
+            yield Violation(
+                say("the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
+                    total=ast.unparse(total)),
+                Fix(message=say("multiply the total (and the warm-up) by accelerator.num_processes")),
+                place=script.place(total),
+            )  # fmt: skip
+
+
+@rule("TW727", level=Level.ERROR, field="script")
+def schedules_count_updates(script: Script) -> Iterator[Violation]:
+    """A schedule whose total counts updates is stepped once per update.
+
+    Without it: the learning rate reaches its end after 1/n of the training, n being the accumulation.
+    Why: scheduler.step() stands beside the backward pass, and optimizer.step() under a condition.
+    Instead: step the scheduler where the optimizer steps; under accumulate(), prepare it as well.
+    Source: huggingface/accelerate issues 2142, 1382
+    """
+    totals = dict(_schedules(script))
+    for call in script.called("Scheduler.step"):
+        name = dotted(call.node.func.value)  # type: ignore[attr-defined]
+        made = totals.get(name)
+        total = _total(made) if made else None
+        loops = script.tree.loops(call.node)
+        if not loops or total is None or not _counts_updates(script, total):
+            continue
+        if _waits(script, call.node, loops[0]) or script.engines.is_prepared(call.node.func.value):  # type: ignore[attr-defined]
+            continue
+        window = next((w for w in script.training.windows if w.loop is loops[0]), None)
+        blocks = [w for w in script.tree.withs(call.node) if ".accumulate(" in ast.unparse(w.items[0].context_expr)]
+        if window or blocks:
+            yield Violation(
+                say("the scheduler steps after every micro-batch, and its total {total} counts updates",
+                    total=ast.unparse(total)),
+                Fix(message=say("step it under the same condition as the optimizer")),
+                place=script.place(call.node),
+            )  # fmt: skip
+
+
+def _schedules(script: Script) -> Iterator[tuple[str, Call]]:
+    """Names of schedulers with the calls that made them."""
+    for call in script.calls:
+        statement = script.tree.parents.get(call.node)
+        if isinstance(statement, ast.Assign) and script.engines.kind(call.node) == "Scheduler":
+            for target in statement.targets:
+                yield dotted(target), call
+
+
+def _total(call: Call) -> ast.expr | None:
+    for name, position in _TOTALS.items():
+        value = call.keyword(name)
+        if value is not None:
+            return value
+        fits = (name == "num_training_steps" and "_with_warmup" in call.name) or (
+            name == "T_max" and "Cosine" in call.name
+        )
+        if fits and len(call.node.args) > position:
+            return call.node.args[position]
+    return None
+
+
+def _text(script: Script, value: ast.expr) -> str:
+    names = [dotted(n) for n in script.names.feeding(value) if isinstance(n, ast.Name | ast.Attribute)]
+    return " ".join(names)
+
+
+def _counts_one_rank(script: Script, total: ast.expr) -> bool:
+    """Whether the total is surely that of one process: a number of updates, or the length of a prepared loader."""
+    nodes = list(script.names.feeding(total))
+    lengths = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
+    if lengths:
+        return all(_is_share(script, n.args[0]) for n in lengths)
+    return bool(_MAX_STEPS.search(dotted(total)) or (isinstance(total, ast.Constant) and isinstance(total.value, int)))
+
+
+def _is_share(script: Script, loader: ast.expr) -> bool:
+    """Whether the loader was prepared above, in this very function: its length is that of one process."""
+    latest = script.names.latest(dotted(loader), loader)
+    return latest is not None and script.engines.prepares(latest)
+
+
+def _counts_updates(script: Script, total: ast.expr) -> bool:
+    nodes = list(script.names.feeding(total))
+    divided = any(
+        isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv) and _MICRO.search(ast.unparse(n.right))
+        for n in nodes
+    )
+    if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and _MICRO.search(ast.unparse(n)) for n in nodes):
+        return False
+    has_length = any(isinstance(n, ast.Call) and dotted(n.func) == "len" for n in nodes)
+    return divided or (not has_length and bool(_MAX_STEPS.search(dotted(total))))
+
+
+def _is_given_to_prepare(script: Script, name: str) -> bool:
+    return any(
+        dotted(value) == name
+        for call in script.called("Accelerator.prepare", "Accelerator.prepare_scheduler")
+        for value in call.node.args
+    )
+
+
+def _waits(script: Script, node: ast.AST, loop: ast.AST) -> bool:
+    """Whether the node runs in some turns of the loop only."""
+    return bool(script.tree.guards(node, within=loop))

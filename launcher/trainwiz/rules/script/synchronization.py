@@ -1,0 +1,152 @@
+"""When ranks synchronise gradients: no_sync, and what one accumulate() block holds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.training import Backward
+from trainwiz.script.tree import dotted
+
+_PARTITIONING = {2, 3}
+
+
+@rule("TW728", level=Level.ERROR, field="script")
+def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
+    """The last micro-batch of a window runs outside of no_sync.
+
+    Without it: each rank steps with its own gradient; the models drift apart, and the one that is saved has learned
+    from 1/N of the data.
+    Why: gradients are averaged over ranks in the backward pass outside of no_sync, and only there.
+    Instead: no_sync around all micro-batches but the last; or accelerate's accumulate().
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html (no_sync)
+    """
+    for call in _no_syncs(script):
+        block = _block(script, call)
+        inside = [b for b in script.training.backwards if block is not None and _is_in(script, b.call, block)]
+        if block is not None and inside and not _others(script, inside[0]):
+            guards = script.tree.guards(block)
+            tail = any(_is_boundary(script, inside[0], g.test) and g.positive for g in guards)
+            if tail or not guards:
+                yield Violation(
+                    say("every backward pass is inside of no_sync: gradients are never averaged over ranks"),
+                    Fix(message=say("leave the last micro-batch of each window outside of no_sync")),
+                    place=script.place(call.node),
+                )
+        elif (
+            block is not None
+            and inside
+            and any(g.positive and _is_boundary(script, inside[0], g.test) for g in script.tree.guards(block))
+        ):
+            yield Violation(
+                say("no_sync is around the last micro-batch of the window, the one that must synchronise"),
+                Fix(message=say("turn the condition around")),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW729", level=Level.ERROR, field="script")
+def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violation]:
+    """There is no no_sync at ZeRO 2 and 3, nor under Gemini and LowLevelZero at stage 2.
+
+    Without it: DeepSpeed stops with `no_sync context manager is incompatible with gradient partitioning logic of ZeRO
+    stage N`; accelerator.no_sync silently does nothing there (≥ 1.10); Colossal-AI's plugins stop as well.
+    Why: a gradient that is kept in parts must be reduced in every backward pass.
+    Instead: let the engine accumulate (gradient_accumulation_steps), or go down to ZeRO 1.
+    Source: seen with DeepSpeed 0.19.8 and Colossal-AI 0.5.0; huggingface/accelerate issue 3481, DeepSpeed issue 6793
+    """
+    reason = _partitions(script)
+    for call in _no_syncs(script) if reason else ():
+        yield Violation(
+            say("no_sync does not go together with {reason}", reason=reason),
+            Fix(message=say("leave no_sync out, and let the engine accumulate")),
+            place=script.place(call.node),
+        )
+
+
+@rule("TW730", level=Level.WARNING, field="script")
+def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
+    """One accumulate() block holds one forward and one backward pass of its model.
+
+    Without it: the block counts as one micro-batch: the loss of each pass is divided by the number of blocks, so that
+    the gradient is twice that of the real batch; under DDP both passes synchronise, under DeepSpeed both may step.
+    Why: accumulate() counts how often it is entered, not how often the model runs.
+    Instead: one block per pass; or add the losses and call backward once.
+    Source: https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization
+    """
+    for block in (n for n in script.tree.nodes if isinstance(n, ast.With)):
+        counted = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
+        if not any(dotted(c.func).endswith(".accumulate") for c in counted):
+            continue
+        passes = [b for b in script.training.backwards if b.by == "Accelerator" and _is_in(script, b.call, block)]
+        models = {dotted(a) for c in counted for a in c.args}
+        if len(passes) < 2 or len(models) != 1 or script.tree.exclusive(passes[0].call, passes[1].call):
+            continue
+        runs = [c for c in script.calls if dotted(c.node.func) in models and _is_in(script, c.node, block)]
+        if len(runs) >= 2 and not any(script.tree.exclusive(runs[0].node, r.node) for r in runs[1:]):
+            yield Violation(
+                say("{n} forward and backward passes in one accumulate() count as one micro-batch", n=len(passes)),
+                Fix(message=say("give each pass a block of its own, or add the losses and call backward once")),
+                place=script.place(passes[1].call),
+            )
+
+
+def _no_syncs(script: Script) -> list[Call]:
+    return [c for c in script.calls if isinstance(c.node.func, ast.Attribute) and c.node.func.attr == "no_sync"]
+
+
+def _block(script: Script, call: Call) -> ast.With | None:
+    """The with-block that a no_sync() call opens, itself and unconditionally."""
+    item = script.tree.parents.get(call.node)
+    block = script.tree.parents.get(item) if isinstance(item, ast.withitem) else None
+    return block if isinstance(block, ast.With) else None
+
+
+def _is_in(script: Script, node: ast.AST, block: ast.With) -> bool:
+    return block in script.tree.withs(node)
+
+
+def _others(script: Script, backward: Backward) -> bool:
+    """Whether a backward pass of the same function is outside of no_sync."""
+    openers = {_block(script, call) for call in _no_syncs(script)}
+    scope = script.tree.scope(backward.call)
+    return any(
+        script.tree.scope(b.call) is scope and not openers.intersection(script.tree.withs(b.call))
+        for b in script.training.backwards
+    )
+
+
+def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:
+    """Whether this is the very condition under which the optimizer steps."""
+    text = ast.unparse(test)
+    return any(w.backward.loop is backward.loop and ast.unparse(w.test) == text for w in script.training.windows)
+
+
+def _partitions(script: Script) -> str:
+    """What in the script keeps gradients in parts; empty if nothing is seen to."""
+    for call in script.calls:
+        last = call.name.rpartition(".")[2]
+        if last == "GeminiPlugin":
+            return last
+        stage = call.keyword("zero_stage") if last == "DeepSpeedPlugin" else None
+        if last == "LowLevelZeroPlugin":
+            stage = call.keyword("stage")
+        if isinstance(stage, ast.Constant) and stage.value in _PARTITIONING:
+            return f"{last} ({stage.value})"
+    for node in script.tree.nodes:
+        if isinstance(node, ast.Dict) and script.engines.deepspeed:
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "zero_optimization" and isinstance(value, ast.Dict):
+                    return _stage(value)
+    return ""
+
+
+def _stage(section: ast.Dict) -> str:
+    for key, value in zip(section.keys, section.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == "stage" and isinstance(value, ast.Constant):
+            return f"ZeRO {value.value}" if value.value in _PARTITIONING else ""
+    return ""

@@ -1,0 +1,1 @@
+"""Judging plans and configuration files by the rules, and applying fixes."""

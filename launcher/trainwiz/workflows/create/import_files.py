@@ -1,0 +1,116 @@
+"""The files that somebody imports: at most one of accelerate and one of DeepSpeed, which belong together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+
+if TYPE_CHECKING:
+    from trainwiz.config import Accelerate, DeepSpeed, Document
+    from trainwiz.workflows.check.configurations import Files
+
+
+def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tuple[Accelerate | None, DeepSpeed | None]:
+    """The files by engine; what an accelerate file names comes along. Raises `UsageError`."""
+    from trainwiz.workflows.check import configurations, targets
+
+    paths = [*typed, *([targets.default_file()] if default else [])]
+    if not paths:
+        raise UsageError(
+            say("no file is named"),
+            say("trainwiz import accelerate.yaml ds_config.json --into my-project, or --default for accelerate's own"),
+        )
+    by_kind = _by_kind(paths)
+    given = by_kind.get("deepspeed")
+    if given is None and "accelerate" in by_kind:
+        # A folder's files belong together, whatever lies where this was typed.
+        paths += _beside(by_kind["accelerate"])
+    files = configurations.load(paths, script=None, versions=configurations.engine_versions(versions))
+    accelerate = files.accelerate(by_kind["accelerate"]) if "accelerate" in by_kind else None
+    named = _named(accelerate, optional=given is not None) if accelerate else None
+    if accelerate and given is None and len(paths) > len(by_kind):
+        named = paths[-1]
+    if accelerate and given and accelerate.kind != "DEEPSPEED":
+        raise UsageError(
+            say("{file} has distributed_type {kind}, so nothing would read {other}", file=accelerate.document.path,
+                kind=accelerate.kind or "NO", other=given),
+            say("import one of them, or set distributed_type: DEEPSPEED"),
+        )  # fmt: skip
+    if accelerate and given and named and os.path.realpath(named) != os.path.realpath(given):
+        raise UsageError(
+            say("{file} names {named}, and not {other}", file=accelerate.document.path, named=named, other=given),
+            say("import {file} alone, or let it name {other}", file=accelerate.document.path, other=given),
+        )
+    return accelerate, _deepspeed(files, given or named)
+
+
+def _by_kind(paths: Sequence[str]) -> dict[str, str]:
+    from trainwiz import config
+    from trainwiz.store import configurations
+
+    found: dict[str, str] = {}
+    for path in paths:
+        document = configurations.read(path)
+        _readable(document)
+        kind = config.kind_of(document)
+        if kind == "plan":
+            raise UsageError(
+                say("{file} is a plan already", file=path), say("trainwiz init DIR --answers {file}", file=path)
+            )
+        if kind == "unknown":
+            raise UsageError(
+                say("{file} is no configuration of accelerate or DeepSpeed", file=path),
+                say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
+            )
+        if kind in found and os.path.realpath(found[kind]) != os.path.realpath(path):
+            raise UsageError(
+                say("{one} and {other} are two files of the same kind", one=found[kind], other=path),
+                say("import them one by one, each into a folder of its own"),
+            )
+        found[kind] = path
+    return found
+
+
+def _beside(path: str) -> list[str]:
+    """The DeepSpeed file that an accelerate file names and that lies relative to it."""
+    from trainwiz.config import Accelerate
+    from trainwiz.store import configurations
+
+    name = Accelerate(document=configurations.read(path), version=(), files={}).deepspeed_file
+    beside = os.path.join(os.path.dirname(path), name) if name else ""
+    return [beside] if name and os.path.isfile(beside) else []
+
+
+def _readable(document: Document) -> None:
+    if document.trouble:
+        place = document.at_character(document.trouble.at)
+        raise UsageError(
+            say("{file}:{line}:{column}: {problem}", file=document.path, line=place.line, column=place.column,
+                problem=document.trouble.message),
+            document.trouble.fix,
+        )  # fmt: skip
+
+
+def _named(accelerate: Accelerate, *, optional: bool) -> str | None:
+    name = accelerate.deepspeed_file
+    if name is None:
+        return None
+    found = accelerate.files.get(name)
+    if found is None and not optional:
+        raise UsageError(
+            say("{file} names {named}, which is not there", file=accelerate.document.path, named=name),
+            say("correct deepspeed_config_file, or name that file as well"),
+        )
+    return found
+
+
+def _deepspeed(files: Files, path: str | None) -> DeepSpeed | None:
+    if path is None:
+        return None
+    known = next((p for p in files.documents if os.path.realpath(p) == os.path.realpath(path)), path)
+    _readable(files.documents[known])
+    return files.deepspeed(known)

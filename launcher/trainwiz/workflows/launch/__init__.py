@@ -1,0 +1,1 @@
+"""Running a project or a script: preflight, start, supervision, restarts, records."""

@@ -1,0 +1,122 @@
+"""`launch --debug`: which ranks wait for a debugger, on which ports, and how to attach to them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trainwiz.errors import Refused, UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.cli.launch import Options
+    from trainwiz.workflows.launch.supervise import Launch
+
+_ALL = "all"
+_PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('debugpy') is None)"
+_PROBE_SECONDS = 20.0
+
+
+def is_value(word: str) -> bool:
+    """Whether a word on the command line says which ranks: all, 1, or 0,2."""
+    return word == _ALL or word.replace(",", "").isdigit()
+
+
+def ranks(words: str, world: int) -> list[int]:
+    """The ranks that the person means, of a world of so many. Raises `UsageError`."""
+    if words == _ALL:
+        return list(range(world))
+    chosen = sorted({int(word) for word in words.split(",") if word.isdigit()})
+    if not is_value(words) or not chosen or chosen[-1] >= world:
+        raise UsageError(
+            say("--debug {words}: the ranks here are 0 to {last}", words=words, last=world - 1),
+            say("trainwiz launch --debug 0, --debug 0,1 or --debug all"),
+        )
+    return chosen
+
+
+def check(options: Options, *, world: int, machines: int = 1, launcher: str | None = None) -> list[int]:
+    """The ranks to be debugged, none without --debug. Raises where that cannot work, or debugpy is missing."""
+    if not options.debug:
+        return []
+    if machines > 1:
+        raise UsageError(
+            say("--debug is for one machine; the plan has {n}", n=machines),
+            say("debug a smaller world: trainwiz init --set machine.num_machines=1 in a folder of its own"),
+        )
+    if launcher:
+        raise UsageError(say("--debug needs ranks that trainwiz starts itself; these go through {name}", name=launcher))
+    if options.max_restarts or options.auto_batch:
+        raise UsageError(say("--debug goes with neither --max-restarts nor --auto-batch: one world, looked at closely"))
+    chosen = ranks(options.debug, world)
+    if not options.dry_run:
+        _needs_debugpy(options.python)
+    return chosen
+
+
+@contextlib.contextmanager
+def applied(launch: Launch, chosen: Sequence[int]) -> Iterator[Launch]:
+    """The launch with these ranks waiting for a debugger, and with no limit that could end it meanwhile."""
+    if not chosen:
+        yield launch
+        return
+    from trainwiz import command
+    from trainwiz.process.stacks import INSIDE
+
+    with claimed(chosen) as ports:
+        changed = command.debugged(launch.command, ports)
+        paths = [str(INSIDE), changed.environ.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+        changed = dataclasses.replace(
+            changed, environ={**changed.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        )
+        yield dataclasses.replace(launch, command=changed, debugged=ports, max_restarts=0)
+
+
+@contextlib.contextmanager
+def claimed(chosen: Sequence[int]) -> Iterator[Mapping[int, int]]:
+    """A port for each of these ranks, for as long as the launch lasts."""
+    from trainwiz.command import port_of
+    from trainwiz.network import ports
+
+    taken = {rank: ports.claim(port_of(rank)) for rank in chosen}
+    try:
+        yield {rank: port.number for rank, port in taken.items()}
+    finally:
+        for port in taken.values():
+            port.release()
+
+
+def tell(ports: Mapping[int, int]) -> None:
+    """How to attach."""
+    if not ports:
+        return
+    from trainwiz.command import port_of
+
+    for rank, port in ports.items():
+        line = t("rank {rank} waits for a debugger on 127.0.0.1:{port}", rank=rank, port=port)
+        console.talk(line, style="bold")
+        if port != port_of(rank):
+            console.talk(
+                t("port {wanted}, which .vscode/launch.json has for it, is taken", wanted=port_of(rank)),
+                style="warning",
+            )
+    console.talk(t('VS Code: Run and Debug, "attach to rank N"; other editors: attach to a Python remote (debugpy)'))
+    if os.environ.get("SSH_CONNECTION"):
+        tunnels = " ".join(f"-L {port}:127.0.0.1:{port}" for port in ports.values())
+        console.talk(t("from your own machine: ssh {tunnels} {host}", tunnels=tunnels, host=os.uname().nodename))
+    console.talk(t("all other ranks wait as long as it takes, and no hang is looked for; Ctrl-C ends it"))
+
+
+def _needs_debugpy(python: str) -> None:
+    from trainwiz.process.capture import capture
+
+    if capture([python, "-c", _PROBE], timeout=_PROBE_SECONDS).code == 1:
+        raise Refused(
+            say("--debug needs debugpy, which {python} does not have", python=python),
+            say("{python} -m pip install debugpy", python=python),
+        )

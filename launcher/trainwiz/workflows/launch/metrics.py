@@ -1,0 +1,44 @@
+"""What a run's metrics have shown so far, for its live line and its summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.workflows.launch import provenance
+
+if TYPE_CHECKING:
+    from trainwiz.store.metrics import Metrics
+
+
+class Remembered:
+    """Metrics with the first and the last that came, for the summary."""
+
+    def __init__(self, open_metrics: Callable[[], Metrics]) -> None:
+        self._open = open_metrics
+        self._metrics = open_metrics()
+        self.first: Mapping[str, Any] = {}
+        self.last: Mapping[str, Any] = {}
+        self.began = time.monotonic()
+        self.first_update_seconds: float | None = None
+        self.peak = provenance.Peak()
+
+    def again(self) -> None:
+        """Read from the beginning: another attempt writes the updates after its checkpoint anew."""
+        self._metrics = self._open()
+
+    def update(self) -> int:
+        """The last update that was trained; 0 before the first."""
+        self.new()
+        update = self.last.get("update")
+        return update if isinstance(update, int) else 0
+
+    def new(self) -> Sequence[Mapping[str, Any]]:
+        lines: Sequence[Mapping[str, Any]] = self._metrics.new()
+        for line in lines:
+            if isinstance(line.get("loss"), (int, float)):
+                if not self.first:
+                    self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
+                self.last = line
+        return lines

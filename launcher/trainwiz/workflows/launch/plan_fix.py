@@ -1,0 +1,167 @@
+"""A failed run's plan, changed as its diagnosis says: solved, checked by all rules, shown, written, launched again."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwiz.errors import PlanError, Refused, TrainwizError, UsageError
+from trainwiz.language import current, t, text
+from trainwiz.message import say
+from trainwiz.ui import console
+
+if TYPE_CHECKING:
+    from trainwiz.cli.launch import Options
+    from trainwiz.diagnose import Diagnosis
+    from trainwiz.diagnose.plan_changes import Mending
+    from trainwiz.machine import Machine
+    from trainwiz.plan import Plan
+    from trainwiz.store.artifacts import Conflict
+    from trainwiz.store.runs import Run
+    from trainwiz.ui.diagnosis import Fix
+    from trainwiz.workflows.launch.supervise import Launch
+
+
+def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> tuple[Mending, Plan] | None:
+    """The first change that the diagnosis suggests and no rule forbids, with the plan that it makes."""
+    from trainwiz import plan as plans
+    from trainwiz.diagnose.plan_changes import candidates
+
+    before = _errors(plan, folder, machine) if diagnosis.mending else set()
+    for mending in candidates(diagnosis.mending, plan):
+        try:
+            changed = plans.with_changes(plan, mending.changes)
+        except PlanError:
+            continue
+        if not _errors(changed, folder, machine) - before:
+            return mending, changed
+    return None
+
+
+def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
+    """The same for a launch that failed, as the crash card shows it; None where the plan is not what ran."""
+    from trainwiz.ui.diagnosis import Fix
+    from trainwiz.workflows.launch.supervise import near
+
+    plan = launch.plan
+    if plan is None or launch.workers or not diagnosis.mending:
+        return None
+    folder = near(Path(launch.command.cwd))
+    try:
+        found = solved(plan, folder, launch.machine, diagnosis)
+    except TrainwizError:
+        return None
+    overridden = " ".join(launch.arguments)
+    if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
+        return None
+    mending, _ = found
+    words = ["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"]
+    changes = {key: (plan.get(key), value) for key, value in mending.changes.items()}
+    return Fix(changes=changes, why=mending.why, line=shlex.join(words))
+
+
+def apply(options: Options) -> Options | None:
+    """Change the plan as the newest run's failure asks, and return how to launch it; None after --dry-run.
+
+    Raises `UsageError` where there is nothing to mend, and `Refused` where files hold somebody's edits.
+    """
+    from trainwiz.store import plans
+    from trainwiz.workflows import facts
+
+    plan_file = plans.find(options.folder)
+    plan, folder = plans.read(plan_file), plan_file.parent
+    if plan.machine.num_machines > 1:
+        raise UsageError(
+            say("--apply-fix changes the files of one machine, and this plan has {n}", n=plan.machine.num_machines),
+            say("trainwiz diagnose says what to change; make it on each machine with trainwiz init"),
+        )
+    run, diagnosis = _newest_failure(folder)
+    machine = facts.machine(machine_file=None, python=options.python, folder=str(folder))
+    found = solved(plan, folder, machine, diagnosis)
+    if found is None:
+        raise TrainwizError(
+            say("run {name} failed, and no change of the plan mends it: {cause}", name=run.name, cause=diagnosis.cause),
+            diagnosis.remedy,
+        )
+    mending, changed = found
+    console.talk(t("run {name}: {cause}; {why}", name=run.name, cause=text(diagnosis.cause), why=text(mending.why)))
+    _write(plan_file, plan, changed, mending, dry_run=options.dry_run)
+    if options.dry_run:
+        return None
+    return dataclasses.replace(options, resume=options.resume or (run.name if run.checkpoint() else ""))
+
+
+def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
+    from trainwiz.cli import diagnose
+    from trainwiz.store import history, runs
+
+    made = runs.every(folder)
+    if not made:
+        raise UsageError(say("{folder} has no runs", folder=folder / runs.RUNS), say("start one: trainwiz launch"))
+    run = made[-1]
+    outcome = diagnose.recorded(run.read("outcome"))
+    if outcome is None and history.read(run).alive:
+        raise UsageError(say("run {name} is still running", name=run.name))
+    found = diagnose.diagnosed(run, outcome)[0] if outcome is None or outcome.exit_code else None
+    if found is None:
+        raise UsageError(
+            say("the newest run, {name}, did not fail: there is nothing to mend", name=run.name),
+            say("trainwiz launch, or trainwiz launch --resume"),
+        )
+    return run, found
+
+
+def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
+    from trainwiz import rules
+    from trainwiz.finding import errors
+    from trainwiz.rules.registry import check
+    from trainwiz.workflows import facts
+
+    found = check(facts.gather(plan, str(folder), machine), rules=rules.of_plans(), ignore=[rules.GENERATED_FILES])
+    return {(finding.rule, finding.where) for finding in errors(found)}
+
+
+def _write(plan_file: Path, old: Plan, new: Plan, mending: Mending, *, dry_run: bool) -> None:
+    """Change the plan's values in place, and write those generated files that the change alters."""
+    from trainwiz import render
+    from trainwiz.store import artifacts, plans, templates
+
+    before = plan_file.read_text(encoding="utf-8")
+    after = plans.edited(plan_file, mending.changes, comment=t("after a failure: {why}", why=text(mending.why)))
+    name, folder = plan_file.name, plan_file.parent
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""):
+        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+    if dry_run:
+        return
+    texts = templates.load()
+    was = {a.path: a.text for a in render.project(old, texts, language=current())}
+    # The plan's own text is the edited one, so that comments and reasons stay.
+    files = [
+        render.Artifact(render.PLAN_FILE, after) if a.path == render.PLAN_FILE else a
+        for a in render.project(new, texts, language=current())
+        if a.path == render.PLAN_FILE or was.get(a.path) != a.text
+    ]
+    edited = [c for c in artifacts.conflicts(folder, files) if c.path != render.PLAN_FILE]
+    if edited:
+        _refuse(edited, folder, mending)
+    written = artifacts.write(folder, files, lambda _: "overwrite", partial=True)
+    console.talk(t("written: {files}", files=", ".join(written.written)))
+
+
+def _refuse(edited: Sequence[Conflict], folder: Path, mending: Mending) -> None:
+    from trainwiz.workflows.create import project_files
+
+    for conflict in edited:
+        project_files.show(folder, conflict)
+    words = ["trainwiz", "init", str(folder)]
+    for key, value in mending.changes.items():
+        words += ["--set", f"{key}={value}"]
+    raise Refused(
+        say("the change alters files that you have edited: {files}; nothing was written",
+            files=", ".join(c.path for c in edited)),
+        say("to see what differs, and to decide: {line}", line=shlex.join(words)),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Running a small copy of a project on CPU ranks, and comparing the runs."""
