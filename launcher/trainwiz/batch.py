@@ -76,10 +76,15 @@ def _checked(real: int, micro: int, accumulation: int, world: int) -> Batch | Co
         message=say(
             "{micro} × {accumulation} × {world} = {product}, not {real}; "
             "accumulation {right} gives {real}, or keep accumulation {accumulation} for a real batch of {product}",
-            micro=micro, accumulation=accumulation, world=world, product=product, real=real, right=right.accumulation,
+            micro=micro,
+            accumulation=accumulation,
+            world=world,
+            product=product,
+            real=real,
+            right=right.accumulation,
         ),
         nearest=(right, with_product),
-    )  # fmt: skip
+    )
 
 
 def _accumulation_for(real: int, micro: int, world: int) -> Batch | Conflict:
@@ -96,11 +101,16 @@ def _accumulation_for(real: int, micro: int, world: int) -> Batch | Conflict:
         message=say(
             "{real} is not divisible by {micro} × {world} = {step}; nearest: {nearest}, "
             "or micro-batch {other} (accumulation {steps})",
-            real=real, micro=micro, world=world, step=step, nearest=_listed(nearest),
-            other=fitting.micro, steps=fitting.accumulation,
+            real=real,
+            micro=micro,
+            world=world,
+            step=step,
+            nearest=_listed(nearest),
+            other=fitting.micro,
+            steps=fitting.accumulation,
         ),
         nearest=(*nearest, fitting),
-    )  # fmt: skip
+    )
 
 
 def _micro_for(real: int, accumulation: int, world: int) -> Batch | Conflict:
@@ -113,11 +123,14 @@ def _micro_for(real: int, accumulation: int, world: int) -> Batch | Conflict:
         key="batch.real_batch_size",
         message=say(
             "{real} is not divisible by accumulation {accumulation} × {world} ranks = {step}; nearest: {nearest}",
-            real=real, accumulation=accumulation, world=world, step=step,
+            real=real,
+            accumulation=accumulation,
+            world=world,
+            step=step,
             nearest=_either(*(say("{real} (micro-batch {micro})", real=b.real, micro=b.micro) for b in nearest)),
         ),
         nearest=nearest,
-    )  # fmt: skip
+    )
 
 
 def _indivisible_by_world(real: int, world: int, preferred_micro: int) -> Conflict:
@@ -132,18 +145,24 @@ def _indivisible_by_world(real: int, world: int, preferred_micro: int) -> Confli
         key="batch.real_batch_size",
         message=say(
             "{real} is not divisible by {world} ranks; nearest: {nearest}",
-            real=real, world=world, nearest=_either(*(say("{real}", real=b.real) for b in nearest)),
+            real=real,
+            world=world,
+            nearest=_either(*(say("{real}", real=b.real) for b in nearest)),
         ),
         nearest=nearest,
-    )  # fmt: skip
+    )
 
 
 def _no_micro(real: int, micro: int, world: int, nearest: tuple[Batch, ...]) -> Message:
     return say(
         "{real} is not divisible by {micro} × {world} = {step}; nearest: {nearest}; "
         "no micro-batch fits, since {real} is not divisible by {world} ranks",
-        real=real, micro=micro, world=world, step=micro * world, nearest=_listed(nearest),
-    )  # fmt: skip
+        real=real,
+        micro=micro,
+        world=world,
+        step=micro * world,
+        nearest=_listed(nearest),
+    )
 
 
 def _around(real: int, micro: int, world: int) -> tuple[Batch, ...]:

@@ -12,9 +12,13 @@ from trainwiz.plan import Plan
 
 _WHOLE = "whole"
 _LAYOUTS = {
-    "single": _WHOLE, "ddp": _WHOLE, "colossal_ddp": _WHOLE, "fsdp": "fsdp", "colossal_zero1": "colossal_zero",
+    "single": _WHOLE,
+    "ddp": _WHOLE,
+    "colossal_ddp": _WHOLE,
+    "fsdp": "fsdp",
+    "colossal_zero1": "colossal_zero",
     "colossal_zero2": "colossal_zero",
-}  # fmt: skip
+}
 _COLOSSAL = ("colossal_zero", "gemini", "colossal_fsdp")
 _GATHERED = (_WHOLE, "fsdp", "zero0", "zero1", "zero2", "zero3", *_COLOSSAL)
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
@@ -93,25 +97,41 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
         before, now = config.get(name), plan.get(key)
         if before is not None and before != now:
             return Obstacle(
-                say("the checkpoint was trained with {key} {before}, and the plan says {now}: its data order would "
-                    "not go on", key=key, before=before, now=now),
+                say(
+                    "the checkpoint was trained with {key} {before}, and the plan says {now}: its data order would "
+                    "not go on",
+                    key=key,
+                    before=before,
+                    now=now,
+                ),
                 say("set {key} back to {before}, or start anew (without --resume)", key=key, before=before),
-            )  # fmt: skip
+            )
     layout, before, now = layout_of(plan), manifest.get("layout"), manifest.get("world")
     if layout is None or before is None:
         return None
     if layout != before:
         return Obstacle(
-            say("the checkpoint was saved under {before}, whose files {now} cannot load",
-                before=before, now=plan.strategy.label),
+            say(
+                "the checkpoint was saved under {before}, whose files {now} cannot load",
+                before=before,
+                now=plan.strategy.label,
+            ),
             say("set the strategy back, or take only the weights: trainwiz export, then start from them as model.name"),
-        )  # fmt: skip
+        )
     world = plan.machine.num_processes
     if now is not None and now != world and not any_world(plan):
         return Obstacle(
-            say("the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "
-                "{now}", before=now, strategy=layout, now=world),
-            say("set machine.num_processes {before}, or take only the weights: trainwiz export, then start from them "
-                "as model.name", before=now),
-        )  # fmt: skip
+            say(
+                "the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "
+                "{now}",
+                before=now,
+                strategy=layout,
+                now=world,
+            ),
+            say(
+                "set machine.num_processes {before}, or take only the weights: trainwiz export, then start from them "
+                "as model.name",
+                before=now,
+            ),
+        )
     return None

@@ -47,8 +47,11 @@ class Batch:
     def arguments(self) -> tuple[str, ...]:
         """As the generated script takes it."""
         return (
-            "--per_device_batch_size", str(self.micro), "--gradient_accumulation_steps", str(self.accumulation),
-        )  # fmt: skip
+            "--per_device_batch_size",
+            str(self.micro),
+            "--gradient_accumulation_steps",
+            str(self.accumulation),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

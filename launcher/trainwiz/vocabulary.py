@@ -55,11 +55,26 @@ DECIDED_SETTINGS = {
 }
 """Settings of DeepSpeed that are keys of the plan, by their path in its file."""
 FREE_SETTINGS = (
-    "zero_optimization.", "activation_checkpointing.", "aio.", "bf16.", "comms_logger.", "data_types.",
-    "flops_profiler.", "fp16.", "timers.", "communication_data_type", "disable_allgather", "dump_state",
-    "fp32_allreduce", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients", "wall_clock_breakdown",
-    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
-)  # fmt: skip
+    "zero_optimization.",
+    "activation_checkpointing.",
+    "aio.",
+    "bf16.",
+    "comms_logger.",
+    "data_types.",
+    "flops_profiler.",
+    "fp16.",
+    "timers.",
+    "communication_data_type",
+    "disable_allgather",
+    "dump_state",
+    "fp32_allreduce",
+    "gradient_predivide_factor",
+    "memory_breakdown",
+    "prescale_gradients",
+    "wall_clock_breakdown",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+)
 """Settings of DeepSpeed that a plan may give beside its own keys: a path in its file, or what such a path begins with.
 Left out is what another loop would have to be written for: other optimizers, pipelines, tensor parallelism."""
 

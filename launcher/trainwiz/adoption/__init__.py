@@ -63,8 +63,14 @@ class Adoption:
         ledger = self._ledger.copy()
         for key, one in self._ledger.carried.items():
             if not one.why and plan.get(key) != one.value:
-                otherwise = Left(kind="lost", path=one.path, value=str(one.value), place=one.place, key=key,
-                                 why=say("it was set otherwise"))  # fmt: skip
+                otherwise = Left(
+                    kind="lost",
+                    path=one.path,
+                    value=str(one.value),
+                    place=one.place,
+                    key=key,
+                    why=say("it was set otherwise"),
+                )
                 ledger.left.append(otherwise)
         if self._settings is not None:
             deepspeeds.compare(ledger, self._settings, self._accelerate, plan)

@@ -14,13 +14,31 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _DEVICES = {
-    "MULTI_GPU": "cuda", "DEEPSPEED": "cuda", "FSDP": "cuda", "MULTI_CPU": "cpu", "MULTI_NPU": "npu",
-    "MULTI_XPU": "xpu", "MULTI_MLU": "mlu",
-}  # fmt: skip
-_HOMES = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM",
-          "mpirun_config": "MULTI_CPU"}  # fmt: skip
-_NEVER_ACTS = {"rdzv_backend", "same_network", "enable_cpu_affinity", "downcast_bf16", "tpu_use_sudo", "use_cpu",
-               "main_training_function", "machine_rank", "main_process_ip"}  # fmt: skip
+    "MULTI_GPU": "cuda",
+    "DEEPSPEED": "cuda",
+    "FSDP": "cuda",
+    "MULTI_CPU": "cpu",
+    "MULTI_NPU": "npu",
+    "MULTI_XPU": "xpu",
+    "MULTI_MLU": "mlu",
+}
+_HOMES = {
+    "deepspeed_config": "DEEPSPEED",
+    "fsdp_config": "FSDP",
+    "megatron_lm_config": "MEGATRON_LM",
+    "mpirun_config": "MULTI_CPU",
+}
+_NEVER_ACTS = {
+    "rdzv_backend",
+    "same_network",
+    "enable_cpu_affinity",
+    "downcast_bf16",
+    "tpu_use_sudo",
+    "use_cpu",
+    "main_training_function",
+    "machine_rank",
+    "main_process_ip",
+}
 _NOTHING: tuple[Any, ...] = (None, False, "", "no", "NO", "none", [], {}, "static")
 """What says nothing in those keys that a plan has no place for."""
 
@@ -67,15 +85,25 @@ def _world(ledger: Ledger, accelerate: Accelerate) -> None:
     alone = accelerate.kind in ("NO", "")
     given = accelerate.get("num_processes")
     if alone and type(given) is int and given > 1:
-        ledger.leave(accelerate, "num_processes", "inert", say("distributed_type NO starts one process"),
-                     key="machine.num_processes")  # fmt: skip
+        ledger.leave(
+            accelerate,
+            "num_processes",
+            "inert",
+            say("distributed_type NO starts one process"),
+            key="machine.num_processes",
+        )
         ledger.carry(accelerate, "distributed_type", "machine.num_processes", 1, say("one process"))
     elif accelerate.world is not None:
         ledger.carry(accelerate, "num_processes", "machine.num_processes", accelerate.world)
     several = accelerate.machines > 1 and not alone
     if several or not accelerate.has("num_machines"):
-        ledger.carry(accelerate, "num_machines", "machine.num_machines", accelerate.machines if several else 1,
-                     None if accelerate.has("num_machines") else say("left out, so one"))  # fmt: skip
+        ledger.carry(
+            accelerate,
+            "num_machines",
+            "machine.num_machines",
+            accelerate.machines if several else 1,
+            None if accelerate.has("num_machines") else say("left out, so one"),
+        )
     elif accelerate.machines == 1:
         ledger.carry(accelerate, "num_machines", "machine.num_machines", 1)
     address = accelerate.get("main_process_ip")
@@ -116,20 +144,29 @@ def _finish_one(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, p
         if not name and value in ({}, None):
             ledger.same(accelerate, path)
             return
-        ledger.leave(accelerate, path, "inert",
-                     say("{block} acts under {kind} only", block=top, kind=_HOMES[top]))  # fmt: skip
+        ledger.leave(accelerate, path, "inert", say("{block} acts under {kind} only", block=top, kind=_HOMES[top]))
         return
     known = vocabulary.CLUSTER | vocabulary.SAGEMAKER | vocabulary.OLD
     if top not in known:
         near = vocabulary.nearest(top, known)
-        ledger.leave(accelerate, path, "lost", say("accelerate knows no such key; did you mean {near}?", near=near)
-                     if near else say("accelerate knows no such key"))  # fmt: skip
+        ledger.leave(
+            accelerate,
+            path,
+            "lost",
+            say("accelerate knows no such key; did you mean {near}?", near=near)
+            if near
+            else say("accelerate knows no such key"),
+        )
         return
     if name and _unknown_in_block(top, name):
         prefix, names = vocabulary.BLOCKS[top]
         near = vocabulary.nearest(name, names) or vocabulary.nearest(f"{prefix}{name}", names)
-        ledger.leave(accelerate, path, "inert", say("accelerate ignores it; did you mean {near}?", near=near)
-                     if near else say("accelerate ignores it"))  # fmt: skip
+        ledger.leave(
+            accelerate,
+            path,
+            "inert",
+            say("accelerate ignores it; did you mean {near}?", near=near) if near else say("accelerate ignores it"),
+        )
         return
     _judge(ledger, accelerate, path, value, plan)
 
@@ -139,11 +176,19 @@ def _judge(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, plan: 
     if _says_nothing(top, name, value, accelerate):
         ledger.same(accelerate, path)
     elif top == "machine_rank" and accelerate.machines > 1:
-        ledger.leave(accelerate, path, "launch", say("each machine has its own: trainwiz launch --machine-rank {rank}",
-                                                     rank=str(value)))  # fmt: skip
+        ledger.leave(
+            accelerate,
+            path,
+            "launch",
+            say("each machine has its own: trainwiz launch --machine-rank {rank}", rank=str(value)),
+        )
     elif top == "gpu_ids":
-        ledger.leave(accelerate, path, "launch", say("type CUDA_VISIBLE_DEVICES={ids} before trainwiz launch",
-                                                     ids=str(value).replace(" ", "")))  # fmt: skip
+        ledger.leave(
+            accelerate,
+            path,
+            "launch",
+            say("type CUDA_VISIBLE_DEVICES={ids} before trainwiz launch", ids=str(value).replace(" ", "")),
+        )
     elif top == "debug":
         ledger.leave(accelerate, path, "launch", say("type ACCELERATE_DEBUG_MODE=true before trainwiz launch"))
     elif top in _NEVER_ACTS:
@@ -158,8 +203,12 @@ def _judge(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, plan: 
         ledger.leave(accelerate, path, "inert", say("fp8_config acts with mixed_precision fp8 only"))
     elif top == "compute_environment" or top in vocabulary.SAGEMAKER - vocabulary.CLUSTER:
         ledger.leave(accelerate, path, "lost", say("a project is started on the machine itself, not by SageMaker"))
-    elif name in ("deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter",
-                  "deepspeed_multinode_launcher"):  # fmt: skip
+    elif name in (
+        "deepspeed_hostfile",
+        "deepspeed_inclusion_filter",
+        "deepspeed_exclusion_filter",
+        "deepspeed_multinode_launcher",
+    ):
         ledger.leave(accelerate, path, "launch", say("several machines: trainwiz launch on each of them"))
     else:
         ledger.leave(accelerate, path, "lost", say("the generated loop has nothing like it"))

@@ -36,8 +36,13 @@ def read(ledger: Ledger, settings: Settings, accelerate: Accelerate | None) -> N
         none = None if gather in values else say("left out, so weights are not gathered")
         ledger.carry(file, settings.path(gather), "strategy.zero3_save_16bit_model", bool(values.get(gather)), none)
     if settings.stage == 3 and not (accelerate and accelerate.has(f"{BLOCK}zero3_init_flag")):
-        ledger.carry(file, settings.path("zero_optimization.stage"), "strategy.zero3_init", True,
-                     say("left out, so accelerate takes true at stage 3"))  # fmt: skip
+        ledger.carry(
+            file,
+            settings.path("zero_optimization.stage"),
+            "strategy.zero3_init",
+            True,
+            say("left out, so accelerate takes true at stage 3"),
+        )
     _batch(ledger, settings)
     _clipping(ledger, settings)
     if not settings.block:
@@ -101,8 +106,9 @@ def _offload(ledger: Ledger, settings: Settings) -> None:
             if value == "nvme" and (first is None or first.value == folder):
                 ledger.carry(settings.file, path, "strategy.nvme_path", folder)
             elif value == "nvme":
-                ledger.leave(settings.file, path, "lost", say("a plan has one folder for both"),
-                             key="strategy.nvme_path")  # fmt: skip
+                ledger.leave(
+                    settings.file, path, "lost", say("a plan has one folder for both"), key="strategy.nvme_path"
+                )
             else:
                 ledger.leave(settings.file, path, "inert", say("nothing is offloaded to nvme"))
         elif folder in ("none", ""):
@@ -120,16 +126,22 @@ def _batch(ledger: Ledger, settings: Settings) -> None:
     if not settings.block and "gradient_accumulation_steps" not in settings.values:
         by_product = {names[0], names[2]} <= {n for n in names if type(settings.values.get(n)) is int}
         if not by_product:
-            ledger.carry(settings.file, "", "batch.gradient_accumulation_steps", 1,
-                         say("left out, so accelerate takes 1"))  # fmt: skip
+            ledger.carry(
+                settings.file, "", "batch.gradient_accumulation_steps", 1, say("left out, so accelerate takes 1")
+            )
 
 
 def _clipping(ledger: Ledger, settings: Settings) -> None:
     name, key = "gradient_clipping", "optimizer.gradient_clipping"
     value = settings.values.get(name)
     if value == 0 and settings.block:
-        ledger.carry(settings.file, settings.path(name), key, 1.0,
-                     say("accelerate drops a 0 here, and DeepSpeed then clips at 1.0"))  # fmt: skip
+        ledger.carry(
+            settings.file,
+            settings.path(name),
+            key,
+            1.0,
+            say("accelerate drops a 0 here, and DeepSpeed then clips at 1.0"),
+        )
     elif value == math.inf:
         ledger.carry(settings.file, settings.path(name), key, 0.0, say("without a bound nothing is clipped"))
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -138,10 +150,15 @@ def _clipping(ledger: Ledger, settings: Settings) -> None:
         _open(ledger, settings, name)
     elif value is None:
         newer = settings.block or settings.file.version >= (0, 19)
-        why = say("left out: accelerate then clips at 1.0") if settings.block else say(
-            "left out: DeepSpeed {version} then takes {value}", version=".".join(map(str, settings.file.version)),
-            value=1.0 if newer else 0.0,
-        )  # fmt: skip
+        why = (
+            say("left out: accelerate then clips at 1.0")
+            if settings.block
+            else say(
+                "left out: DeepSpeed {version} then takes {value}",
+                version=".".join(map(str, settings.file.version)),
+                value=1.0 if newer else 0.0,
+            )
+        )
         ledger.carry(settings.file, settings.path(name), key, 1.0 if newer else 0.0, why)
 
 

@@ -60,11 +60,11 @@ def _first_version(ledger: Ledger, accelerate: Accelerate) -> None:
     if path and strategy == "FULL_SHARD":
         ledger.same(accelerate, path)
     elif path:
-        ledger.leave(accelerate, path, "lost",
-                     say("the project shards everything over all ranks, as FULL_SHARD"))  # fmt: skip
+        ledger.leave(accelerate, path, "lost", say("the project shards everything over all ranks, as FULL_SHARD"))
     if "fsdp_reshard_after_forward" in held:
-        ledger.leave(accelerate, held["fsdp_reshard_after_forward"][0], "inert",
-                     say("FSDP 1 goes by fsdp_sharding_strategy"))  # fmt: skip
+        ledger.leave(
+            accelerate, held["fsdp_reshard_after_forward"][0], "inert", say("FSDP 1 goes by fsdp_sharding_strategy")
+        )
     for key in sorted(_ONLY_1 & held.keys()):
         ledger.leave(accelerate, held[key][0], "lost", say("FSDP 2 has no such setting"))
 

@@ -66,9 +66,15 @@ class Ledger:
             self._seen.add((file.document.path, path))
 
     def leave(
-        self, file: Accelerate | DeepSpeed, path: str, kind: Kind, why: Message, *, key: str | None = None,
+        self,
+        file: Accelerate | DeepSpeed,
+        path: str,
+        kind: Kind,
+        why: Message,
+        *,
+        key: str | None = None,
         value: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A value that does not fit, or one that the file leaves out and the project does otherwise."""
         if self.knows(file, path):
             return

@@ -32,8 +32,13 @@ def _optimizer(ledger: Ledger, settings: Settings) -> None:
     if kind.lower() == "adam" and settings.values.get("optimizer.params.adam_w_mode") is False:
         name = None
     if name is None:
-        _lose_block(ledger, settings, "optimizer", say("the generated loop has adamw and sgd, not {kind}", kind=kind),
-                    key="optimizer.name")  # fmt: skip
+        _lose_block(
+            ledger,
+            settings,
+            "optimizer",
+            say("the generated loop has adamw and sgd, not {kind}", kind=kind),
+            key="optimizer.name",
+        )
         return
     ledger.carry(settings.file, path, "optimizer.name", name)
     for part, key in (("lr", "optimizer.learning_rate"), ("weight_decay", "optimizer.weight_decay")):
@@ -44,11 +49,19 @@ def _optimizer(ledger: Ledger, settings: Settings) -> None:
         if value == ours or value is None:
             ledger.same(settings.file, settings.path(full))
         elif value == "auto":
-            ledger.leave(settings.file, settings.path(full), "open",
-                         say("only the script could tell; train.py has {value}", value=str(ours)))  # fmt: skip
+            ledger.leave(
+                settings.file,
+                settings.path(full),
+                "open",
+                say("only the script could tell; train.py has {value}", value=str(ours)),
+            )
         else:
-            ledger.leave(settings.file, settings.path(full), "lost",
-                         say("train.py has {value}; change it there, in build_optimizer", value=str(ours)))  # fmt: skip
+            ledger.leave(
+                settings.file,
+                settings.path(full),
+                "lost",
+                say("train.py has {value}; change it there, in build_optimizer", value=str(ours)),
+            )
     for part in ("torch_adam", "adam_w_mode", "bias_correction", "fused"):
         ledger.same(settings.file, settings.path(f"optimizer.params.{part}"))
 
@@ -58,9 +71,13 @@ def _schedule(ledger: Ledger, settings: Settings) -> None:
     if not isinstance(kind, str):
         return
     if kind not in _SCHEDULES:
-        _lose_block(ledger, settings, "scheduler",
-                    say("the generated loop has constant, linear and cosine, not {kind}", kind=kind),
-                    key="schedule.lr_scheduler_type")  # fmt: skip
+        _lose_block(
+            ledger,
+            settings,
+            "scheduler",
+            say("the generated loop has constant, linear and cosine, not {kind}", kind=kind),
+            key="schedule.lr_scheduler_type",
+        )
         return
     ledger.carry(settings.file, settings.path("scheduler.type"), "schedule.lr_scheduler_type", _SCHEDULES[kind])
     _number(ledger, settings, "scheduler.params.warmup_num_steps", "schedule.n_warmup_steps", whole=True)
@@ -72,8 +89,9 @@ def _schedule(ledger: Ledger, settings: Settings) -> None:
         if value in (ours, "auto"):
             ledger.same(settings.file, settings.path(full))
         elif value is not None:
-            ledger.leave(settings.file, settings.path(full), "lost",
-                         say("train.py warms up from 0 in a line, and ends at 0"))  # fmt: skip
+            ledger.leave(
+                settings.file, settings.path(full), "lost", say("train.py warms up from 0 in a line, and ends at 0")
+            )
     if kind != "WarmupCosineLR" and "scheduler.params.warmup_type" not in settings.values:
         why = say("left out, so DeepSpeed warms up along a logarithm; train.py does in a line")
         ledger.leave(settings.file, "scheduler.params.warmup_type", "lost", why, value="log")

@@ -21,8 +21,10 @@ _OPTIMIZERS = {"AdamW": "adamw", "Adam": "adamw", "SGD": "sgd"}
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
 _OURS: Mapping[str, Any] = {"betas": (0.9, 0.95), "momentum": 0.9}
 """As in train_templates/loops."""
-_WITH = {"batch.real_batch_size": ("batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
-         "schedule.n_steps": ("schedule.n_epochs",)}  # fmt: skip
+_WITH = {
+    "batch.real_batch_size": ("batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
+    "schedule.n_steps": ("schedule.n_epochs",),
+}
 """Keys that are no longer open once others are decided."""
 
 
@@ -102,8 +104,14 @@ def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accel
         return
     elif key.name == "precision.mixed_precision" and accelerate and file.place.file == accelerate.document.path:
         # `Accelerator(mixed_precision=…)` is stronger than accelerate's file.
-        ledger.replace(key.name, value, place, first.name, _why(first), say("the script asks for {value}, and wins",
-                                                                            value=str(value)))  # fmt: skip
+        ledger.replace(
+            key.name,
+            value,
+            place,
+            first.name,
+            _why(first),
+            say("the script asks for {value}, and wins", value=str(value)),
+        )
     else:
         at = f"{file.place.file.rpartition('/')[2]}:{file.place.line}"
         ledger.add("lost", first.name, _shown(first.value), place, say("{place} decides it", place=at), key=key.name)
@@ -139,8 +147,13 @@ def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list
         return
     for number in found.pop("clipping", []):
         if not number.left_out:
-            ledger.add("inert", number.name, _source(script, number), script.place(number.node),
-                       say("under DeepSpeed its configuration clips"))  # fmt: skip
+            ledger.add(
+                "inert",
+                number.name,
+                _source(script, number),
+                script.place(number.node),
+                say("under DeepSpeed its configuration clips"),
+            )
     place = script.place(script.called("accelerate.Accelerator")[0].node)
     ledger.fill("optimizer.gradient_clipping", 1.0, place, "Accelerator", say("accelerate takes 1.0 for auto"))
 

@@ -27,12 +27,23 @@ IN_BLOCK = {
 }
 """The keys of accelerate's block, as its DeepSpeedPlugin (1.15) makes a configuration of them."""
 _OTHER_NAMES = {
-    **{name: f"stage3_{name}" for name in ("prefetch_bucket_size", "param_persistence_threshold",
-       "model_persistence_threshold", "max_live_parameters", "max_reuse_distance", "module_granularity_threshold",
-       "gather_16bit_weights_on_model_save", "use_all_reduce_for_fetch_params", "allgather_sequential")},
+    **{
+        name: f"stage3_{name}"
+        for name in (
+            "prefetch_bucket_size",
+            "param_persistence_threshold",
+            "model_persistence_threshold",
+            "max_live_parameters",
+            "max_reuse_distance",
+            "module_granularity_threshold",
+            "gather_16bit_weights_on_model_save",
+            "use_all_reduce_for_fetch_params",
+            "allgather_sequential",
+        )
+    },
     "stage3_use_all_reduce_for_fetch_params": "stage3_use_all_reduce_for_fetch_params",
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
-}  # fmt: skip
+}
 """Two names of one setting in zero_optimization."""
 DEFAULTS: dict[str, Any] = {
     "zero_optimization.contiguous_gradients": True,

@@ -72,8 +72,11 @@ def _kind(gpu: Gpu, n: int) -> Message:
     capability = ".".join(map(str, gpu.compute_capability))
     return say(
         "{n} × {name} ({memory}, compute capability {capability})",
-        n=n, name=gpu.name, memory=memory, capability=capability,
-    )  # fmt: skip
+        n=n,
+        name=gpu.name,
+        memory=memory,
+        capability=capability,
+    )
 
 
 def _filled(machine: Machine, gpu: Gpu) -> Line:
@@ -105,21 +108,26 @@ def _peculiar(machine: Machine) -> Iterator[Line]:
         yield Line(
             subject="mig",
             title="MIG",
-            found=say("partitioned GPUs: {gpus}; a process sees one partition, and NCCL cannot join them",
-                gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig)),
+            found=say(
+                "partitioned GPUs: {gpus}; a process sees one partition, and NCCL cannot join them",
+                gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig),
+            ),
             level=Level.WARNING,
             fix=say("train with one rank, or switch it off: nvidia-smi -mig 0"),
-        )  # fmt: skip
+        )
     old = machine.driver_version is not None and parts(machine.driver_version) < parts(P2P_DRIVER)
     if len(machine.gpus) > 1 and old and any("RTX 40" in gpu.name for gpu in machine.gpus):
         yield Line(
             subject="p2p",
             title="P2P",
-            found=say("several RTX 40 with driver {driver}; accelerate stops below {wanted} unless P2P and IB are off",
-                driver=machine.driver_version, wanted=P2P_DRIVER),
+            found=say(
+                "several RTX 40 with driver {driver}; accelerate stops below {wanted} unless P2P and IB are off",
+                driver=machine.driver_version,
+                wanted=P2P_DRIVER,
+            ),
             level=Level.WARNING,
             fix=say("update the driver, or: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"),
-        )  # fmt: skip
+        )
 
 
 def _driver(machine: Machine) -> Line:
@@ -135,16 +143,21 @@ def _agreement(machine: Machine, interpreter: Interpreter) -> Line:
     seen, there = interpreter.torch_gpus, len(machine.gpus)
     if seen is not None and seen < there and not any(gpu.mig for gpu in machine.gpus):
         found = say("torch sees GPUs: {seen} of {there}", seen=seen, there=there)
-        fix = say("look at CUDA_VISIBLE_DEVICES, and: {python} -c 'import torch; torch.cuda.init()'",
-            python=interpreter.python)  # fmt: skip
+        fix = say(
+            "look at CUDA_VISIBLE_DEVICES, and: {python} -c 'import torch; torch.cuda.init()'",
+            python=interpreter.python,
+        )
         return Line(subject="agreement", title=title, found=found, level=Level.WARNING, fix=fix)
     found = say("torch sees GPUs: {seen} of {there}; its kernels fit them", seen=seen, there=there)
     return Line(subject="agreement", title=title, found=found)
 
 
 def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message | None, Message | None]:
-    install = say("install torch's {build} build for {python}: https://pytorch.org/get-started/locally/ shows the line",
-        python=interpreter.python, build=_build(machine.cuda_driver_version))  # fmt: skip
+    install = say(
+        "install torch's {build} build for {python}: https://pytorch.org/get-started/locally/ shows the line",
+        python=interpreter.python,
+        build=_build(machine.cuda_driver_version),
+    )
     version, build, driver = interpreter.version("torch"), interpreter.cuda_build, machine.cuda_driver_version
     if build is None:
         if "rocm" in str(version):
@@ -157,9 +170,13 @@ def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message |
         ), install
     unfit = next((gpu for gpu in machine.gpus if not _fits(gpu, interpreter.arch_list)), None)
     if unfit and unfit.compute_capability:
-        return say("torch {version} has no kernels for {gpu} (compute capability {capability}), only for {known}",
-            version=version, gpu=unfit.name, capability=".".join(map(str, unfit.compute_capability)),
-            known=" ".join(interpreter.arch_list)), install  # fmt: skip
+        return say(
+            "torch {version} has no kernels for {gpu} (compute capability {capability}), only for {known}",
+            version=version,
+            gpu=unfit.name,
+            capability=".".join(map(str, unfit.compute_capability)),
+            known=" ".join(interpreter.arch_list),
+        ), install
     if not interpreter.torch_gpus:
         error = interpreter.cuda_error or say("no reason given")
         return say("torch sees none of the GPUs: {error}", error=error), say(
@@ -207,13 +224,19 @@ def _collectives(machine: Machine, interpreter: Interpreter) -> Line:
     have = interpreter.backends
     if machine.gpus and interpreter.cuda_build and "nccl" not in have:
         return Line(
-            subject="collectives", title=title, found=say("no NCCL in this torch; several GPUs cannot train together"),
-            level=Level.ERROR if len(machine.gpus) > 1 else Level.HINT, fix=say("install torch from pytorch.org"),
-        )  # fmt: skip
+            subject="collectives",
+            title=title,
+            found=say("no NCCL in this torch; several GPUs cannot train together"),
+            level=Level.ERROR if len(machine.gpus) > 1 else Level.HINT,
+            fix=say("install torch from pytorch.org"),
+        )
     if not have:
         return Line(
-            subject="collectives", title=title, found=say("neither NCCL nor gloo in this torch"), level=Level.WARNING,
+            subject="collectives",
+            title=title,
+            found=say("neither NCCL nor gloo in this torch"),
+            level=Level.WARNING,
             fix=say("install torch from pytorch.org"),
-        )  # fmt: skip
+        )
     named = [say("NCCL {version}", version=interpreter.nccl_version or "?") if b == "nccl" else b for b in have]
     return Line(subject="collectives", title=title, found=joined(named))

@@ -35,42 +35,62 @@ class Pair:
 
 KNOWN_BAD = (
     Pair(
-        first="deepspeed", first_below="0.14.1", second="torch", second_at_least="2.4",
+        first="deepspeed",
+        first_below="0.14.1",
+        second="torch",
+        second_at_least="2.4",
         message=say(
             "`import deepspeed` fails: ImportError: cannot import name 'log' from "
             "'torch.distributed.elastic.agent.server.api'"
         ),
-        requirement="deepspeed>=0.16", level=Level.ERROR,
+        requirement="deepspeed>=0.16",
+        level=Level.ERROR,
         source="https://github.com/deepspeedai/DeepSpeed/issues/5337",
     ),
     Pair(
-        first="deepspeed", first_below="0.16", second="torch", second_at_least="2.6",
+        first="deepspeed",
+        first_below="0.16",
+        second="torch",
+        second_at_least="2.6",
         message=say(
             "a ZeRO checkpoint cannot be loaded again: torch.load refuses it (weights_only is True by default now)"
         ),
-        requirement="deepspeed>=0.16", level=Level.WARNING,
+        requirement="deepspeed>=0.16",
+        level=Level.WARNING,
         # 0.16.0's torch_checkpoint_engine.py passes weights_only=False, 0.15.4's does not.
         source="https://github.com/pytorch/pytorch/pull/137602",
     ),
     Pair(
-        first="torch", first_below="2.6", second="transformers", second_at_least="4.52",
+        first="torch",
+        first_below="2.6",
+        second="transformers",
+        second_at_least="4.52",
         message=say("transformers refuses weights in .bin files below torch 2.6; only safetensors load"),
-        requirement="torch>=2.6", level=Level.WARNING,
+        requirement="torch>=2.6",
+        level=Level.WARNING,
         source="https://nvd.nist.gov/vuln/detail/CVE-2025-32434; https://github.com/hiyouga/LlamaFactory/issues/8379",
     ),
     Pair(
-        first="colossalai", first_at_least="0.5", second="transformers", second_at_least="4.52",
+        first="colossalai",
+        first_at_least="0.5",
+        second="transformers",
+        second_at_least="4.52",
         message=say("Colossal-AI's model policies replace methods of transformers 4.51.3, which it declares"),
-        requirement="transformers==4.51.3", level=Level.WARNING,
+        requirement="transformers==4.51.3",
+        level=Level.WARNING,
         source="https://github.com/hpcaitech/ColossalAI/blob/v0.5.0/requirements/requirements.txt",
     ),
     Pair(
-        first="numpy", first_at_least="2", second="torch", second_below="2.3",
+        first="numpy",
+        first_at_least="2",
+        second="torch",
+        second_below="2.3",
         message=say("this torch was compiled for NumPy 1 and fails when it meets an array of NumPy 2"),
-        requirement="numpy<2", level=Level.ERROR,
+        requirement="numpy<2",
+        level=Level.ERROR,
         source="https://github.com/numpy/numpy/issues/26191",
     ),
-)  # fmt: skip
+)
 """Each seen in the source named, none guessed."""
 
 

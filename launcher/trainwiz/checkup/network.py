@@ -68,7 +68,11 @@ def _comm(comm: Comm) -> Line:
     found = say(
         "right over ranks: {world} ({backend}); {size} in {milliseconds} ms: "
         "bus bandwidth {bus} GB/s = {algorithm} GB/s × 2 × ({world} - 1) / {world}",
-        world=comm.world, backend=comm.backend, size=size(comm.size_bytes), milliseconds=f"{comm.seconds * 1000:.2f}",
-        bus=f"{comm.bus_bandwidth / 1e9:.2f}", algorithm=f"{comm.algorithm_bandwidth / 1e9:.2f}",
-    )  # fmt: skip
+        world=comm.world,
+        backend=comm.backend,
+        size=size(comm.size_bytes),
+        milliseconds=f"{comm.seconds * 1000:.2f}",
+        bus=f"{comm.bus_bandwidth / 1e9:.2f}",
+        algorithm=f"{comm.algorithm_bandwidth / 1e9:.2f}",
+    )
     return Line(subject="comm", title=title, found=found)

@@ -45,10 +45,12 @@ def _sensible(folder: str, machine_file: str, python: str, comm: bool) -> None:
 
     if machine_file and (python or comm):
         raise UsageError(
-            say("--machine describes another machine, with its interpreter; {option} looks at this one",
-                option="--python" if python else "--comm"),
+            say(
+                "--machine describes another machine, with its interpreter; {option} looks at this one",
+                option="--python" if python else "--comm",
+            ),
             say("leave one of them out"),
-        )  # fmt: skip
+        )
     if not os.path.isdir(folder):
         raise UsageError(say("there is no folder {folder}", folder=folder), say("name a folder, or leave it out"))
 

@@ -106,9 +106,10 @@ def _chosen(place: Path, update: int) -> Checkpoint:
     if not wanted:
         raise UsageError(
             say("{folder} has no complete checkpoint of update {update}", folder=place, update=update)
-            if update != _NEWEST else say("{folder} has no complete checkpoint", folder=place),
+            if update != _NEWEST
+            else say("{folder} has no complete checkpoint", folder=place),
             say("trainwiz checkpoints {folder} lists what there is", folder=place),
-        )  # fmt: skip
+        )
     for each in reversed(wanted):
         reading = Reading(each.size_bytes)
         found = stored.verify(Path(each.path), seconds=float("inf"), progress=reading.add) or stored.NOTHING

@@ -49,9 +49,16 @@ def import_(
     from trainwiz.workflows.create.import_ import Import
 
     job = Import(
-        files=files or (), default=default, script=script or None, folder=Path(os.path.expanduser(into)),
-        assignments=set_ or (), machine_file=machine or None, python=python or None, versions=engine_version or (),
-        resolution=resolution(force, on_conflict or None), as_json=json,
+        files=files or (),
+        default=default,
+        script=script or None,
+        folder=Path(os.path.expanduser(into)),
+        assignments=set_ or (),
+        machine_file=machine or None,
+        python=python or None,
+        versions=engine_version or (),
+        resolution=resolution(force, on_conflict or None),
+        as_json=json,
         asks=not yes and not json and sys.stdin.isatty() and sys.stderr.isatty(),
-    )  # fmt: skip
+    )
     job.run(write=not dry_run)

@@ -86,9 +86,18 @@ def init(
     way = resolution(force, on_conflict)
     flags = {key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None}
     job = Init(
-        folder=target, flags=flags, assignments=set_ or (), file=answers, resume=resume, python=python,
-        machine_file=machine, defaults=defaults, yes=yes, resolution=way, terminal=_can_ask(),
-    )  # fmt: skip
+        folder=target,
+        flags=flags,
+        assignments=set_ or (),
+        file=answers,
+        resume=resume,
+        python=python,
+        machine_file=machine,
+        defaults=defaults,
+        yes=yes,
+        resolution=way,
+        terminal=_can_ask(),
+    )
     job.run()
 
 

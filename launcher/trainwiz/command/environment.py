@@ -50,8 +50,15 @@ FSDP_DEFAULTS: dict[str, Any] = {
     "fsdp_activation_checkpointing_offload": False,
 }
 """What accelerate's launcher takes for each key of `fsdp_config` that is left out."""
-_FSDP_AS_WRITTEN = {"fsdp_version", "fsdp_sharding_strategy", "fsdp_min_num_params", "fsdp_auto_wrap_policy",
-                    "fsdp_transformer_layer_cls_to_wrap", "fsdp_backward_prefetch", "fsdp_state_dict_type"}  # fmt: skip
+_FSDP_AS_WRITTEN = {
+    "fsdp_version",
+    "fsdp_sharding_strategy",
+    "fsdp_min_num_params",
+    "fsdp_auto_wrap_policy",
+    "fsdp_transformer_layer_cls_to_wrap",
+    "fsdp_backward_prefetch",
+    "fsdp_state_dict_type",
+}
 DEEPSPEED_VARIABLES = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",

@@ -16,12 +16,37 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _DIRECT_TYPES = {"NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED", "FSDP"}
 # Keys whose effect on one machine is known in full: the first are read here, the second do nothing there.
-_READ = {"compute_environment", "distributed_type", "num_processes", "num_machines", "mixed_precision", "use_cpu",
-         "debug", "gpu_ids", "main_process_port", "deepspeed_config", "fsdp_config"}  # fmt: skip
-_WITHOUT_EFFECT = {"machine_rank", "main_process_ip", "rdzv_backend", "same_network", "main_training_function",
-                   "downcast_bf16", "tpu_use_cluster", "tpu_use_sudo", "tpu_env", "enable_cpu_affinity"}  # fmt: skip
-_DEEPSPEED_WITHOUT_EFFECT = {"deepspeed_multinode_launcher", "deepspeed_hostfile", "offload_optimizer_nvme_path",
-                             "offload_param_nvme_path"}  # fmt: skip
+_READ = {
+    "compute_environment",
+    "distributed_type",
+    "num_processes",
+    "num_machines",
+    "mixed_precision",
+    "use_cpu",
+    "debug",
+    "gpu_ids",
+    "main_process_port",
+    "deepspeed_config",
+    "fsdp_config",
+}
+_WITHOUT_EFFECT = {
+    "machine_rank",
+    "main_process_ip",
+    "rdzv_backend",
+    "same_network",
+    "main_training_function",
+    "downcast_bf16",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_env",
+    "enable_cpu_affinity",
+}
+_DEEPSPEED_WITHOUT_EFFECT = {
+    "deepspeed_multinode_launcher",
+    "deepspeed_hostfile",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+}
 
 
 def for_accelerate_config(

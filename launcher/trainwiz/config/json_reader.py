@@ -34,8 +34,14 @@ def read(path: str, text: str) -> Document:
         return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
     except ValueError as error:
         return _troubled(path, text, Trouble(say("{problem}", problem=error)))
-    return Document(path=path, text=text, syntax="json", values=values, entries=scanner.entries,
-                    duplicates=tuple(scanner.duplicates))  # fmt: skip
+    return Document(
+        path=path,
+        text=text,
+        syntax="json",
+        values=values,
+        entries=scanner.entries,
+        duplicates=tuple(scanner.duplicates),
+    )
 
 
 def _troubled(path: str, text: str, trouble: Trouble) -> Document:
@@ -114,8 +120,9 @@ def _syntax(error: json.JSONDecodeError, text: str) -> Trouble:
             say("write {value}", value=_PYTHON[word.group()]),
         )
     if text.startswith("\ufeff"):
-        return Trouble(say("the file begins with a byte order mark, and JSON has none"), 0,
-                       say("save it as UTF-8 without BOM"))  # fmt: skip
+        return Trouble(
+            say("the file begins with a byte order mark, and JSON has none"), 0, say("save it as UTF-8 without BOM")
+        )
     if text[error.pos : error.pos + 1] == "'":
         return Trouble(say("single quotes; JSON has double ones"), error.pos, say('write every quote as "'))
     before = text[: error.pos].rstrip()

@@ -89,8 +89,11 @@ class Accelerate(_Configuration):
     @property
     def hostfile_named(self) -> str | None:
         """The key of the hostfile that is read at the launch; None where none is."""
-        key = {"DEEPSPEED": "deepspeed_config.deepspeed_hostfile", "MULTI_CPU": "mpirun_config.mpirun_hostfile",
-               "NO": "mpirun_config.mpirun_hostfile"}.get(self.kind)  # fmt: skip
+        key = {
+            "DEEPSPEED": "deepspeed_config.deepspeed_hostfile",
+            "MULTI_CPU": "mpirun_config.mpirun_hostfile",
+            "NO": "mpirun_config.mpirun_hostfile",
+        }.get(self.kind)
         return key if key and isinstance(self.get(key), str) and self.get(key) else None
 
     @property

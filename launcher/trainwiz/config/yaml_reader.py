@@ -44,8 +44,9 @@ def read(path: str, text: str) -> Document:
         return _troubled(path, text, Trouble(say("{problem}", problem=error)))
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
         return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `num_processes: 2`")))
-    return Document(path=path, text=text, syntax="yaml", values=values, entries=found.entries,
-                    duplicates=tuple(found.duplicates))  # fmt: skip
+    return Document(
+        path=path, text=text, syntax="yaml", values=values, entries=found.entries, duplicates=tuple(found.duplicates)
+    )
 
 
 def _troubled(path: str, text: str, trouble: Trouble) -> Document:

@@ -79,8 +79,9 @@ def decide_strategy(d: Decision) -> None:
     stage = d.answers.get("strategy.zero_stage")
     kind = d.answers.get("strategy.kind")
     if stage is not None and kind not in (None, "deepspeed"):
-        raise PlanError([say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}",
-                             stage=stage, kind=kind)])  # fmt: skip
+        raise PlanError(
+            [say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}", stage=stage, kind=kind)]
+        )
     name, reason = _forced(d) or (_of_colossalai(d) if d.answers.get("engine") == "colossalai" else recommend(d))
     label, _, away = name.partition("+")
     stage_by_default = int(label[4:]) if label.startswith("zero") else None
@@ -122,8 +123,9 @@ def recommend(d: Decision) -> tuple[str, Message]:
         last = next(o for o in reversed(found) if o.name != "fsdp")
         return last.name, say(
             "the leanest: {size} of model state per rank; even that is more than {share} of {memory}",
-            size=last.shown, **shown,
-        )  # fmt: skip
+            size=last.shown,
+            **shown,
+        )
     best = fitting[0]
     if best.name == first:
         return first, say(
@@ -131,8 +133,11 @@ def recommend(d: Decision) -> tuple[str, Message]:
         )
     return best.name, say(
         "{best_size} of model state per rank fits into {share} of {memory}; {first} needs {size}",
-        best_size=best.shown, first=first, size=found[0].shown, **shown,
-    )  # fmt: skip
+        best_size=best.shown,
+        first=first,
+        size=found[0].shown,
+        **shown,
+    )
 
 
 def gib(size: int) -> str:
@@ -154,8 +159,16 @@ def _settle_engine(d: Decision) -> None:
         else say("drives DDP, DeepSpeed and FSDP with one script")
     )
     if d.settle("engine", needed, why) != needed:
-        raise PlanError([say("engine: {engine} cannot do strategy.kind {kind}, which needs {needed}",
-                             engine=d.values["engine"], kind=kind, needed=needed)])  # fmt: skip
+        raise PlanError(
+            [
+                say(
+                    "engine: {engine} cannot do strategy.kind {kind}, which needs {needed}",
+                    engine=d.values["engine"],
+                    kind=kind,
+                    needed=needed,
+                )
+            ]
+        )
 
 
 def _of_colossalai(d: Decision) -> tuple[str, Message]:

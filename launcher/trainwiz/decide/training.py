@@ -13,8 +13,15 @@ from trainwiz.estimate.models import PRESETS
 from trainwiz.message import Message, say
 from trainwiz.vocabulary import GENERATIVE
 
-_GPT3 = ((0.2e9, 6e-4, 2**19), (0.5e9, 3e-4, 2**19), (1.0e9, 2.5e-4, 2**19), (2.0e9, 2e-4, 2**20),
-         (4.0e9, 1.6e-4, 2**20), (10e9, 1.2e-4, 2**21), (math.inf, 1e-4, 2**21))  # fmt: skip
+_GPT3 = (
+    (0.2e9, 6e-4, 2**19),
+    (0.5e9, 3e-4, 2**19),
+    (1.0e9, 2.5e-4, 2**19),
+    (2.0e9, 2e-4, 2**20),
+    (4.0e9, 1.6e-4, 2**20),
+    (10e9, 1.2e-4, 2**21),
+    (math.inf, 1e-4, 2**21),
+)
 """Up to this many parameters: learning rate, tokens per update. GPT-3, table 2.1: https://arxiv.org/abs/2005.14165."""
 _SMALL_MODEL = 50e6
 _ADAPTER_RATE = 2e-4
@@ -66,8 +73,11 @@ def decide_length_of_samples(d: Decision) -> None:
 def decide_batch(d: Decision) -> None:
     """The batch equation, completed. Raises `PlanError` with the arithmetic where the answers conflict."""
     world = d.values["machine.num_processes"]
-    keys = {"real": "batch.real_batch_size", "micro": "batch.per_device_batch_size",
-            "accumulation": "batch.gradient_accumulation_steps"}  # fmt: skip
+    keys = {
+        "real": "batch.real_batch_size",
+        "micro": "batch.per_device_batch_size",
+        "accumulation": "batch.gradient_accumulation_steps",
+    }
     given = {name: d.answers.get(key) for name, key in keys.items()}
     reason: Message | None = None
     preferred = _preferred_micro(d)
@@ -140,10 +150,16 @@ def decide_records(d: Decision) -> None:
         d.settle("checkpoint.checkpointing_steps", 100, say("usual"))
         d.settle("tracking.logging_steps", 10, say("usual"))
     else:
-        d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))),
-                 say("a quarter of {updates} updates, 500 at most", updates=updates))  # fmt: skip
-        d.settle("tracking.logging_steps", min(10, max(1, updates // 20)),
-                 say("a twentieth of {updates} updates, 10 at most", updates=updates))  # fmt: skip
+        d.settle(
+            "checkpoint.checkpointing_steps",
+            min(500, max(1, math.ceil(updates / 4))),
+            say("a quarter of {updates} updates, 500 at most", updates=updates),
+        )
+        d.settle(
+            "tracking.logging_steps",
+            min(10, max(1, updates // 20)),
+            say("a twentieth of {updates} updates, 10 at most", updates=updates),
+        )
     d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest, and two to go back to"))
     d.settle("checkpoint.background", False, say("then what is saved is on the disk before the training goes on"))
     d.settle("checkpoint.on_failed_save", "continue", say("no earlier checkpoint is lost by going on"))
@@ -179,8 +195,10 @@ def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
         why = say("about {tokens} tokens per update, as GPT-3 of about this size", tokens=tokens)
     few = None if d.samples is None else max(_SMALL_REAL_BATCH, d.samples // 10)
     if few is not None and few < target:
-        target, why = few, say("about a tenth of the {samples} samples, so that an epoch is more than one update",
-                               samples=d.samples)  # fmt: skip
+        target, why = (
+            few,
+            say("about a tenth of the {samples} samples, so that an epoch is more than one update", samples=d.samples),
+        )
     return max(1, round(target / step)) * step, why
 
 
@@ -197,8 +215,13 @@ def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
     sample, memory, state = _activation_bytes(d), smallest_gpu_bytes(d), state_bytes(d)
     if not sample or memory is None or state is None:
         return equation
-    return say("{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
-               equation=equation, state=gib(state), size=gib(micro * sample), memory=gib(memory))  # fmt: skip
+    return say(
+        "{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
+        equation=equation,
+        state=gib(state),
+        size=gib(micro * sample),
+        memory=gib(memory),
+    )
 
 
 def _activation_bytes(d: Decision) -> int:

@@ -219,10 +219,13 @@ def _unknown(
 ) -> tuple[Message, Message]:
     if exception and place:
         return (
-            say("an exception that is none of those that trainwiz knows; your own code was in {function}, {place}",
-                function=place[0], place=place[1]),
+            say(
+                "an exception that is none of those that trainwiz knows; your own code was in {function}, {place}",
+                function=place[0],
+                place=place[1],
+            ),
             say("look at {place} first; {log} has the whole traceback", place=place[1], log=log),
-        )  # fmt: skip
+        )
     remedy = say(
         "read {log} from its first error on; PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch "
         "makes it say more",
@@ -247,7 +250,11 @@ def _observations(observed: Mapping[str, int]) -> list[Message]:
         free, total = observed.get(f"{key}_free_bytes"), observed.get(f"{key}_total_bytes")
         if free is not None and total and free < _NEARLY_FULL * total:
             found.append(
-                say("{place} was nearly full: {free} MiB of {total} MiB free",
-                    place=place, free=free // _MIB, total=total // _MIB)
-            )  # fmt: skip
+                say(
+                    "{place} was nearly full: {free} MiB of {total} MiB free",
+                    place=place,
+                    free=free // _MIB,
+                    total=total // _MIB,
+                )
+            )
     return found

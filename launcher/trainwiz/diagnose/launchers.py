@@ -30,8 +30,16 @@ _WORDS = re.compile(
     r"(?: fault)?(?: +\(core dumped\).*| +\S*python.*)?$",
     re.MULTILINE,
 )
-_SIGNALS = {"Killed": -9, "Out": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15, "Illegal": -4,
-            "Floating": -8}  # fmt: skip
+_SIGNALS = {
+    "Killed": -9,
+    "Out": -9,
+    "Segmentation": -11,
+    "Bus": -7,
+    "Aborted": -6,
+    "Terminated": -15,
+    "Illegal": -4,
+    "Floating": -8,
+}
 
 
 def first_failure(text: str) -> tuple[int | None, int] | None:

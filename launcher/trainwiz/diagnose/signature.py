@@ -41,6 +41,12 @@ def known(
     """A signature with its patterns compiled; the last line that a pattern matches is the evidence."""
     compiled = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
     return Signature(
-        name=name, patterns=compiled, cause=cause, remedy=remedy, passing=passing, mending=mending,
-        aftermath=aftermath, warned=warned,
-    )  # fmt: skip
+        name=name,
+        patterns=compiled,
+        cause=cause,
+        remedy=remedy,
+        passing=passing,
+        mending=mending,
+        aftermath=aftermath,
+        warned=warned,
+    )

@@ -66,9 +66,13 @@ class Roll:
             hosts = [m.hostname for m in self.present if m.rank == rank]
             if rank >= self.machines:
                 found.append(
-                    say("{host} says it is machine {rank}; the plan has machines 0 to {last}",
-                        host=hosts[0], rank=rank, last=self.machines - 1)
-                )  # fmt: skip
+                    say(
+                        "{host} says it is machine {rank}; the plan has machines 0 to {last}",
+                        host=hosts[0],
+                        rank=rank,
+                        last=self.machines - 1,
+                    )
+                )
             if len(hosts) > 1:
                 found.append(
                     say("machine {rank} is there {n} times: {hosts}", rank=rank, n=len(hosts), hosts=", ".join(hosts))
@@ -76,9 +80,14 @@ class Roll:
         for machine in self.present:
             if machine.plan != self.plan:
                 found.append(
-                    say("machine {rank} ({host}) has another plan: {theirs}, machine 0 has {ours}",
-                        rank=machine.rank, host=machine.hostname, theirs=machine.plan[:12], ours=self.plan[:12])
-                )  # fmt: skip
+                    say(
+                        "machine {rank} ({host}) has another plan: {theirs}, machine 0 has {ours}",
+                        rank=machine.rank,
+                        host=machine.hostname,
+                        theirs=machine.plan[:12],
+                        ours=self.plan[:12],
+                    )
+                )
         return tuple(found)
 
 
@@ -111,11 +120,20 @@ def attend(me: Machine, *, address: str, port: int, wait: float) -> Roll:
         roll = _attend(me, address, port, wait)
     except OSError as error:
         raise TrainwizError(
-            say("machine 0 did not answer at {address}:{port} within {wait:g} s ({error}); this is machine {rank}",
-                address=address, port=port, wait=wait, error=error.strerror or error, rank=me.rank),
-            say("start the same command with --machine-rank 0 on {address}, and open port {port} between the machines",
-                address=address, port=port),
-        ) from None  # fmt: skip
+            say(
+                "machine 0 did not answer at {address}:{port} within {wait:g} s ({error}); this is machine {rank}",
+                address=address,
+                port=port,
+                wait=wait,
+                error=error.strerror or error,
+                rank=me.rank,
+            ),
+            say(
+                "start the same command with --machine-rank 0 on {address}, and open port {port} between the machines",
+                address=address,
+                port=port,
+            ),
+        ) from None
     assert roll is not None
     return _judge(roll, wait)
 
@@ -124,19 +142,24 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
     problems = [*roll.problems()]
     if roll.missing:
         problems.append(
-            say("missing after {wait:g} s: machine rank {ranks}; present: {present}",
-                wait=wait, ranks=", ".join(map(str, roll.missing)),
-                present=", ".join(f"{m.rank} ({m.hostname})" for m in roll.present))
-        )  # fmt: skip
+            say(
+                "missing after {wait:g} s: machine rank {ranks}; present: {present}",
+                wait=wait,
+                ranks=", ".join(map(str, roll.missing)),
+                present=", ".join(f"{m.rank} ({m.hostname})" for m in roll.present),
+            )
+        )
     if hint and roll.missing:
         problems.append(hint)
     if not problems:
         return roll
     raise TrainwizError(
         say("the roll-call failed: {problems}", problems=_joined(problems)),
-        say("run the same command with the same plan on every machine, with --machine-rank 0 to {last}, each once",
-            last=roll.machines - 1),
-    )  # fmt: skip
+        say(
+            "run the same command with the same plan on every machine, with --machine-rank 0 to {last}, each once",
+            last=roll.machines - 1,
+        ),
+    )
 
 
 def _joined(problems: Sequence[Message]) -> Message:

@@ -11,8 +11,13 @@ from trainwiz.plan.model import Plan, fields
 
 OTHER_WORDS = {
     "batch.real_batch_size": ("batch_size", "global_batch_size", "effective_batch_size", "train_batch_size"),
-    "batch.per_device_batch_size": ("micro_batch", "micro_batch_size", "microbatch", "per_device_train_batch_size",
-                                    "train_micro_batch_size_per_gpu"),
+    "batch.per_device_batch_size": (
+        "micro_batch",
+        "micro_batch_size",
+        "microbatch",
+        "per_device_train_batch_size",
+        "train_micro_batch_size_per_gpu",
+    ),
     "batch.gradient_accumulation_steps": ("accumulation", "accumulation_steps", "gradient_accumulation"),
     "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
     "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
@@ -26,7 +31,7 @@ OTHER_WORDS = {
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
     "tracking.log_with": ("report_to", "wandb"),
-}  # fmt: skip
+}
 """What other tools call a key of the plan."""
 _KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
 

@@ -17,10 +17,31 @@ SECONDS = 60.0
 """Importing torch takes 1–3 s; from a network disk, cold, tens of seconds."""
 
 PACKAGES = (
-    "torch", "accelerate", "deepspeed", "transformers", "datasets", "numpy", "peft", "safetensors", "huggingface-hub",
-    "ninja", "triton", "tensorboard", "wandb", "pydantic", "transformer-engine", "torchao", "msamp", "flash-attn",
-    "bitsandbytes", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "colossalai", "pillow", "scikit-learn",
-)  # fmt: skip
+    "torch",
+    "accelerate",
+    "deepspeed",
+    "transformers",
+    "datasets",
+    "numpy",
+    "peft",
+    "safetensors",
+    "huggingface-hub",
+    "ninja",
+    "triton",
+    "tensorboard",
+    "wandb",
+    "pydantic",
+    "transformer-engine",
+    "torchao",
+    "msamp",
+    "flash-attn",
+    "bitsandbytes",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "colossalai",
+    "pillow",
+    "scikit-learn",
+)
 """Distributions whose versions are looked up."""
 
 _LOOK = Path(__file__).parent / "inside" / "look.py"

@@ -54,8 +54,13 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
     """
     shape = {**models.ENCODERS, **models.PRESETS}.get(name)
     if shape is not None:
-        return Architecture(name=name, model_type=shape.model_type, heads=shape.num_attention_heads,
-                            key_value_heads=shape.num_key_value_heads, layers=shape.num_hidden_layers)  # fmt: skip
+        return Architecture(
+            name=name,
+            model_type=shape.model_type,
+            heads=shape.num_attention_heads,
+            key_value_heads=shape.num_key_value_heads,
+            layers=shape.num_hidden_layers,
+        )
     file = located(root, name) / "config.json"
     try:
         found = file if file.is_file() else cache.file("models", name, "config.json")

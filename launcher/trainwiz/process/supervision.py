@@ -150,10 +150,13 @@ class Supervisor:
         self.hung = True
         self.deadline = now + self._teardown
         return [
-            say("nothing moved for {seconds:.0f} s: ending the run with exit code {code}", seconds=stall.silence,
-                code=HANG_CODE),
+            say(
+                "nothing moved for {seconds:.0f} s: ending the run with exit code {code}",
+                seconds=stall.silence,
+                code=HANG_CODE,
+            ),
             Send(signal.SIGTERM, self.alive),
-        ]  # fmt: skip
+        ]
 
     def late(self, straggler: Late) -> list[Action]:
         """One rank is slower than the others, and the run goes on."""
@@ -174,9 +177,12 @@ class Supervisor:
         if not suspects:
             return [say("progress again, after {seconds:.0f} s", seconds=silence)]
         return [
-            say("progress again, after {seconds:.0f} s: the ranks had waited for rank {ranks}, a straggler",
-                seconds=silence, ranks=_listed(suspects))
-        ]  # fmt: skip
+            say(
+                "progress again, after {seconds:.0f} s: the ranks had waited for rank {ranks}, a straggler",
+                seconds=silence,
+                ranks=_listed(suspects),
+            )
+        ]
 
     def due(self, now: float) -> list[Action]:
         """What the clock demands."""
@@ -253,8 +259,11 @@ class Supervisor:
 
 def _silence(stall: Stall) -> Message:
     if stall.machine is None:
-        return say("no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:", seconds=stall.silence,
-                   limit=stall.limit)  # fmt: skip
+        return say(
+            "no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:",
+            seconds=stall.silence,
+            limit=stall.limit,
+        )
     return say(
         "machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); where its ranks are:",
         machine=stall.machine,

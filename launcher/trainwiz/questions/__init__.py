@@ -33,6 +33,20 @@ def key_help() -> Mapping[str, Message]:
 
 
 def _plan_order(question: Question) -> int:
-    sections = ("task", "engine", "seed", "model", "data", "machine", "strategy", "precision", "batch", "schedule",
-                "optimizer", "checkpoint", "tracking", "supervision")  # fmt: skip
+    sections = (
+        "task",
+        "engine",
+        "seed",
+        "model",
+        "data",
+        "machine",
+        "strategy",
+        "precision",
+        "batch",
+        "schedule",
+        "optimizer",
+        "checkpoint",
+        "tracking",
+        "supervision",
+    )
     return sections.index(question.section)

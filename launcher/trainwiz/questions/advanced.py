@@ -441,4 +441,4 @@ ADVANCED: tuple[Question, ...] = (
             "0 leaves it to you; for one machine only."
         ),
     ),
-)  # fmt: skip
+)

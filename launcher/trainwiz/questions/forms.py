@@ -13,8 +13,17 @@ from trainwiz.message import Message, say
 from trainwiz.questions.table import Values
 
 STRATEGIES: tuple[str, ...] = (
-    "single", "ddp", "zero0", "zero1", "zero2", "zero3", "zero2+offload", "zero3+offload", "fsdp", *v.COLOSSAL_KINDS,
-)  # fmt: skip
+    "single",
+    "ddp",
+    "zero0",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero2+offload",
+    "zero3+offload",
+    "fsdp",
+    *v.COLOSSAL_KINDS,
+)
 
 
 def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
@@ -99,8 +108,9 @@ def read_length(typed: str, values: Values) -> dict[str, str] | Message:
     """`500`, `500 steps`, `3 epochs`; a bare number keeps the unit that stands."""
     match = re.fullmatch(r"\s*(\S+?)\s*(steps?|updates?|epochs?)?\s*", typed)
     if not match:
-        return say("schedule.n_steps: {typed} is not a length; type for example 500 steps, or 3 epochs",
-                   typed=repr(typed))  # fmt: skip
+        return say(
+            "schedule.n_steps: {typed} is not a length; type for example 500 steps, or 3 epochs", typed=repr(typed)
+        )
     number, unit = match.groups()
     epochs = unit.startswith("epoch") if unit else values.get("schedule.train_strategy") == "epochs"
     if epochs:

@@ -85,8 +85,11 @@ def _attempts(run: Recorded) -> list[Event]:
         if at is not None:
             what = say(
                 "attempt {number} ended at update {update}, with exit code {code}; then: {then}",
-                number=number, update=entry.get("update"), code=entry.get("exit_code"), then=str(entry.get("then")),
-            )  # fmt: skip
+                number=number,
+                update=entry.get("update"),
+                code=entry.get("exit_code"),
+                then=str(entry.get("then")),
+            )
             found.append(Event(at=at, run=run.name, what=what))
     return found
 

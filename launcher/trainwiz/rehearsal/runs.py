@@ -206,12 +206,17 @@ def _exactly(whole: Seen, resumed: Seen, scene: Scene) -> Check:
     elif same:
         found = say("killed at update {at}, resumed from {start}: every loss is the same", **values)
     elif start != _before(scene):
-        found = say("killed at update {at}, it resumed from {start} and not from {newest}",
-                    newest=_before(scene), **values)  # fmt: skip
+        found = say(
+            "killed at update {at}, it resumed from {start} and not from {newest}", newest=_before(scene), **values
+        )
     elif changed:
         first = changed[0]
-        found = say("the loss of update {at} is {mine} after resuming, {theirs} without",
-                    at=first, mine=resumed.losses[first], theirs=whole.losses.get(first))  # fmt: skip
+        found = say(
+            "the loss of update {at} is {mine} after resuming, {theirs} without",
+            at=first,
+            mine=resumed.losses[first],
+            theirs=whole.losses.get(first),
+        )
     else:
         found = say("the losses are the same after resuming, the final weights are not")
     return Check(
@@ -269,8 +274,12 @@ def _evaluated(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, 
 
 def _cut(act: Act) -> Message:
     split = act.split
-    return say("{per_device} × {accumulation} × ranks {world}", per_device=split.per_device,
-               accumulation=split.accumulation, world=split.world)  # fmt: skip
+    return say(
+        "{per_device} × {accumulation} × ranks {world}",
+        per_device=split.per_device,
+        accumulation=split.accumulation,
+        world=split.world,
+    )
 
 
 def _apart(one: float | None, other: float | None) -> float:

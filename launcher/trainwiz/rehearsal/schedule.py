@@ -64,10 +64,14 @@ def _problem(found: Mapping[str, Any]) -> tuple[Message, Message] | None:
     lowest, at = min((rate, update) for update, rate in rates)
     if lowest < found["after"] - _EXACT * asked or lowest < 0:
         return (
-            say("at update {at} the rate is {lowest}, below what it ends at ({after})",
-                at=at, lowest=f"{lowest:g}", after=f"{found['after']:g}"),
+            say(
+                "at update {at} the rate is {lowest}, below what it ends at ({after})",
+                at=at,
+                lowest=f"{lowest:g}",
+                after=f"{found['after']:g}",
+            ),
             say("look at learning_rate in train.py"),
-        )  # fmt: skip
+        )
     falls = all(b <= a + _EXACT * asked for (u, a), (_, b) in pairwise(rates) if u >= max(1, warmup))
     rises = all(b > a for (_, a), (u, b) in pairwise(rates) if u <= warmup)
     if not rises or not falls:

@@ -106,12 +106,16 @@ def _summed(loss: Mapping[str, Any]) -> Check:
         fix = say('sum in loss_sum (reduction="sum"): the loop divides by the count of the whole real batch')
     elif loss["batch_norms"]:
         names = ", ".join(loss["batch_norms"])
-        words = say("{names} looks at the whole micro-batch: {n} samples together {whole}, one by one {total}",
-                    names=names, **values)  # fmt: skip
+        words = say(
+            "{names} looks at the whole micro-batch: {n} samples together {whole}, one by one {total}",
+            names=names,
+            **values,
+        )
         fix = say("use GroupNorm or LayerNorm: what is learned must not depend on how the batch is cut")
     else:
-        words = say("a sample's loss depends on its micro-batch: {n} samples together {whole}, one by one {total}",
-                    **values)  # fmt: skip
+        words = say(
+            "a sample's loss depends on its micro-batch: {n} samples together {whole}, one by one {total}", **values
+        )
         fix = say("let loss_sum look at each sample by itself, and mask what only fills up")
     return Check(
         name="summed_loss",
@@ -130,11 +134,15 @@ def _padding(loss: Mapping[str, Any]) -> Check:
     if counted != right:
         words = say("collate counts {counted} where {right} count", counted=counted, right=right)
     elif not _near(half, meant):
-        words = say("samples that only fill up are learned from: the loss is {half} with them, {meant} without",
-                    half=f"{half:.6g}", meant=f"{meant:.6g}")  # fmt: skip
+        words = say(
+            "samples that only fill up are learned from: the loss is {half} with them, {meant} without",
+            half=f"{half:.6g}",
+            meant=f"{meant:.6g}",
+        )
     elif nothing != (0.0, 0):
-        words = say("where nothing counts the loss is {loss} and the count {count}, not 0",
-                    loss=nothing[0], count=nothing[1])  # fmt: skip
+        words = say(
+            "where nothing counts the loss is {loss} and the count {count}, not 0", loss=nothing[0], count=nothing[1]
+        )
     else:
         return Check(
             name="padding",

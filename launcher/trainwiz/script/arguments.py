@@ -13,20 +13,35 @@ if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
 TRAINER_DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "learning_rate": 5e-5, "weight_decay": 0.0,
-    "max_grad_norm": 1.0, "num_train_epochs": 3.0, "max_steps": -1, "warmup_steps": 0, "lr_scheduler_type": "linear",
-    "seed": 42, "adam_beta1": 0.9, "adam_beta2": 0.999,
-}  # fmt: skip
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 5e-5,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "num_train_epochs": 3.0,
+    "max_steps": -1,
+    "warmup_steps": 0,
+    "lr_scheduler_type": "linear",
+    "seed": 42,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+}
 """What transformers' TrainingArguments (5.23) take where nothing is given."""
 _KEPT_BY_TRL = ("weight_decay", "seed")
 """Of these, what TRL's configurations, which inherit them, leave as it is."""
 _TRAINERS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _OF_TRAINER = {
-    "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulation",
-    "learning_rate": "learning_rate", "weight_decay": "weight_decay", "max_grad_norm": "clipping", "seed": "seed",
-    "lr_scheduler_type": "schedule", "warmup_steps": "warmup", "max_length": "sequence_length",
+    "per_device_train_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "accumulation",
+    "learning_rate": "learning_rate",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "clipping",
+    "seed": "seed",
+    "lr_scheduler_type": "schedule",
+    "warmup_steps": "warmup",
+    "max_length": "sequence_length",
     "max_seq_length": "sequence_length",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +59,9 @@ class Number:
     left_out: str = ""
 
 
-def number(script: Script, kind: str, name: str, given: ast.expr | None, default: Any, call: ast.AST,
-            owner: str) -> Iterator[Number]:  # fmt: skip
+def number(
+    script: Script, kind: str, name: str, given: ast.expr | None, default: Any, call: ast.AST, owner: str
+) -> Iterator[Number]:
     """What an argument says, or what its owner takes without it; nothing where neither is known."""
     if given is None:
         if default is not None:
@@ -84,8 +100,9 @@ def of_trainer(script: Script, call: Call) -> Iterator[Number]:
     for precision in ("bf16", "fp16"):
         value = script.values.of(call.keyword(precision))
         if value and value.value is True:
-            yield Number(kind="precision", name=f"{last}({precision})", node=value.node, value=precision,
-                         option=value.option)  # fmt: skip
+            yield Number(
+                kind="precision", name=f"{last}({precision})", node=value.node, value=precision, option=value.option
+            )
     steps = script.values.of(call.keyword("max_steps"))
     if steps and isinstance(steps.value, int) and steps.value > 0:
         yield read("steps", f"{last}(max_steps)", steps)

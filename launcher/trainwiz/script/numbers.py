@@ -24,10 +24,22 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
 """torch 2.13's own."""
 _DUMMY_DEFAULTS = {"lr": 1e-3, "weight_decay": 0.0}
 """accelerate 1.15's own."""
-_OPTIMIZERS = {"torch.optim.AdamW": "AdamW", "torch.optim.adamw.AdamW": "AdamW", "torch.optim.Adam": "Adam",
-               "torch.optim.adam.Adam": "Adam", "torch.optim.SGD": "SGD", "torch.optim.sgd.SGD": "SGD"}  # fmt: skip
-_SEEDS = ("accelerate.utils.set_seed", "transformers.set_seed", "transformers.trainer_utils.set_seed",
-          "torch.manual_seed", "lightning.seed_everything", "pytorch_lightning.seed_everything")  # fmt: skip
+_OPTIMIZERS = {
+    "torch.optim.AdamW": "AdamW",
+    "torch.optim.adamw.AdamW": "AdamW",
+    "torch.optim.Adam": "Adam",
+    "torch.optim.adam.Adam": "Adam",
+    "torch.optim.SGD": "SGD",
+    "torch.optim.sgd.SGD": "SGD",
+}
+_SEEDS = (
+    "accelerate.utils.set_seed",
+    "transformers.set_seed",
+    "transformers.trainer_utils.set_seed",
+    "torch.manual_seed",
+    "lightning.seed_everything",
+    "pytorch_lightning.seed_everything",
+)
 
 
 def numbers(script: Script) -> list[Number]:
@@ -36,9 +48,15 @@ def numbers(script: Script) -> list[Number]:
     if trainer:
         return [n for call in trainer for n in of_trainer(script, call)]
     return [
-        *_of_accelerator(script), *_of_loaders(script), *_of_optimizers(script), *_of_schedules(script),
-        *_of_clipping(script), *_of_epochs(script), *_of_seeds(script), *_of_lengths(script),
-    ]  # fmt: skip
+        *_of_accelerator(script),
+        *_of_loaders(script),
+        *_of_optimizers(script),
+        *_of_schedules(script),
+        *_of_clipping(script),
+        *_of_epochs(script),
+        *_of_seeds(script),
+        *_of_lengths(script),
+    ]
 
 
 def _of_accelerator(script: Script) -> Iterator[Number]:
@@ -128,8 +146,11 @@ def _groups(script: Script, call: Call) -> list[ast.expr]:
     found = []
     for node in script.names.feeding(call.node.args[0], call.node) if call.node.args else ():
         if isinstance(node, ast.Dict):
-            found += [v for k, v in zip(node.keys, node.values, strict=True)
-                      if isinstance(k, ast.Constant) and k.value == "weight_decay"]  # fmt: skip
+            found += [
+                v
+                for k, v in zip(node.keys, node.values, strict=True)
+                if isinstance(k, ast.Constant) and k.value == "weight_decay"
+            ]
     return found
 
 

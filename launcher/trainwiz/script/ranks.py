@@ -8,20 +8,47 @@ from trainwiz.script.names import Names
 from trainwiz.script.tree import Guard, Tree, dotted
 
 MAIN = {
-    "is_main_process", "is_local_main_process", "is_last_process", "is_world_process_zero", "is_local_process_zero",
-    "is_master", "is_main", "is_main_rank", "is_rank_0", "is_rank0", "is_rank_zero", "is_global_zero",
-    "is_primary", "is_global_primary", "is_chief",
-    "master_process", "main_process",
-}  # fmt: skip
+    "is_main_process",
+    "is_local_main_process",
+    "is_last_process",
+    "is_world_process_zero",
+    "is_local_process_zero",
+    "is_master",
+    "is_main",
+    "is_main_rank",
+    "is_rank_0",
+    "is_rank0",
+    "is_rank_zero",
+    "is_global_zero",
+    "is_primary",
+    "is_global_primary",
+    "is_chief",
+    "master_process",
+    "main_process",
+}
 RANKS = {
-    "rank", "local_rank", "global_rank", "world_rank", "process_index", "local_process_index", "ddp_rank",
-    "ddp_local_rank", "proc_id", "process_rank",
-}  # fmt: skip
+    "rank",
+    "local_rank",
+    "global_rank",
+    "world_rank",
+    "process_index",
+    "local_process_index",
+    "ddp_rank",
+    "ddp_local_rank",
+    "proc_id",
+    "process_rank",
+}
 _RANK_CALLS = {"get_rank", "get_local_rank", "get_node_local_rank", "get_global_rank"}
 _DECORATORS = {
-    "on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process", "rank_zero_only",
-    "master_only", "main_process_only",
-}  # fmt: skip
+    "on_main_process",
+    "on_local_main_process",
+    "on_last_process",
+    "on_process",
+    "on_local_process",
+    "rank_zero_only",
+    "master_only",
+    "main_process_only",
+}
 
 
 class Ranks:

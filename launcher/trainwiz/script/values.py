@@ -16,9 +16,13 @@ _DEPTH = 12
 """Steps from a name to where its value is written."""
 _LARGEST = 10**15
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
 _FLAGS = {"store_true": False, "store_false": True}
 _NAMESPACES = ("args", "opt", "opts", "options", "flags", "hparams", "cmd_args")
@@ -127,8 +131,11 @@ class Values:
         found: list[Assignment] = []
         for assignment in reversed(above):
             found.insert(0, assignment)
-            if all(isinstance(around, ast.With) for around in self.tree.inside(assignment.node) if around is not scope
-                   and not isinstance(around, ast.Module)):  # fmt: skip
+            if all(
+                isinstance(around, ast.With)
+                for around in self.tree.inside(assignment.node)
+                if around is not scope and not isinstance(around, ast.Module)
+            ):
                 break
         return found
 

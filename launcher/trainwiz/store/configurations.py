@@ -15,8 +15,13 @@ from trainwiz.store import atomic
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1_000_000
 """Bytes; no configuration is that long, and a data set may be."""
-_MARKS = ("distributed_type:", "deepspeed_config:", "fsdp_config:", '"zero_optimization"',
-          '"train_micro_batch_size_per_gpu"')  # fmt: skip
+_MARKS = (
+    "distributed_type:",
+    "deepspeed_config:",
+    "fsdp_config:",
+    '"zero_optimization"',
+    '"train_micro_batch_size_per_gpu"',
+)
 """What only these files say, wherever they break off."""
 _PASSED_BY = {"node_modules", "runs", "site-packages", "__pycache__", "wandb", "checkpoints"}
 _DEEPEST = 6

@@ -101,8 +101,9 @@ def _checked(excerpt: Excerpt, name: str | Path) -> Excerpt:
     strange = sum(c == "\ufffd" or (c < " " and c not in _TEXT_CONTROLS) for c in text)
     if strange > _BINARY_SHARE * len(text):
         raise UsageError(
-            say("{path} is no text: {n} of its first {total} characters are none",
-                path=name, n=strange, total=len(text)),
+            say(
+                "{path} is no text: {n} of its first {total} characters are none", path=name, n=strange, total=len(text)
+            ),
             say("name the log that the training wrote"),
-        )  # fmt: skip
+        )
     return excerpt

@@ -127,11 +127,14 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            say("{file}: line {line} is not UTF-8 text: it holds the byte {byte}",
-                file=path, line=error.object.count(b"\n", 0, error.start) + 1,
-                byte=f"0x{error.object[error.start]:02x}"),
+            say(
+                "{file}: line {line} is not UTF-8 text: it holds the byte {byte}",
+                file=path,
+                line=error.object.count(b"\n", 0, error.start) + 1,
+                byte=f"0x{error.object[error.start]:02x}",
+            ),
             say("save it as UTF-8"),
-        ) from None  # fmt: skip
+        ) from None
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
 
@@ -143,10 +146,15 @@ def _key_lines(node: yaml.MappingNode, prefix: str, source: str) -> Iterator[tup
         if isinstance(key, yaml.ScalarNode):
             if key.value in seen:
                 raise UsageError(
-                    say("{file}: {key} stands twice, in lines {first} and {second}",
-                        file=source, key=f"{prefix}{key.value}", first=seen[key.value], second=line),
+                    say(
+                        "{file}: {key} stands twice, in lines {first} and {second}",
+                        file=source,
+                        key=f"{prefix}{key.value}",
+                        first=seen[key.value],
+                        second=line,
+                    ),
                     say("delete one of them"),
-                )  # fmt: skip
+                )
             seen[key.value] = line
             yield f"{prefix}{key.value}", line
             if isinstance(value, yaml.MappingNode):
@@ -172,9 +180,14 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> UsageError:
         )
         return UsageError(message, say("replace the tab by two spaces"))
     return UsageError(
-        say("{file}:{line}:{column}: this is not YAML: {problem}",
-            file=source, line=line, column=column, problem=error.problem or error.context)
-    )  # fmt: skip
+        say(
+            "{file}:{line}:{column}: this is not YAML: {problem}",
+            file=source,
+            line=line,
+            column=column,
+            problem=error.problem or error.context,
+        )
+    )
 
 
 def _located(problem: Message, lines: dict[str, int]) -> Message:

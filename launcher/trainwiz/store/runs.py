@@ -218,10 +218,13 @@ def _refuse_running(run: Run) -> None:
     if not run.read("outcome") and liveness.runs(started):
         pid = started["pid"]
         raise TrainwizError(
-            say("run {name} is still running (process {pid}); two runs must not share its checkpoints",
-                name=run.name, pid=pid),
+            say(
+                "run {name} is still running (process {pid}); two runs must not share its checkpoints",
+                name=run.name,
+                pid=pid,
+            ),
             say("let it end, or end it: kill {pid}", pid=pid),
-        )  # fmt: skip
+        )
 
 
 def _furnish(run: Run, continues: Run | None) -> None:

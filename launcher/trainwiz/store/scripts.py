@@ -41,10 +41,15 @@ def _decoded(path: str, raw: bytes) -> str:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UsageError(
-            say("{path}:{line}: byte {byte} is no {encoding}", path=path, line=line, byte=f"0x{raw[error.start]:02x}",
-                encoding=encoding),
+            say(
+                "{path}:{line}: byte {byte} is no {encoding}",
+                path=path,
+                line=line,
+                byte=f"0x{raw[error.start]:02x}",
+                encoding=encoding,
+            ),
             say("save the file as UTF-8, or declare its encoding in the first line: # -*- coding: latin-1 -*-"),
-        ) from None  # fmt: skip
+        ) from None
     except SyntaxError as error:  # the declared encoding does not exist, or the first lines are not in it
         raise UsageError(say("{path}: {reason}", path=path, reason=error.msg), say("save the file as UTF-8")) from None
 

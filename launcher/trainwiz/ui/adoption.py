@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Decided) -> None:
     """On stderr: what was left, by what is to be done about it."""
     settings = len(decided.plan.deepspeed)
-    words = t("{files}: {n} keys of the plan and {settings} settings of DeepSpeed were taken over",
-              files=", ".join(files), n=carried, settings=settings)  # fmt: skip
+    words = t(
+        "{files}: {n} keys of the plan and {settings} settings of DeepSpeed were taken over",
+        files=", ".join(files),
+        n=carried,
+        settings=settings,
+    )
     console.talk(words)
     heads = {
         "unknown": t("no plan can say this:"),
@@ -46,11 +50,19 @@ def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decid
             for key, one in carried.items()
         },
         "left": [
-            {"kind": one.kind, "path": one.path, "value": one.value, "file": one.place.file, "line": one.place.line,
-             "why": text(one.why), "key": one.key, "now": decided.plan.get(one.key) if one.key else None}
+            {
+                "kind": one.kind,
+                "path": one.path,
+                "value": one.value,
+                "file": one.place.file,
+                "line": one.place.line,
+                "why": text(one.why),
+                "key": one.key,
+                "now": decided.plan.get(one.key) if one.key else None,
+            }
             for one in left
         ],
-    }  # fmt: skip
+    }
 
 
 def _show_one(one: Left, decided: Decided) -> None:

@@ -101,8 +101,10 @@ def _excerpt(place: Place, source: str, style: str, stream: TextIO) -> list[str]
     shown, column = columns.cut(line[start:], room), place.column - 1 - start
     before = " " * columns.width(shown[:column])
     carets = "^" * max(1, columns.width(shown[column : column + place.width]))
-    return [f"{_INDENT}{console.styled(shown.rstrip(), 'dim', stream)}",
-            f"{_INDENT}{before}{console.styled(carets, style, stream)}"]  # fmt: skip
+    return [
+        f"{_INDENT}{console.styled(shown.rstrip(), 'dim', stream)}",
+        f"{_INDENT}{before}{console.styled(carets, style, stream)}",
+    ]
 
 
 def _fitted(message: Message, first: str, stream: TextIO) -> list[str]:

@@ -41,13 +41,11 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         diagnosis=_diagnosis(run),
         charts=[*_charts(records, timeline.resumed_at(lineage)), *_memory_charts(run)],
         lanes=_lanes(lineage, now),
-        events=[
-            {"at": _moment(event.at), "what": text(event.what)} for event in timeline.events(lineage, now)
-        ],
+        events=[{"at": _moment(event.at), "what": text(event.what)} for event in timeline.events(lineage, now)],
         plan=_plan(run, reasons),
         sections=_sections(run),
         words=_words(),
-    )  # fmt: skip
+    )
 
 
 def _words() -> dict[str, str]:

@@ -15,8 +15,14 @@ from trainwiz.ui.live import clock_time
 
 _GAP = "  "
 _LEAST_WHY = 16
-_STYLES = {State.RUNNING: "hint", State.DONE: "good", State.FAILED: "error", State.STOPPED: "warning",
-           State.KILLED: "error", State.UNKNOWN: "dim"}  # fmt: skip
+_STYLES = {
+    State.RUNNING: "hint",
+    State.DONE: "good",
+    State.FAILED: "error",
+    State.STOPPED: "warning",
+    State.KILLED: "error",
+    State.UNKNOWN: "dim",
+}
 
 
 def show(summaries: Sequence[Summary]) -> None:

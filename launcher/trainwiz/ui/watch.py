@@ -118,8 +118,14 @@ def _together(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[
     lines = []
     for name, sizes in ((t("host"), hosts), ("GPU", gpus)):
         if sizes:
-            line = t("{name}: {least} to {most} for a rank, {sum} for all {n}", name=name, least=size(min(sizes)),
-                     most=size(max(sizes)), sum=size(sum(sizes)), n=len(sizes))  # fmt: skip
+            line = t(
+                "{name}: {least} to {most} for a rank, {sum} for all {n}",
+                name=name,
+                least=size(min(sizes)),
+                most=size(max(sizes)),
+                sum=size(sum(sizes)),
+                n=len(sizes),
+            )
             lines.append(columns.cut(line, width))
     return lines
 

@@ -138,8 +138,12 @@ class Interview:
         while True:
             default = "yes" if self.advanced else "no"
             choices = (("no", t("no, show me the review")), ("yes", t("yes, ask the advanced questions")))
-            asked = Asked(prompt=t("Look at the advanced settings?"), default=default,
-                          reason=t("each has a default that the review shows"), choices=choices)  # fmt: skip
+            asked = Asked(
+                prompt=t("Look at the advanced settings?"),
+                default=default,
+                reason=t("each has a default that the review shows"),
+                choices=choices,
+            )
             reply = self.ask(asked, self._take_shown())
             if reply.action is Action.BACK:
                 return Action.BACK

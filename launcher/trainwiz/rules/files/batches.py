@@ -26,10 +26,15 @@ def three_sizes_agree(deepspeed: DeepSpeed) -> Iterator[Violation]:
     if real and micro and accumulation and real % (micro * accumulation):
         yield deepspeed.wrong(
             _BATCH,
-            say("{real} is no multiple of {micro} × {accumulation} = {product}", real=real, micro=micro,
-                accumulation=accumulation, product=micro * accumulation),
+            say(
+                "{real} is no multiple of {micro} × {accumulation} = {product}",
+                real=real,
+                micro=micro,
+                accumulation=accumulation,
+                product=micro * accumulation,
+            ),
             Fix(message=say("delete train_batch_size, and let it be computed"), changes={_BATCH: None}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW432", level=Level.ERROR, field=_BATCH)
@@ -48,11 +53,17 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
     if real and world and not micro and not apart and real % (world * (accumulation or 1)):
         yield deepspeed.wrong(
             _BATCH,
-            say("{real} is no multiple of {accumulation} × {world} processes, whatever the micro-batch", real=real,
-                accumulation=accumulation or 1, world=world),
-            Fix(message=say("give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed"),
-                changes={_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {}),
-        )  # fmt: skip
+            say(
+                "{real} is no multiple of {accumulation} × {world} processes, whatever the micro-batch",
+                real=real,
+                accumulation=accumulation or 1,
+                world=world,
+            ),
+            Fix(
+                message=say("give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed"),
+                changes={_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {},
+            ),
+        )
     if not (real and micro and world) or (accumulation and real % (micro * accumulation)):
         return
     # accelerate counts a missing accumulation as 1.
@@ -61,10 +72,16 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
     if real != product and known and not apart:
         yield deepspeed.wrong(
             _BATCH,
-            say("{real} is not {micro} × {accumulation} × {world} processes = {product}", real=real, micro=micro,
-                accumulation=accumulation or 1, world=world, product=product),
+            say(
+                "{real} is not {micro} × {accumulation} × {world} processes = {product}",
+                real=real,
+                micro=micro,
+                accumulation=accumulation or 1,
+                world=world,
+                product=product,
+            ),
             Fix(message=say("delete train_batch_size, and let it be computed"), changes={_BATCH: None}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW433", level=Level.WARNING, field=_MICRO)
@@ -115,10 +132,13 @@ def the_file_says_how_it_clips(deepspeed: DeepSpeed) -> Iterator[Violation]:
     if deepspeed.get("gradient_clipping") is None:
         yield deepspeed.wrong(
             "gradient_clipping",
-            say("gradient_clipping is not given; DeepSpeed {version} takes {value}",
-                version=".".join(map(str, deepspeed.version)), value=1.0 if deepspeed.version >= (0, 19) else 0.0),
+            say(
+                "gradient_clipping is not given; DeepSpeed {version} takes {value}",
+                version=".".join(map(str, deepspeed.version)),
+                value=1.0 if deepspeed.version >= (0, 19) else 0.0,
+            ),
             Fix(message=say("add gradient_clipping: 1.0, or 0.0 for none"), changes={"gradient_clipping": 1.0}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW352", level=Level.ERROR, field="zero_optimization")
@@ -179,9 +199,11 @@ def clipping_is_no_parameter_of_the_optimizer(deepspeed: DeepSpeed) -> Iterator[
         yield deepspeed.wrong(
             path,
             say("max_grad_norm {value} is refused here; clipping is gradient_clipping", value=value),
-            Fix(message=say("write gradient_clipping at the top"),
-                changes={path: None, "gradient_clipping": value} if free else {path: None}),
-        )  # fmt: skip
+            Fix(
+                message=say("write gradient_clipping at the top"),
+                changes={path: None, "gradient_clipping": value} if free else {path: None},
+            ),
+        )
 
 
 @rule("TW355", level=Level.ERROR, field="scheduler")
@@ -208,9 +230,11 @@ def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "scheduler.params" if deepspeed.has("scheduler.params") else "scheduler",
             say("{name} has no total_num_steps", name=name),
-            Fix(message=say("add total_num_steps: the updates of the whole training"),
-                changes={"scheduler.params.total_num_steps": "auto"}),
-        )  # fmt: skip
+            Fix(
+                message=say("add total_num_steps: the updates of the whole training"),
+                changes={"scheduler.params.total_num_steps": "auto"},
+            ),
+        )
 
 
 def _count(deepspeed: DeepSpeed, key: str) -> int | None:

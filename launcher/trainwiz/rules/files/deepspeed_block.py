@@ -12,9 +12,16 @@ from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
 _BLOCK = "deepspeed_config"
-_IN_THE_FILE = ("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
-                "offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path",
-                "zero3_save_16bit_model")  # fmt: skip
+_IN_THE_FILE = (
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_param_nvme_path",
+    "offload_optimizer_nvme_path",
+    "zero3_save_16bit_model",
+)
 
 
 @rule("TW331", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
@@ -36,9 +43,11 @@ def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]
         yield accelerate.wrong(
             path,
             say("{key} stands beside deepspeed_config_file, and accelerate stops", key=path.rpartition(".")[2]),
-            Fix(message=say("say it in {file}, and delete it here", file=accelerate.deepspeed_file),
-                changes={path: None}),
-        )  # fmt: skip
+            Fix(
+                message=say("say it in {file}, and delete it here", file=accelerate.deepspeed_file),
+                changes={path: None},
+            ),
+        )
 
 
 @rule("TW332", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
@@ -80,21 +89,29 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
             yield accelerate.wrong(
                 f"{_BLOCK}.{key}",
-                say("{key} is {value}; it may be none, cpu or nvme", key=key,
-                    value=accelerate.document.raw(f"{_BLOCK}.{key}")),
-                Fix(message=say("write cpu, or none"),
-                    changes={f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
-            )  # fmt: skip
+                say(
+                    "{key} is {value}; it may be none, cpu or nvme",
+                    key=key,
+                    value=accelerate.document.raw(f"{_BLOCK}.{key}"),
+                ),
+                Fix(
+                    message=say("write cpu, or none"), changes={f"{_BLOCK}.{key}": "none" if value is False else "cpu"}
+                ),
+            )
     for key in ("gradient_accumulation_steps", "gradient_clipping"):
         value = accelerate.get(f"{_BLOCK}.{key}")
         if isinstance(value, bool) or (isinstance(value, str) and value != "auto" and not _is_number(value)):
             yield accelerate.wrong(
                 f"{_BLOCK}.{key}",
-                say("{key} is {value}; it is a number, or auto", key=key,
-                    value=accelerate.document.raw(f"{_BLOCK}.{key}")),
+                say(
+                    "{key} is {value}; it is a number, or auto",
+                    key=key,
+                    value=accelerate.document.raw(f"{_BLOCK}.{key}"),
+                ),
                 Fix(message=say("write a norm like 1.0, or .inf for none"), changes={f"{_BLOCK}.{key}": math.inf})
-                if value is False and key == "gradient_clipping" else None,
-            )  # fmt: skip
+                if value is False and key == "gradient_clipping"
+                else None,
+            )
 
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
@@ -114,9 +131,14 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
             yield accelerate.wrong(
                 f"{_BLOCK}.offload_{part}_nvme_path" if accelerate.has(f"{_BLOCK}.offload_{part}_nvme_path") else key,
                 say("the path for nvme never leaves an accelerate file; DeepSpeed would swap into ./none"),
-                Fix(message=say("write it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and name "
-                                "that by deepspeed_config_file", part="optimizer" if part == "optimizer" else "param")),
-            )  # fmt: skip
+                Fix(
+                    message=say(
+                        "write it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and name "
+                        "that by deepspeed_config_file",
+                        part="optimizer" if part == "optimizer" else "param",
+                    )
+                ),
+            )
 
 
 @rule("TW335", level=Level.WARNING, field="deepspeed_config.zero_stage")
@@ -139,10 +161,9 @@ def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
         if value is True or str(value).lower() in ("cpu", "nvme", "true"):
             yield accelerate.wrong(
                 path,
-                say("{key} {value} does nothing at ZeRO stage {stage}", key=key, value=str(value).lower(),
-                    stage=stage),
+                say("{key} {value} does nothing at ZeRO stage {stage}", key=key, value=str(value).lower(), stage=stage),
                 Fix(message=say("set zero_stage: 3, or delete it"), changes={path: None}),
-            )  # fmt: skip
+            )
     path = f"{_BLOCK}.offload_optimizer_device"
     if str(accelerate.get(path)).lower() == "nvme" and str(stage) != "0":
         yield accelerate.wrong(
@@ -218,10 +239,12 @@ def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violatio
     if zero and accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file:
         yield accelerate.wrong(
             path,
-            say("accelerate drops gradient_clipping {value}, and DeepSpeed then clips at its default, 1.0",
-                value=accelerate.document.raw(path)),
+            say(
+                "accelerate drops gradient_clipping {value}, and DeepSpeed then clips at its default, 1.0",
+                value=accelerate.document.raw(path),
+            ),
             Fix(message=say("write .inf for no clipping, or the norm that is meant"), changes={path: math.inf}),
-        )  # fmt: skip
+        )
 
 
 def _is_number(value: Any) -> bool:

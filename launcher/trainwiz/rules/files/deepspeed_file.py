@@ -57,8 +57,9 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
             continue
         near = vocabulary.nearest(key, vocabulary.DEEPSPEED - vocabulary.REMOVED)
         if key in vocabulary.ZERO:
-            fix = Fix(message=say("move it into zero_optimization"),
-                      changes={key: None, f"zero_optimization.{key}": value})  # fmt: skip
+            fix = Fix(
+                message=say("move it into zero_optimization"), changes={key: None, f"zero_optimization.{key}": value}
+            )
         elif near and not deepspeed.has(near):
             fix = Fix(message=say("did you mean {key}?", key=near), changes={key: None, near: value})
         else:
@@ -71,9 +72,11 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
                 yield deepspeed.wrong(
                     f"{block}.{key}",
                     say("DeepSpeed ignores {key} in {block}: it reads no such key", key=key, block=block),
-                    Fix(message=say("did you mean {key}?", key=near),
-                        changes={f"{block}.{key}": None, f"{block}.{near}": value}),
-                )  # fmt: skip
+                    Fix(
+                        message=say("did you mean {key}?", key=near),
+                        changes={f"{block}.{key}": None, f"{block}.{near}": value},
+                    ),
+                )
 
 
 @rule("TW343", level=Level.ERROR, field="deepspeed")
@@ -92,10 +95,13 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
         if _removed(deepspeed, path.rpartition(".")[2]):
             yield deepspeed.wrong(
                 path,
-                say("DeepSpeed {version} has no {key} any more, and stops", version=_shown(deepspeed),
-                    key=path.rpartition(".")[2]),
+                say(
+                    "DeepSpeed {version} has no {key} any more, and stops",
+                    version=_shown(deepspeed),
+                    key=path.rpartition(".")[2],
+                ),
                 Fix(message=say("delete it"), changes={path: None}),
-            )  # fmt: skip
+            )
 
 
 @rule("TW344", level=Level.ERROR, field="zero_optimization.stage")
@@ -110,8 +116,9 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
     stage = deepspeed.get("zero_optimization.stage", 0)
     # A quoted number passes: pydantic reads it as one.
     if stage not in ("auto", 0, 1, 2, 3, "0", "1", "2", "3"):
-        yield deepspeed.wrong("zero_optimization.stage",
-                              say("the ZeRO stage is {stage}; it runs from 0 to 3", stage=stage))  # fmt: skip
+        yield deepspeed.wrong(
+            "zero_optimization.stage", say("the ZeRO stage is {stage}; it runs from 0 to 3", stage=stage)
+        )
     for part in ("offload_optimizer", "offload_param"):
         path = f"zero_optimization.{part}.device"
         value = deepspeed.get(path, "none")
@@ -123,8 +130,9 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
             )
     size = deepspeed.get("zero_optimization.reduce_bucket_size")
     if _is_number(size) and size <= 0:
-        yield deepspeed.wrong("zero_optimization.reduce_bucket_size",
-                              say("reduce_bucket_size is {size}; it must be positive", size=size))  # fmt: skip
+        yield deepspeed.wrong(
+            "zero_optimization.reduce_bucket_size", say("reduce_bucket_size is {size}; it must be positive", size=size)
+        )
 
 
 @rule("TW348", level=Level.ERROR, field="gradient_allreduce_op")
@@ -154,8 +162,11 @@ def stage_3_gathers_at_the_save(deepspeed: DeepSpeed) -> Iterator[Violation]:
     Instead: true, or zero_to_fp32.py on the checkpoint afterwards.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
-    names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save",
-             "stage3_gather_fp16_weights_on_model_save")  # fmt: skip
+    names = (
+        "stage3_gather_16bit_weights_on_model_save",
+        "gather_16bit_weights_on_model_save",
+        "stage3_gather_fp16_weights_on_model_save",
+    )
     if deepspeed.stage == 3 and not any(deepspeed.get(f"zero_optimization.{name}") for name in names):
         path = f"zero_optimization.{names[0]}"
         yield deepspeed.wrong(

@@ -44,9 +44,11 @@ def offload_fits_its_stage(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "zero_optimization.offload_optimizer",
             say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
-            Fix(message=say("set stage 1 or higher, or delete the block"),
-                changes={"zero_optimization.offload_optimizer": None}),
-        )  # fmt: skip
+            Fix(
+                message=say("set stage 1 or higher, or delete the block"),
+                changes={"zero_optimization.offload_optimizer": None},
+            ),
+        )
 
 
 @rule("TW346", level=Level.ERROR, field="zero_optimization.offload_optimizer.ratio")

@@ -9,10 +9,26 @@ from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
-_ANY = {"fp32", "float32", "float", "torch.float32", "fp16", "float16", "half", "int8", "torch.float16", "bf16",
-        "bfloat16", "torch.bfloat16", "torch.int8"}  # fmt: skip
-_TYPES = {"communication_data_type": {"fp16", "bf16", "fp32"}, "data_types.grad_accum_dtype": _ANY,
-          "torch_autocast.dtype": _ANY}  # fmt: skip
+_ANY = {
+    "fp32",
+    "float32",
+    "float",
+    "torch.float32",
+    "fp16",
+    "float16",
+    "half",
+    "int8",
+    "torch.float16",
+    "bf16",
+    "bfloat16",
+    "torch.bfloat16",
+    "torch.int8",
+}
+_TYPES = {
+    "communication_data_type": {"fp16", "bf16", "fp32"},
+    "data_types.grad_accum_dtype": _ANY,
+    "torch_autocast.dtype": _ANY,
+}
 _LONG = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _PLUS_PLUS = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 

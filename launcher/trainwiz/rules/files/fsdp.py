@@ -98,11 +98,15 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
     right = "fsdp_config.fsdp_sharding_strategy"
     yield accelerate.wrong(
         path,
-        say("fsdp_reshard_after_forward {value} is ignored under fsdp_version 1: it trains {strategy}",
-            value=str(value).lower() if isinstance(value, bool) else value, strategy=strategy),
+        say(
+            "fsdp_reshard_after_forward {value} is ignored under fsdp_version 1: it trains {strategy}",
+            value=str(value).lower() if isinstance(value, bool) else value,
+            strategy=strategy,
+        ),
         Fix(message=say("write fsdp_sharding_strategy: {value}", value=value), changes={path: None, right: value})
-        if named else Fix(message=say("set fsdp_version: 2, or delete it"), changes={path: None}),
-    )  # fmt: skip
+        if named
+        else Fix(message=say("set fsdp_version: 2, or delete it"), changes={path: None}),
+    )
 
 
 @rule("TW364", level=Level.ERROR, field="fsdp_config.fsdp_reshard_after_forward")
@@ -169,9 +173,11 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
         yield accelerate.wrong(
             path,
             say("fsdp_sync_module_states is false while fsdp_cpu_ram_efficient_loading is on"),
-            Fix(message=say("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false"),
-                changes={path: True}),
-        )  # fmt: skip
+            Fix(
+                message=say("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false"),
+                changes={path: True},
+            ),
+        )
 
 
 @rule("TW369", level=Level.ERROR, field="fsdp_config.fsdp_activation_checkpointing_offload")
@@ -194,12 +200,17 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[V
         changes = {values.get("fsdp_activation_checkpointing", ("fsdp_config.fsdp_activation_checkpointing",))[0]: True}
     yield accelerate.wrong(
         path,
-        say("fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
+        say(
+            "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
             "fsdp_version 2 (here {version})",
-            checkpointing=str(bool(checkpointing)).lower(), version=accelerate.fsdp_version),
-        Fix(message=say("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out"),
-            changes=changes),
-    )  # fmt: skip
+            checkpointing=str(bool(checkpointing)).lower(),
+            version=accelerate.fsdp_version,
+        ),
+        Fix(
+            message=say("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out"),
+            changes=changes,
+        ),
+    )
 
 
 @rule("TW370", level=Level.ERROR, field="fsdp_config.fsdp_state_dict_type")

@@ -18,15 +18,72 @@ _PREFIX = "parallelism_config.parallelism_config_"
 _SP, _CP, _TP, _LENGTH = (f"{_PREFIX}{name}" for name in ("sp_size", "cp_size", "tp_size", "sp_seq_length"))
 _AUTOTP = "tensor_parallel.autotp_size"
 _MEGATRON = "megatron_lm_config.megatron_lm_"
-ONE_KIND_OF_HEADS = ("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "codegen", "xglm", "biogpt", "ctrl",
-                     "bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2", "albert")  # fmt: skip
+ONE_KIND_OF_HEADS = (
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "opt",
+    "bloom",
+    "mpt",
+    "codegen",
+    "xglm",
+    "biogpt",
+    "ctrl",
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "electra",
+    "deberta-v2",
+    "albert",
+)
 """Model types whose configuration class has no num_key_value_heads, not even a default one (transformers 5.23)."""
-CUT_BY_HEADS = ("llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma",
-                "gemma2", "gemma3_text", "glm", "glm4", "cohere", "cohere2", "granite", "gpt_neox", "phi", "olmo",
-                "starcoder2", "helium", "smollm3", "ernie4_5", "seed_oss", "nemotron", "internlm3")  # fmt: skip
+CUT_BY_HEADS = (
+    "llama",
+    "mistral",
+    "ministral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "cohere",
+    "cohere2",
+    "granite",
+    "gpt_neox",
+    "phi",
+    "olmo",
+    "starcoder2",
+    "helium",
+    "smollm3",
+    "ernie4_5",
+    "seed_oss",
+    "nemotron",
+    "internlm3",
+)
 """Model types of whose queries, keys and values each rank keeps its rows; others gather them first."""
-WITHOUT_PLAN = ("gpt2", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "mpt", "codegen", "falcon", "stablelm",
-                "persimmon", "xglm", "biogpt", "ctrl")  # fmt: skip
+WITHOUT_PLAN = (
+    "gpt2",
+    "gpt_neo",
+    "gptj",
+    "gpt_bigcode",
+    "opt",
+    "bloom",
+    "mpt",
+    "codegen",
+    "falcon",
+    "stablelm",
+    "persimmon",
+    "xglm",
+    "biogpt",
+    "ctrl",
+)
 """Model types that transformers (5.23) cannot cut for tensor parallelism."""
 
 
@@ -49,17 +106,37 @@ def heads_divide_into_sequence_parallel_ranks(
         return
     heads, kv = architecture.heads, architecture.key_value_heads
     if architecture.model_type in ONE_KIND_OF_HEADS:
-        yield accelerate.wrong(_SP, say("{model} is of the type {type}, whose configuration names no key-value heads, "
-                                        "and Ulysses asks for them", model=architecture.name,
-                                        type=architecture.model_type))  # fmt: skip
+        yield accelerate.wrong(
+            _SP,
+            say(
+                "{model} is of the type {type}, whose configuration names no key-value heads, "
+                "and Ulysses asks for them",
+                model=architecture.name,
+                type=architecture.model_type,
+            ),
+        )
     elif heads and heads % size:
-        yield accelerate.wrong(_SP, say("sp_size {size} does not divide the {heads} attention heads of {model}",
-                                        size=size, heads=heads, model=architecture.name),
-                               Fix(message=_sequence_sizes(heads, kv or heads, accelerate.world)))  # fmt: skip
+        yield accelerate.wrong(
+            _SP,
+            say(
+                "sp_size {size} does not divide the {heads} attention heads of {model}",
+                size=size,
+                heads=heads,
+                model=architecture.name,
+            ),
+            Fix(message=_sequence_sizes(heads, kv or heads, accelerate.world)),
+        )
     elif kv and kv % size and size % kv:
-        yield accelerate.wrong(_SP, say("of sp_size {size} and the {heads} key-value heads of {model}, neither divides "
-                                        "the other", size=size, heads=kv, model=architecture.name),
-                               Fix(message=_sequence_sizes(heads or kv, kv, accelerate.world)))  # fmt: skip
+        yield accelerate.wrong(
+            _SP,
+            say(
+                "of sp_size {size} and the {heads} key-value heads of {model}, neither divides the other",
+                size=size,
+                heads=kv,
+                model=architecture.name,
+            ),
+            Fix(message=_sequence_sizes(heads or kv, kv, accelerate.world)),
+        )
 
 
 @rule("TW388", level=Level.ERROR, field="parallelism_config")
@@ -78,11 +155,16 @@ def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Sc
     if accelerate.kind == "DEEPSPEED" and _size(accelerate, _SP) > 1 and there and there != here:
         yield accelerate.wrong(
             path if accelerate.has(path) else _SP,
-            say("sequence parallelism takes over {here}, and the script loads the model with {there}", here=str(here),
-                there=there),
-            Fix(message=say("write {key}", key=f"parallelism_config_sp_attn_implementation: {there}"),
-                changes={path: there}),
-        )  # fmt: skip
+            say(
+                "sequence parallelism takes over {here}, and the script loads the model with {there}",
+                here=str(here),
+                there=there,
+            ),
+            Fix(
+                message=say("write {key}", key=f"parallelism_config_sp_attn_implementation: {there}"),
+                changes={path: there},
+            ),
+        )
 
 
 @rule("TW389", level=Level.ERROR, field="parallelism_config")
@@ -102,15 +184,24 @@ def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violat
     if size < 2 or accelerate.kind != "DEEPSPEED":
         return
     if str(variable).lower() == "false" and not length:
-        yield accelerate.wrong(f"{_PREFIX}sp_seq_length_is_variable",
-                               say("sp_seq_length_is_variable is false, and no sp_seq_length is given"),
-                               Fix(message=say("add parallelism_config_sp_seq_length, or write true"),
-                                   changes={f"{_PREFIX}sp_seq_length_is_variable": True}))  # fmt: skip
+        yield accelerate.wrong(
+            f"{_PREFIX}sp_seq_length_is_variable",
+            say("sp_seq_length_is_variable is false, and no sp_seq_length is given"),
+            Fix(
+                message=say("add parallelism_config_sp_seq_length, or write true"),
+                changes={f"{_PREFIX}sp_seq_length_is_variable": True},
+            ),
+        )
     elif type(length) is int and length > 0 and length % size and str(variable).lower() == "false":
-        yield accelerate.wrong(_LENGTH, say("sp_size {size} does not divide sp_seq_length {length}", size=size,
-                                            length=length),
-                               Fix(message=say("write {low} or {high}", low=max(1, length // size) * size,
-                                               high=(length // size + 1) * size)))  # fmt: skip
+        yield accelerate.wrong(
+            _LENGTH,
+            say("sp_size {size} does not divide sp_seq_length {length}", size=size, length=length),
+            Fix(
+                message=say(
+                    "write {low} or {high}", low=max(1, length // size) * size, high=(length // size + 1) * size
+                )
+            ),
+        )
 
 
 @rule("TW390", level=Level.ERROR, field="parallelism_config")
@@ -133,10 +224,14 @@ def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Archite
         if accelerate.kind == kind and size > 1 and refused:
             yield accelerate.wrong(
                 path,
-                say("{model} has layers of the kind {kinds}; their sequences cannot be split over {size} ranks",
-                    model=architecture.name, kinds=", ".join(refused), size=size),
+                say(
+                    "{model} has layers of the kind {kinds}; their sequences cannot be split over {size} ranks",
+                    model=architecture.name,
+                    kinds=", ".join(refused),
+                    size=size,
+                ),
                 Fix(message=say("write 1, and give the ranks to data parallelism")),
-            )  # fmt: skip
+            )
 
 
 @rule("TW391", level=Level.ERROR, field="parallelism_config")
@@ -156,16 +251,29 @@ def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture
     if size < 2 or accelerate.kind in ("DEEPSPEED", "MEGATRON_LM"):
         return
     if kind in WITHOUT_PLAN:
-        yield accelerate.wrong(_TP, say("tp_size is {size}, and transformers has no plan to cut models of the type "
-                                        "{type}", size=size, type=kind),
-                               Fix(message=say("write 1, and give the ranks to data parallelism")))  # fmt: skip
+        yield accelerate.wrong(
+            _TP,
+            say(
+                "tp_size is {size}, and transformers has no plan to cut models of the type {type}", size=size, type=kind
+            ),
+            Fix(message=say("write 1, and give the ranks to data parallelism")),
+        )
     if kind not in CUT_BY_HEADS:
         return
     for heads, what in ((architecture.heads, "num_attention_heads"), (architecture.kv, "num_key_value_heads")):
         if heads and heads % size:
             fitting = _sizes(heads, accelerate.world, architecture.heads, architecture.kv)
-            yield accelerate.wrong(_TP, say("tp_size {size} does not divide {what} {heads} of {model}", size=size,
-                                            what=what, heads=heads, model=model), Fix(message=fitting))  # fmt: skip
+            yield accelerate.wrong(
+                _TP,
+                say(
+                    "tp_size {size} does not divide {what} {heads} of {model}",
+                    size=size,
+                    what=what,
+                    heads=heads,
+                    model=model,
+                ),
+                Fix(message=fitting),
+            )
             return
 
 
@@ -185,10 +293,16 @@ def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architect
     most, least = -(-kv // size), kv // size
     yield deepspeed.wrong(
         _AUTOTP,
-        say("{model} has key-value heads: {heads}; of {size} ranks some get {most}, others {least}",
-            model=architecture.name, heads=kv, size=size, most=most, least=least),
+        say(
+            "{model} has key-value heads: {heads}; of {size} ranks some get {most}, others {least}",
+            model=architecture.name,
+            heads=kv,
+            size=size,
+            most=most,
+            least=least,
+        ),
         Fix(message=_sizes(kv, None, kv)),
-    )  # fmt: skip
+    )
 
 
 @rule("TW393", level=Level.ERROR, field="megatron_lm_config")
@@ -206,14 +320,24 @@ def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Archi
     if accelerate.kind != "MEGATRON_LM":
         return
     uneven = accelerate.has(f"{_MEGATRON}decoder_last_pipeline_num_layers")
-    for key, count, what in (("tp_degree", architecture.heads, "num_attention_heads"),
-                             ("pp_degree", None if uneven else architecture.layers, "num_layers")):  # fmt: skip
+    for key, count, what in (
+        ("tp_degree", architecture.heads, "num_attention_heads"),
+        ("pp_degree", None if uneven else architecture.layers, "num_layers"),
+    ):
         size = _size(accelerate, f"{_MEGATRON}{key}")
         if count and size > 1 and count % size:
-            yield accelerate.wrong(f"{_MEGATRON}{key}", say("{key} {size} does not divide {what} {count} of {model}",
-                                                            key=key, size=size, what=what, count=count,
-                                                            model=architecture.name),
-                                   Fix(message=_sizes(count, accelerate.world, count)))  # fmt: skip
+            yield accelerate.wrong(
+                f"{_MEGATRON}{key}",
+                say(
+                    "{key} {size} does not divide {what} {count} of {model}",
+                    key=key,
+                    size=size,
+                    what=what,
+                    count=count,
+                    model=architecture.name,
+                ),
+                Fix(message=_sizes(count, accelerate.world, count)),
+            )
 
 
 @rule("TW394", level=Level.ERROR, field="parallelism_config")
@@ -230,13 +354,24 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
     if size < 2 or not accelerate.kind.startswith(("MULTI_", "FSDP")) or accelerate.kind == "MULTI_CPU":
         return
     if accelerate.kind != "FSDP":
-        yield accelerate.wrong(_CP, say("cp_size is {size}, and distributed_type {kind}; only FSDP splits sequences so",
-                                        size=size, kind=accelerate.kind))  # fmt: skip
+        yield accelerate.wrong(
+            _CP,
+            say(
+                "cp_size is {size}, and distributed_type {kind}; only FSDP splits sequences so",
+                size=size,
+                kind=accelerate.kind,
+            ),
+        )
     elif accelerate.fsdp_version != 2:
-        yield accelerate.wrong(_CP, say("cp_size is {size}, and fsdp_version {version}; only 2 splits sequences so",
-                                        size=size, version=accelerate.fsdp_version),
-                               Fix(message=say("write {key}", key="fsdp_version: 2"),
-                                   changes={"fsdp_config.fsdp_version": 2}))  # fmt: skip
+        yield accelerate.wrong(
+            _CP,
+            say(
+                "cp_size is {size}, and fsdp_version {version}; only 2 splits sequences so",
+                size=size,
+                version=accelerate.fsdp_version,
+            ),
+            Fix(message=say("write {key}", key="fsdp_version: 2"), changes={"fsdp_config.fsdp_version": 2}),
+        )
 
 
 @rule("TW395", level=Level.WARNING, field="parallelism_config")
@@ -251,9 +386,11 @@ def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Viola
     """
     size = _size(accelerate, _SP)
     if size > 1 and accelerate.kind.startswith("MULTI_") and accelerate.kind != "MULTI_CPU":
-        yield accelerate.wrong(_SP, say("sp_size {size} does nothing under {kind}", size=size, kind=accelerate.kind),
-                               Fix(message=say("set distributed_type: DEEPSPEED, or delete it"),
-                                   changes={_SP: None}))  # fmt: skip
+        yield accelerate.wrong(
+            _SP,
+            say("sp_size {size} does nothing under {kind}", size=size, kind=accelerate.kind),
+            Fix(message=say("set distributed_type: DEEPSPEED, or delete it"), changes={_SP: None}),
+        )
 
 
 @rule("TW396", level=Level.WARNING, field="parallelism_config")
@@ -275,10 +412,14 @@ def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -
                 low = length // (size * parts) * size * parts
                 yield accelerate.wrong(
                     path,
-                    say("the script pads to {length} tokens in line {line}, which is no multiple of {parts}",
-                        length=length, line=line, parts=size * parts),
+                    say(
+                        "the script pads to {length} tokens in line {line}, which is no multiple of {parts}",
+                        length=length,
+                        line=line,
+                        parts=size * parts,
+                    ),
                     Fix(message=say("write {low} or {high}", low=max(low, size * parts), high=low + size * parts)),
-                )  # fmt: skip
+                )
 
 
 def _size(accelerate: Accelerate, path: str) -> int:

@@ -23,8 +23,11 @@ _HOME = {
     "command_file": ("XLA",),
 }
 _NOT_FOR = {"dynamo_config": ("DEEPSPEED", "XLA"), "parallelism_config": ("NO", "MULTI_CPU", "XLA")}
-_FP8_NAMES = {"amax_history_length": "amax_history_len", "amax_compute_algorithm": "amax_compute_algo",
-              "optimization_level": "opt_level"}  # fmt: skip
+_FP8_NAMES = {
+    "amax_history_length": "amax_history_len",
+    "amax_compute_algorithm": "amax_compute_algo",
+    "optimization_level": "opt_level",
+}
 
 
 @rule("TW665", level=Level.WARNING, field="rdzv_backend")
@@ -43,12 +46,20 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
         if _silent(key, value, accelerate.kind):
             yield accelerate.wrong(
                 key,
-                say("{key} {value} does nothing here: accelerate never reads it from a file under {kind}", key=key,
-                    value=str(value).lower(), kind=accelerate.kind),
+                say(
+                    "{key} {value} does nothing here: accelerate never reads it from a file under {kind}",
+                    key=key,
+                    value=str(value).lower(),
+                    kind=accelerate.kind,
+                ),
                 # On the command line the one says nothing either, and the other gives up what the file is for.
-                Fix(message=say("delete it") if key in ("main_training_function", "use_cpu") else
-                    say("delete it, or give it on the command line of accelerate launch"), changes={key: None}),
-            )  # fmt: skip
+                Fix(
+                    message=say("delete it")
+                    if key in ("main_training_function", "use_cpu")
+                    else say("delete it, or give it on the command line of accelerate launch"),
+                    changes={key: None},
+                ),
+            )
 
 
 @rule("TW666", level=Level.WARNING, field="distributed_type")
@@ -67,10 +78,14 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
         if accelerate.get(key) and accelerate.kind not in kinds and accelerate.kind in vocabulary.DISTRIBUTED:
             yield accelerate.wrong(
                 key,
-                say("{key} acts under distributed_type {kinds}; here it is {kind}", key=key, kinds=", ".join(kinds),
-                    kind=accelerate.kind),
+                say(
+                    "{key} acts under distributed_type {kinds}; here it is {kind}",
+                    key=key,
+                    kinds=", ".join(kinds),
+                    kind=accelerate.kind,
+                ),
                 Fix(message=say("delete it, or set distributed_type {kind}", kind=kinds[0]), changes={key: None}),
-            )  # fmt: skip
+            )
     for key, kinds in _NOT_FOR.items():
         off = accelerate.get("dynamo_config.dynamo_backend") in ("NO", "no", None, False) and key == "dynamo_config"
         if accelerate.section(key) and accelerate.kind in kinds and not off:

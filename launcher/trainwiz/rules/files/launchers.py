@@ -48,8 +48,11 @@ def sagemaker_has_a_machine_and_a_role(accelerate: Accelerate) -> Iterator[Viola
     if missing:
         yield accelerate.wrong("compute_environment", say("a file for SageMaker needs {keys}", keys=", ".join(missing)))
     if accelerate.get("distributed_type") == "NO":
-        yield accelerate.wrong("distributed_type", say("with a quoted 'NO' accelerate stops at a key of its own"),
-                               Fix(message=say("write it without quotes: NO")))  # fmt: skip
+        yield accelerate.wrong(
+            "distributed_type",
+            say("with a quoted 'NO' accelerate stops at a key of its own"),
+            Fix(message=say("write it without quotes: NO")),
+        )
 
 
 @rule("TW679", level=Level.ERROR, field="dynamo_config.dynamo_backend")
@@ -105,9 +108,13 @@ def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violati
     product = " × ".join(str(size) for size in given.values() if size > 1)
     yield accelerate.wrong(
         "megatron_lm_config",
-        say("{product} = {total} ranks make one model, and num_processes {world} is no multiple of that",
-            product=product, total=math.prod(given.values()), world=world),
-    )  # fmt: skip
+        say(
+            "{product} = {total} ranks make one model, and num_processes {world} is no multiple of that",
+            product=product,
+            total=math.prod(given.values()),
+            world=world,
+        ),
+    )
 
 
 @rule("TW680", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
@@ -131,11 +138,17 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
             continue
         if not match:
             right = f"{words.replace(':', ' ').split()[0]} slots=N"
-            yield Violation(say("{line} is not like `node1 slots=8`", line=repr(words)),
-                            Fix(message=say("write {line}", line=right)), place=place)  # fmt: skip
+            yield Violation(
+                say("{line} is not like `node1 slots=8`", line=repr(words)),
+                Fix(message=say("write {line}", line=right)),
+                place=place,
+            )
         elif match[1] in seen:
-            yield Violation(say("{host} stands in line {first} already", host=match[1], first=seen[match[1]]),
-                            Fix(message=say("delete one of them")), place=place)  # fmt: skip
+            yield Violation(
+                say("{host} stands in line {first} already", host=match[1], first=seen[match[1]]),
+                Fix(message=say("delete one of them")),
+                place=place,
+            )
         else:
             seen[match[1]] = number
     if not any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
@@ -162,16 +175,24 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     where, place = "deepspeed_config.deepspeed_hostfile", Place(file=path, line=1)
     if slots and len(slots) != accelerate.machines:
         yield Violation(
-            say("the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
-                hosts=len(slots), machines=accelerate.machines, world=len(slots) * ranks),
-            Fix(message=say("one line for each machine")), where=where, place=place,
-        )  # fmt: skip
+            say(
+                "the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
+                hosts=len(slots),
+                machines=accelerate.machines,
+                world=len(slots) * ranks,
+            ),
+            Fix(message=say("one line for each machine")),
+            where=where,
+            place=place,
+        )
     few = next((host for host, count in slots.items() if count < ranks), None)
     if few:
         yield Violation(
             say("{host} has {slots} slots, and gets {ranks} ranks", host=few, slots=slots[few], ranks=ranks),
-            Fix(message=say("correct its slots, or num_processes")), where=where, place=place,
-        )  # fmt: skip
+            Fix(message=say("correct its slots, or num_processes")),
+            where=where,
+            place=place,
+        )
 
 
 @rule("TW385", level=Level.ERROR, field="parallelism_config")
@@ -188,8 +209,11 @@ def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Iterator
     size, world = accelerate.get(path), accelerate.world
     if accelerate.kind != "DEEPSPEED" or type(size) is not int or size < 2 or world is None or world % size == 0:
         return
-    yield accelerate.wrong(path, say("sp_size {size} does not divide num_processes {world}", size=size, world=world),
-                           Fix(message=say("set a divisor of {world}", world=world)))  # fmt: skip
+    yield accelerate.wrong(
+        path,
+        say("sp_size {size} does not divide num_processes {world}", size=size, world=world),
+        Fix(message=say("set a divisor of {world}", world=world)),
+    )
 
 
 @rule("TW386", level=Level.ERROR, field="parallelism_config")
@@ -207,12 +231,15 @@ def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Iterator[Violation
     if not all(type(size) is int for size in sizes):
         return
     if min(sizes) > 1:
-        yield accelerate.wrong(f"{prefix}sp_size",
-                               say("cp_size {cp} and sp_size {sp} exclude each other", cp=sizes[0], sp=sizes[1]),
-                               Fix(message=say("set one of them to 1"), changes={f"{prefix}sp_size": 1}))  # fmt: skip
+        yield accelerate.wrong(
+            f"{prefix}sp_size",
+            say("cp_size {cp} and sp_size {sp} exclude each other", cp=sizes[0], sp=sizes[1]),
+            Fix(message=say("set one of them to 1"), changes={f"{prefix}sp_size": 1}),
+        )
     way = accelerate.get(f"{prefix}cp_comm_strategy")
     if sizes[0] > 1 and way is not None and way not in ("allgather", "alltoall"):
-        yield accelerate.wrong(f"{prefix}cp_comm_strategy",
-                               say("cp_comm_strategy is {way}; it may be allgather or alltoall", way=str(way)),
-                               Fix(message=say("write {key}", key="allgather"),
-                                   changes={f"{prefix}cp_comm_strategy": "allgather"}))  # fmt: skip
+        yield accelerate.wrong(
+            f"{prefix}cp_comm_strategy",
+            say("cp_comm_strategy is {way}; it may be allgather or alltoall", way=str(way)),
+            Fix(message=say("write {key}", key="allgather"), changes={f"{prefix}cp_comm_strategy": "allgather"}),
+        )

@@ -11,8 +11,23 @@ from trainwiz.rules.registry import rule
 
 _OWN = {"adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"}
 """deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS, in any case."""
-_TORCH = {"ASGD", "Adadelta", "Adafactor", "Adam", "AdamW", "Adagrad", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam",
-          "RMSprop", "Rprop", "SGD", "SparseAdam"}  # fmt: skip
+_TORCH = {
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "Adagrad",
+    "Adamax",
+    "LBFGS",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "SparseAdam",
+}
 """Classes of torch.optim (2.13); their case counts."""
 _ONE_BIT = {"onebitadam", "zerooneadam", "onebitlamb"}
 _TESTED = {"adam", "adamw", "adagrad", "lion", "muon"}
@@ -35,9 +50,11 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violati
     if name.lower() in _ONE_BIT and deepspeed.version < (0, 19):
         return
     near = vocabulary.nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
-    fix = Fix(message=say("did you mean {name}?", name=near), changes={"optimizer.type": near}) if near else Fix(
-        message=say("take AdamW")
-    )  # fmt: skip
+    fix = (
+        Fix(message=say("did you mean {name}?", name=near), changes={"optimizer.type": near})
+        if near
+        else Fix(message=say("take AdamW"))
+    )
     yield deepspeed.wrong("optimizer.type", say("DeepSpeed has no optimizer {name}", name=name), fix)
 
 
@@ -58,9 +75,11 @@ def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Ite
         yield deepspeed.wrong(
             "optimizer.type",
             say("{name} is untested with ZeRO, and stage {stage} refuses it", name=name, stage=deepspeed.stage),
-            Fix(message=say("add zero_allow_untested_optimizer: true, or take AdamW"),
-                changes={"zero_allow_untested_optimizer": True}),
-        )  # fmt: skip
+            Fix(
+                message=say("add zero_allow_untested_optimizer: true, or take AdamW"),
+                changes={"zero_allow_untested_optimizer": True},
+            ),
+        )
 
 
 @rule("TW359", level=Level.ERROR, field="optimizer.type")

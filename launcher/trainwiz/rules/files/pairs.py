@@ -72,10 +72,13 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
         return
     yield deepspeed.wrong(
         _MICRO,
-        say("the file says {here}, the script's DataLoader {there}", here=here,
-            there=", ".join(map(str, sorted(map(int, filter(None, sizes)))))),
+        say(
+            "the file says {here}, the script's DataLoader {there}",
+            here=here,
+            there=", ".join(map(str, sorted(map(int, filter(None, sizes))))),
+        ),
         Fix(message=say("write auto"), changes={_MICRO: "auto"}),
-    )  # fmt: skip
+    )
 
 
 @rule("TW356", level=Level.ERROR, field="optimizer")
@@ -95,9 +98,11 @@ def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Vio
         yield deepspeed.wrong(
             "optimizer",
             say("the file makes an optimizer, and so does the script in line {line}", line=made[0].node.lineno),
-            Fix(message=say("delete this block, or use accelerate.utils.DummyOptim in the script"),
-                changes={"optimizer": None}),
-        )  # fmt: skip
+            Fix(
+                message=say("delete this block, or use accelerate.utils.DummyOptim in the script"),
+                changes={"optimizer": None},
+            ),
+        )
 
 
 @rule("TW255", level=Level.ERROR, field="bf16.enabled")
@@ -117,10 +122,14 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
         if (asked in (other, "no") and here is True) or (asked == kind and here is False):
             yield deepspeed.wrong(
                 path,
-                say("{key} is {here}, and the script asks for mixed_precision {asked}", key=path,
-                    here=str(here).lower(), asked=asked),
+                say(
+                    "{key} is {here}, and the script asks for mixed_precision {asked}",
+                    key=path,
+                    here=str(here).lower(),
+                    asked=asked,
+                ),
                 Fix(message=say("write auto"), changes={path: "auto"}),
-            )  # fmt: skip
+            )
 
 
 @rule("TW338", level=Level.ERROR, field="deepspeed")
@@ -139,14 +148,18 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
     for keys, entry in deepspeed.document.entries.items():
         path = ".".join(keys)
         if entry.key and deepspeed.get(path) == "auto" and path in vocabulary.FILLED:
-            yield deepspeed.wrong(path, say("DeepSpeed alone fills no auto, and the script uses nothing else"),
-                                  Fix(message=say("write a value")))  # fmt: skip
+            yield deepspeed.wrong(
+                path,
+                say("DeepSpeed alone fills no auto, and the script uses nothing else"),
+                Fix(message=say("write a value")),
+            )
 
 
 def _alone(script: Script) -> bool:
     """Whether the script hands a file to DeepSpeed as it is; a dictionary may have been filled before."""
-    others = any(call.name.endswith(("Accelerator", "Trainer", "TrainingArguments", "DeepSpeedConfig"))
-                 for call in script.calls)  # fmt: skip
+    others = any(
+        call.name.endswith(("Accelerator", "Trainer", "TrainingArguments", "DeepSpeedConfig")) for call in script.calls
+    )
     made = script.called("deepspeed.initialize")
     configs = [call.keyword("config") or call.keyword("config_params") for call in made]
     values = [script.values.of(config) for config in configs if config is not None]
@@ -161,10 +174,15 @@ def _asked(script: Script, argument: str) -> Value | None:
 
 def _apart(here: int, asked: Value) -> Message:
     if asked.option:
-        return say("the file accumulates {here} micro-batches and wins, whatever {option} says (default: {there})",
-                   here=here, option=asked.option, there=asked.value)  # fmt: skip
-    return say("the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here,
-               there=asked.value)  # fmt: skip
+        return say(
+            "the file accumulates {here} micro-batches and wins, whatever {option} says (default: {there})",
+            here=here,
+            option=asked.option,
+            there=asked.value,
+        )
+    return say(
+        "the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here, there=asked.value
+    )
 
 
 def _differ(here: Any, there: Any) -> bool:

@@ -55,11 +55,19 @@ def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violati
     fits = world % others == 0 and (accelerate.has(key) or accelerate.kind == "FSDP")
     yield accelerate.wrong(
         "parallelism_config",
-        say("{product} = {total}, and num_processes is {world}", total=total, world=world,
-            product=" × ".join(f"{name} {size}" for name, size in sizes.items())),
-        Fix(message=say("set parallelism_config_dp_shard_size: {size}", size=world // others),
-            changes={key: world // others}) if fits else None,
-    )  # fmt: skip
+        say(
+            "{product} = {total}, and num_processes is {world}",
+            total=total,
+            world=world,
+            product=" × ".join(f"{name} {size}" for name, size in sizes.items()),
+        ),
+        Fix(
+            message=say("set parallelism_config_dp_shard_size: {size}", size=world // others),
+            changes={key: world // others},
+        )
+        if fits
+        else None,
+    )
 
 
 @rule("TW383", level=Level.ERROR, field="parallelism_config")
@@ -81,10 +89,12 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
     if sizes.get("dp_shard", 1) == 1 and sizes.get("cp", 1) == 1:
         yield accelerate.wrong(
             "parallelism_config",
-            say("FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
-                tp=sizes.get("tp", 1)),
+            say(
+                "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
+                tp=sizes.get("tp", 1),
+            ),
             Fix(message=say("set parallelism_config_dp_shard_size to the ranks that tensor parallelism leaves")),
-        )  # fmt: skip
+        )
 
 
 def _sizes(accelerate: Accelerate) -> dict[str, int]:

@@ -9,26 +9,71 @@ from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
-_ADAM = frozenset({"adam_w_mode", "adamw_mode", "amsgrad", "betas", "bias_correction", "capturable",
-                   "decoupled_weight_decay", "differentiable", "eps", "foreach", "fp32_optimizer_states", "fused",
-                   "lr", "maximize", "set_grad_none", "torch_adam", "weight_decay"})  # fmt: skip
+_ADAM = frozenset(
+    {
+        "adam_w_mode",
+        "adamw_mode",
+        "amsgrad",
+        "betas",
+        "bias_correction",
+        "capturable",
+        "decoupled_weight_decay",
+        "differentiable",
+        "eps",
+        "foreach",
+        "fp32_optimizer_states",
+        "fused",
+        "lr",
+        "maximize",
+        "set_grad_none",
+        "torch_adam",
+        "weight_decay",
+    }
+)
 """Of FusedAdam, DeepSpeedCPUAdam and torch's: which of them is made depends on the device and on offload."""
 _LION = frozenset({"betas", "fp32_optimizer_states", "lr", "set_grad_none", "weight_decay"})
 OPTIMIZERS = {"adam": _ADAM, "adamw": _ADAM, "lion": _LION}
 _WARM_UP = frozenset({"last_batch_iteration", "warmup_max_lr", "warmup_min_lr", "warmup_num_steps", "warmup_type"})
 SCHEDULERS = {
-    "LRRangeTest": frozenset({"last_batch_iteration", "lr_range_test_min_lr", "lr_range_test_staircase",
-                              "lr_range_test_step_rate", "lr_range_test_step_size"}),
-    "OneCycle": frozenset({
-        "cycle_first_stair_count", "cycle_first_step_size", "cycle_max_lr", "cycle_max_mom", "cycle_min_lr",
-        "cycle_min_mom", "cycle_momentum", "cycle_second_stair_count", "cycle_second_step_size", "decay_lr_rate",
-        "decay_mom_rate", "decay_step_size", "last_batch_iteration",
-    }),
+    "LRRangeTest": frozenset(
+        {
+            "last_batch_iteration",
+            "lr_range_test_min_lr",
+            "lr_range_test_staircase",
+            "lr_range_test_step_rate",
+            "lr_range_test_step_size",
+        }
+    ),
+    "OneCycle": frozenset(
+        {
+            "cycle_first_stair_count",
+            "cycle_first_step_size",
+            "cycle_max_lr",
+            "cycle_max_mom",
+            "cycle_min_lr",
+            "cycle_min_mom",
+            "cycle_momentum",
+            "cycle_second_stair_count",
+            "cycle_second_step_size",
+            "decay_lr_rate",
+            "decay_mom_rate",
+            "decay_step_size",
+            "last_batch_iteration",
+        }
+    ),
     "WarmupLR": _WARM_UP,
     "WarmupDecayLR": _WARM_UP | {"total_num_steps"},
-    "WarmupCosineLR": frozenset({"cos_min_ratio", "last_batch_iteration", "total_num_steps", "warmup_min_ratio",
-                                 "warmup_num_steps", "warmup_type"}),
-}  # fmt: skip
+    "WarmupCosineLR": frozenset(
+        {
+            "cos_min_ratio",
+            "last_batch_iteration",
+            "total_num_steps",
+            "warmup_min_ratio",
+            "warmup_num_steps",
+            "warmup_type",
+        }
+    ),
+}
 
 
 @rule("TW398", level=Level.ERROR, field="optimizer.params")
@@ -63,8 +108,15 @@ def _unknown(deepspeed: DeepSpeed, block: str, name: str, known: Collection[str]
 
 def _meant(key: str, known: Collection[str]) -> str | None:
     """The parameter that another library calls so, or that is spelt alike."""
-    others = {"learning_rate": "lr", "warmup_steps": "warmup_num_steps", "num_warmup_steps": "warmup_num_steps",
-              "num_training_steps": "total_num_steps", "total_steps": "total_num_steps", "epsilon": "eps",
-              "min_lr": "warmup_min_lr", "max_lr": "warmup_max_lr"}  # fmt: skip
+    others = {
+        "learning_rate": "lr",
+        "warmup_steps": "warmup_num_steps",
+        "num_warmup_steps": "warmup_num_steps",
+        "num_training_steps": "total_num_steps",
+        "total_steps": "total_num_steps",
+        "epsilon": "eps",
+        "min_lr": "warmup_min_lr",
+        "max_lr": "warmup_max_lr",
+    }
     other = others.get(key)
     return other if other in known else vocabulary.nearest(key, known)

@@ -41,15 +41,22 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
         if missing:
             yield accelerate.wrong(
                 _LAUNCHER if accelerate.has(_LAUNCHER) else "num_machines",
-                say("{launcher} starts the other machines, and needs on this one: {programs}", launcher=launcher,
-                    programs=", ".join(missing)),
-                Fix(message=say("install it, or set deepspeed_multinode_launcher: standard"),
-                    changes={_LAUNCHER: "standard"}),
-            )  # fmt: skip
+                say(
+                    "{launcher} starts the other machines, and needs on this one: {programs}",
+                    launcher=launcher,
+                    programs=", ".join(missing),
+                ),
+                Fix(
+                    message=say("install it, or set deepspeed_multinode_launcher: standard"),
+                    changes={_LAUNCHER: "standard"},
+                ),
+            )
     elif _by_mpi(accelerate) and not {"mpirun", "mpiexec"} & here:
-        yield accelerate.wrong("mpirun_config.mpirun_hostfile",
-                               say("MPI starts the ranks, and there is neither mpirun nor mpiexec here"),
-                               Fix(message=say("install Open MPI, MPICH or Intel MPI")))  # fmt: skip
+        yield accelerate.wrong(
+            "mpirun_config.mpirun_hostfile",
+            say("MPI starts the ranks, and there is neither mpirun nor mpiexec here"),
+            Fix(message=say("install Open MPI, MPICH or Intel MPI")),
+        )
 
 
 @rule("TW683", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
@@ -94,11 +101,19 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
         host, _, numbers = node.strip().partition(":")
         beyond = [n for n in numbers.split(",") if n.strip().isdecimal() and int(n) >= slots.get(host, 0)]
         if host not in slots:
-            yield accelerate.wrong(key, say("{host} is not in the hostfile, which has {hosts}", host=host,
-                                            hosts=", ".join(slots)))  # fmt: skip
+            yield accelerate.wrong(
+                key, say("{host} is not in the hostfile, which has {hosts}", host=host, hosts=", ".join(slots))
+            )
         elif beyond:
-            yield accelerate.wrong(key, say("{host} has the slots 0 to {last}, and no {slot}", host=host,
-                                            last=slots[host] - 1, slot=beyond[0].strip()))  # fmt: skip
+            yield accelerate.wrong(
+                key,
+                say(
+                    "{host} has the slots 0 to {last}, and no {slot}",
+                    host=host,
+                    last=slots[host] - 1,
+                    slot=beyond[0].strip(),
+                ),
+            )
 
 
 @rule("TW685", level=Level.WARNING, field="mpirun_config.mpirun_hostfile")
@@ -118,18 +133,25 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     lines = [(n, m) for n, line in enumerate(text.splitlines(), start=1) if (m := _MPI.search(line.strip()))]
     hosts = {match[1] for _, match in lines}
     if len(hosts) != accelerate.machines:
-        yield Violation(say("the hostfile names hosts: {hosts}, and num_machines is {machines}", hosts=len(hosts),
-                            machines=accelerate.machines),
-                        Fix(message=say("one line for each machine")), place=Place(file=path, line=1))  # fmt: skip
+        yield Violation(
+            say(
+                "the hostfile names hosts: {hosts}, and num_machines is {machines}",
+                hosts=len(hosts),
+                machines=accelerate.machines,
+            ),
+            Fix(message=say("one line for each machine")),
+            place=Place(file=path, line=1),
+        )
         return
     ranks = accelerate.world // accelerate.machines
     for number, match in lines:
         slots = match[2] or match[3]
         if slots and int(slots) < ranks:
-            yield Violation(say("{host} has {slots} slots, and gets {ranks} ranks", host=match[1], slots=int(slots),
-                                ranks=ranks),
-                            Fix(message=say("correct its slots, or num_processes")),
-                            place=Place(file=path, line=number, width=max(1, match.end())))  # fmt: skip
+            yield Violation(
+                say("{host} has {slots} slots, and gets {ranks} ranks", host=match[1], slots=int(slots), ranks=ranks),
+                Fix(message=say("correct its slots, or num_processes")),
+                place=Place(file=path, line=number, width=max(1, match.end())),
+            )
 
 
 @rule("TW686", level=Level.ERROR, field=_LAUNCHER)

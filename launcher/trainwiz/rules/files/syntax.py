@@ -23,8 +23,12 @@ def a_file_can_be_read(document: Document) -> Iterator[Violation]:
     """
     if document.trouble:
         trouble = document.trouble
-        yield Violation(trouble.message, Fix(message=trouble.fix) if trouble.fix else None,
-                        where="document", place=document.at_character(trouble.at))  # fmt: skip
+        yield Violation(
+            trouble.message,
+            Fix(message=trouble.fix) if trouble.fix else None,
+            where="document",
+            place=document.at_character(trouble.at),
+        )
 
 
 @rule("TW652", level=Level.WARNING, field="document")
@@ -68,8 +72,10 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
         if not near and not vocabulary.tried_with_accelerate(accelerate.version):
             continue
         if option:
-            fix = Fix(message=say("delete it, and launch with {option} {value}", option=option,
-                                  value=accelerate.get(key)), changes={key: None})  # fmt: skip
+            fix = Fix(
+                message=say("delete it, and launch with {option} {value}", option=option, value=accelerate.get(key)),
+                changes={key: None},
+            )
         elif near and key not in vocabulary.GONE:
             fix = _renamed(key, near, accelerate.get(key))
         else:
@@ -116,8 +122,11 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
             if not near and block == "deepspeed_config" and (key in vocabulary.DEEPSPEED or key in vocabulary.ZERO):
                 # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
-                fix = Fix(message=say("it is DeepSpeed's own: put it into a DeepSpeed file, and name that by "
-                                      "deepspeed_config_file"))  # fmt: skip
+                fix = Fix(
+                    message=say(
+                        "it is DeepSpeed's own: put it into a DeepSpeed file, and name that by deepspeed_config_file"
+                    )
+                )
             yield accelerate.wrong(
                 path,
                 say("accelerate ignores {key}: {block} has no such key", key=key, block=block),
@@ -141,11 +150,13 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
                 top = key in vocabulary.CLUSTER and not accelerate.has(key)
                 yield accelerate.wrong(
                     path,
-                    say("{key} inside {block} sets the launch's own {key} to {value}", key=key, block=block,
-                        value=value),
-                    Fix(message=say("move it to the top of the file"), changes={path: None, key: value}) if top
+                    say(
+                        "{key} inside {block} sets the launch's own {key} to {value}", key=key, block=block, value=value
+                    ),
+                    Fix(message=say("move it to the top of the file"), changes={path: None, key: value})
+                    if top
                     else Fix(message=say("delete it here"), changes={path: None}),
-                )  # fmt: skip
+                )
 
 
 def _reaches(block: str, prefix: str, key: str) -> bool:

@@ -96,8 +96,10 @@ def _number(
     elif smallest is not None and number < smallest:
         # Whether a bucket holds anything is a rule of its own.
         if not path.endswith("reduce_bucket_size"):
-            yield deepspeed.wrong(path, say("{key} is {value}; it must be at least {smallest}", smallest=smallest,
-                                            **_shown(deepspeed, path)))  # fmt: skip
+            yield deepspeed.wrong(
+                path,
+                say("{key} is {value}; it must be at least {smallest}", smallest=smallest, **_shown(deepspeed, path)),
+            )
     elif isinstance(value, str) and (bare or (whole and not _QUOTED_WHOLE.fullmatch(value))):
         exact = int(number) if number.is_integer() and path != "gradient_clipping" else number
         yield deepspeed.wrong(
@@ -123,8 +125,9 @@ def _truth(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
 def _word(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
     allowed = types.WORDS[path]
     if not isinstance(value, str) or value.lower() not in {word.lower() for word in allowed}:
-        yield deepspeed.wrong(path, say("{key} is {value}; it may be {choices}", choices=", ".join(allowed),
-                                        **_shown(deepspeed, path)))  # fmt: skip
+        yield deepspeed.wrong(
+            path, say("{key} is {value}; it may be {choices}", choices=", ".join(allowed), **_shown(deepspeed, path))
+        )
 
 
 def _as_number(value: Any) -> float | None:

@@ -63,10 +63,13 @@ def no_is_quoted(accelerate: Accelerate) -> Iterator[Violation]:
         written = accelerate.document.raw("mixed_precision")
         yield accelerate.wrong(
             "mixed_precision",
-            say("mixed_precision {written} is {value} to YAML, and no precision", written=written,
-                value=str(value).lower()),
+            say(
+                "mixed_precision {written} is {value} to YAML, and no precision",
+                written=written,
+                value=str(value).lower(),
+            ),
             Fix(message=say("write it with quotes: 'no'"), changes={"mixed_precision": "no"}) if not value else None,
-        )  # fmt: skip
+        )
 
 
 @rule("TW658", level=Level.WARNING, field="distributed_type")
@@ -83,10 +86,12 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violati
     if accelerate.get("distributed_type") is False and not on_sagemaker:
         yield accelerate.wrong(
             "distributed_type",
-            say("distributed_type {written} is false to YAML, and not the word NO",
-                written=accelerate.document.raw("distributed_type")),
+            say(
+                "distributed_type {written} is false to YAML, and not the word NO",
+                written=accelerate.document.raw("distributed_type"),
+            ),
             Fix(message=say("write it with quotes: 'NO'"), changes={"distributed_type": "NO"}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW659", level=Level.ERROR, field="distributed_type")
@@ -138,11 +143,13 @@ def _out_of_range(accelerate: Accelerate, key: str, value: int) -> Iterator[Viol
     # No machine at all counts as one.
     low, high = {"main_process_port": (0, _LAST_PORT), "num_processes": (1, None)}.get(key, (value, None))
     if value < low:
-        yield accelerate.wrong(key, say("{key} is {value}; it must be at least {smallest}", key=key, value=value,
-                                        smallest=low))  # fmt: skip
+        yield accelerate.wrong(
+            key, say("{key} is {value}; it must be at least {smallest}", key=key, value=value, smallest=low)
+        )
     elif high is not None and value > high:
-        yield accelerate.wrong(key, say("{key} is {value}; it runs from {low} to {high}", key=key, value=value,
-                                        low=low, high=high))  # fmt: skip
+        yield accelerate.wrong(
+            key, say("{key} is {value}; it runs from {low} to {high}", key=key, value=value, low=low, high=high)
+        )
 
 
 @rule("TW687", level=Level.ERROR, field="num_processes")

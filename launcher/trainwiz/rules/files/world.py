@@ -36,17 +36,25 @@ def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Viola
         yield accelerate.wrong(
             "gpu_ids",
             say("gpu_ids {ids} names GPU {id} twice, and CUDA then shows none", ids=value, id=twice),
-            Fix(message=say("name {processes} different ones, or write gpu_ids: all", processes=here),
-                changes={"gpu_ids": "all"}),
-        )  # fmt: skip
+            Fix(
+                message=say("name {processes} different ones, or write gpu_ids: all", processes=here),
+                changes={"gpu_ids": "all"},
+            ),
+        )
     elif len(ids) < here:
         yield accelerate.wrong(
             "gpu_ids",
-            say("gpu_ids {ids} names {n} GPU(s) for {processes} processes on each machine", ids=value, n=len(ids),
-                processes=here),
-            Fix(message=say("name {processes} of them, or write gpu_ids: all", processes=here),
-                changes={"gpu_ids": "all"}),
-        )  # fmt: skip
+            say(
+                "gpu_ids {ids} names {n} GPU(s) for {processes} processes on each machine",
+                ids=value,
+                n=len(ids),
+                processes=here,
+            ),
+            Fix(
+                message=say("name {processes} of them, or write gpu_ids: all", processes=here),
+                changes={"gpu_ids": "all"},
+            ),
+        )
 
 
 @rule("TW667", level=Level.WARNING, field="num_processes")
@@ -64,9 +72,13 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "num_processes",
             say("under {kind}, accelerate launch starts 1 process, not {world}", kind=accelerate.kind, world=world),
-            Fix(message=say("start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
-                            file=accelerate.document.path)),
-        )  # fmt: skip
+            Fix(
+                message=say(
+                    "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
+                    file=accelerate.document.path,
+                )
+            ),
+        )
 
 
 @rule("TW668", level=Level.WARNING, field="num_processes")
@@ -102,10 +114,14 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
     right = max(1, world // machines) * machines
     yield accelerate.wrong(
         "num_processes",
-        say("{world} processes on {machines} machines become {each} on each", world=world, machines=machines,
-            each=world // machines),
+        say(
+            "{world} processes on {machines} machines become {each} on each",
+            world=world,
+            machines=machines,
+            each=world // machines,
+        ),
         Fix(message=say("write {low} or {high}", low=right, high=right + machines), changes={"num_processes": right}),
-    )  # fmt: skip
+    )
 
 
 @rule("TW672", level=Level.ERROR, field="machine_rank")
@@ -122,9 +138,13 @@ def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
     if type(rank) is int and machines > 1 and not 0 <= rank < machines:
         yield accelerate.wrong(
             "machine_rank",
-            say("machine_rank {rank} of {machines} machines; it runs from 0 to {last}", rank=rank, machines=machines,
-                last=machines - 1),
-        )  # fmt: skip
+            say(
+                "machine_rank {rank} of {machines} machines; it runs from 0 to {last}",
+                rank=rank,
+                machines=machines,
+                last=machines - 1,
+            ),
+        )
 
 
 @rule("TW673", level=Level.HINT, field="machine_rank")
@@ -184,8 +204,11 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
         return
     address = str(value)
     if address == "localhost" or re.fullmatch(r"127(\.\d+){1,3}|::1|0\.0\.0\.0", address):
-        message = say("main_process_ip {address} is each machine's own, and there are {machines}", address=address,
-                      machines=accelerate.machines)  # fmt: skip
+        message = say(
+            "main_process_ip {address} is each machine's own, and there are {machines}",
+            address=address,
+            machines=accelerate.machines,
+        )
     elif re.fullmatch(r"\d+", address):
         read = ".".join(str(int(address) >> shift & 255) for shift in (24, 16, 8, 0))
         message = say("main_process_ip {address} is read as the address {read}", address=address, read=read)
@@ -211,11 +234,16 @@ def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
         launcher = accelerate.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
         yield accelerate.wrong(
             "deepspeed_config",
-            say("{machines} machines by {launcher}, and no deepspeed_hostfile: only this machine would train",
-                machines=accelerate.machines, launcher=launcher),
-            Fix(message=say("set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile"),
-                changes={"deepspeed_config.deepspeed_multinode_launcher": _STANDARD}),
-        )  # fmt: skip
+            say(
+                "{machines} machines by {launcher}, and no deepspeed_hostfile: only this machine would train",
+                machines=accelerate.machines,
+                launcher=launcher,
+            ),
+            Fix(
+                message=say("set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile"),
+                changes={"deepspeed_config.deepspeed_multinode_launcher": _STANDARD},
+            ),
+        )
 
 
 def _listed(numbers: list[int]) -> str:

@@ -89,8 +89,10 @@ def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation
     """
     values = accelerate.fsdp
     policy = str(values.get("fsdp_auto_wrap_policy", ("", "NO_WRAP"))[1]).upper()
-    for name, home in (("fsdp_transformer_layer_cls_to_wrap", "TRANSFORMER_BASED_WRAP"),
-                       ("fsdp_min_num_params", "SIZE_BASED_WRAP")):  # fmt: skip
+    for name, home in (
+        ("fsdp_transformer_layer_cls_to_wrap", "TRANSFORMER_BASED_WRAP"),
+        ("fsdp_min_num_params", "SIZE_BASED_WRAP"),
+    ):
         path, value = values.get(name, ("", None))
         if value and policy != home and policy in _POLICIES:
             # accelerate's questions write the default beside any policy.
@@ -99,9 +101,10 @@ def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation
             yield accelerate.wrong(
                 path,
                 say("{key} acts with {home}; fsdp_auto_wrap_policy is {policy}", key=name, home=home, policy=policy),
-                Fix(message=say("set fsdp_auto_wrap_policy: {home}, or delete the key", home=home),
-                    changes={path: None}),
-            )  # fmt: skip
+                Fix(
+                    message=say("set fsdp_auto_wrap_policy: {home}, or delete the key", home=home), changes={path: None}
+                ),
+            )
 
 
 def _number(value: object) -> int | None:

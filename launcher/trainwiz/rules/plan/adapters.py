@@ -31,10 +31,14 @@ def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Iterato
     missing = [p for p in wanted if interpreter.packages.get(p.partition(">")[0], "unknown") is None]
     if missing:
         yield Violation(
-            say("model.adapter is {adapter}, which needs {packages}, not installed in {python}",
-                adapter=plan.model.adapter, packages=", ".join(missing), python=interpreter.python),
+            say(
+                "model.adapter is {adapter}, which needs {packages}, not installed in {python}",
+                adapter=plan.model.adapter,
+                packages=", ".join(missing),
+                python=interpreter.python,
+            ),
             install(interpreter.python, *missing),
-        )  # fmt: skip
+        )
 
 
 @rule("TW531", level=Level.ERROR, field="model.adapter")
@@ -48,10 +52,14 @@ def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
     """
     if plan.model.adapter != "none" and (plan.task != "sft" or plan.engine != "accelerate"):
         yield Violation(
-            say("model.adapter is {adapter}; the task {task} on {engine} trains all weights",
-                adapter=plan.model.adapter, task=plan.task, engine=plan.engine),
+            say(
+                "model.adapter is {adapter}; the task {task} on {engine} trains all weights",
+                adapter=plan.model.adapter,
+                task=plan.task,
+                engine=plan.engine,
+            ),
             Fix(message=say("set model.adapter none, or task sft"), changes={"model.adapter": "none"}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW532", level=Level.ERROR, field="model.adapter")
@@ -66,10 +74,13 @@ def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
     """
     if plan.task == "sft" and plan.model.adapter != "none" and plan.model.from_scratch:
         yield Violation(
-            say("model.adapter is {adapter}, but {model} starts from random weights, which stay as they are",
-                adapter=plan.model.adapter, model=plan.model.name),
+            say(
+                "model.adapter is {adapter}, but {model} starts from random weights, which stay as they are",
+                adapter=plan.model.adapter,
+                model=plan.model.name,
+            ),
             Fix(message=say("set model.from_scratch false, or model.adapter none"), changes={"model.adapter": "none"}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW533", level=Level.WARNING, field="model.adapter")

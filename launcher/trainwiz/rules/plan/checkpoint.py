@@ -27,9 +27,11 @@ def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     if plan.checkpoint.checkpoints_total_limit == 0:
         yield Violation(
             say("checkpoint.checkpoints_total_limit is 0, which may mean none or all"),
-            Fix(message=say("set checkpoint.checkpoints_total_limit 2 or more, or null to keep all"),
-                changes={"checkpoint.checkpoints_total_limit": 2}),
-        )  # fmt: skip
+            Fix(
+                message=say("set checkpoint.checkpoints_total_limit 2 or more, or null to keep all"),
+                changes={"checkpoint.checkpoints_total_limit": 2},
+            ),
+        )
 
 
 @rule("TW502", level=Level.WARNING, field="checkpoint.checkpoints_total_limit")
@@ -46,9 +48,11 @@ def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     if plan.checkpoint.checkpoints_total_limit == 1:
         yield Violation(
             say("checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to go back to"),
-            Fix(message=say("set checkpoint.checkpoints_total_limit 2"),
-                changes={"checkpoint.checkpoints_total_limit": 2}),
-        )  # fmt: skip
+            Fix(
+                message=say("set checkpoint.checkpoints_total_limit 2"),
+                changes={"checkpoint.checkpoints_total_limit": 2},
+            ),
+        )
 
 
 @rule("TW503", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")
@@ -72,11 +76,16 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
     if (kept + 1) * estimate.checkpoint_bytes > have:
         room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
         yield Violation(
-            say("{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
-                kept=kept, need=gib((kept + 1) * estimate.checkpoint_bytes), each=gib(estimate.checkpoint_bytes),
-                path=machine.disk.path, room=room),
+            say(
+                "{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
+                kept=kept,
+                need=gib((kept + 1) * estimate.checkpoint_bytes),
+                each=gib(estimate.checkpoint_bytes),
+                path=machine.disk.path,
+                room=room,
+            ),
             Fix(message=say("keep fewer (checkpoint.checkpoints_total_limit), or put the project on a larger disk")),
-        )  # fmt: skip
+        )
 
 
 def _checkpoints_kept(plan: Plan, project: Project) -> int:

@@ -35,8 +35,10 @@ def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
         message = say(
             "the plan has {ranks} ranks on each machine; this one shows {there} GPUs and CUDA_VISIBLE_DEVICES hides "
             "{hidden}",
-            ranks=ranks, there=there, hidden=machine.hidden_gpus,
-        )  # fmt: skip
+            ranks=ranks,
+            there=there,
+            hidden=machine.hidden_gpus,
+        )
     else:
         message = say("the plan has {ranks} ranks on each machine; this one has {there} GPUs", ranks=ranks, there=there)
     world = max(1, there) * plan.machine.num_machines
@@ -80,11 +82,16 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
     for gpu in machine.gpus[:ranks]:
         if gpu.free_bytes < need <= gpu.memory_bytes:
             yield Violation(
-                say("GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
-                    index=gpu.index, name=gpu.name, free=gib(gpu.free_bytes), all=gib(gpu.memory_bytes),
-                    need=gib(need)),
+                say(
+                    "GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
+                    index=gpu.index,
+                    name=gpu.name,
+                    free=gib(gpu.free_bytes),
+                    all=gib(gpu.memory_bytes),
+                    need=gib(need),
+                ),
                 Fix(message=_elsewhere(machine, ranks)),
-            )  # fmt: skip
+            )
 
 
 @rule("TW604", level=Level.WARNING, field="machine.num_processes")
@@ -102,10 +109,14 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
     sliced = [gpu for gpu in machine.gpus[:ranks] if gpu.mig]
     if plan.machine.device == "cuda" and ranks > 1 and sliced:
         yield Violation(
-            say("GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
-                index=sliced[0].index, name=sliced[0].name, ranks=ranks),
+            say(
+                "GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
+                index=sliced[0].index,
+                name=sliced[0].name,
+                ranks=ranks,
+            ),
             Fix(message=say("use GPUs without MIG, or set machine.num_processes 1")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW605", level=Level.WARNING, field="machine.num_processes")
@@ -148,14 +159,21 @@ def _occupied(gpu: Gpu) -> Message:
     if not gpu.processes:
         return say(
             "GPU {index} ({name}): {used} of {all} GiB are used by others",
-            index=gpu.index, name=gpu.name, used=gib(gpu.used_bytes), all=gib(gpu.memory_bytes),
-        )  # fmt: skip
+            index=gpu.index,
+            name=gpu.name,
+            used=gib(gpu.used_bytes),
+            all=gib(gpu.memory_bytes),
+        )
     largest = max(gpu.processes, key=lambda p: p.used_bytes or 0)
     return say(
         "GPU {index} ({name}): {used} of {all} GiB are used, by process {pid} {process}",
-        index=gpu.index, name=gpu.name, used=gib(gpu.used_bytes), all=gib(gpu.memory_bytes),
-        pid=largest.pid, process=f"({largest.name})" if largest.name else "",
-    )  # fmt: skip
+        index=gpu.index,
+        name=gpu.name,
+        used=gib(gpu.used_bytes),
+        all=gib(gpu.memory_bytes),
+        pid=largest.pid,
+        process=f"({largest.name})" if largest.name else "",
+    )
 
 
 def _elsewhere(machine: Machine, ranks: int) -> Message:

@@ -47,11 +47,18 @@ def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
     interpreter = machine.interpreter
     if plan.engine == "colossalai" and interpreter and interpreter.packages.get("colossalai", "unknown") is None:
         yield Violation(
-            say("{kind} needs colossalai, which is not installed in {python}", kind=plan.strategy.kind,
-                python=interpreter.python),
-            Fix(message=say("name an interpreter that has it: --python PATH "
-                            "(make colossalai, in trainwiz's repository, makes .venv-colossalai/bin/python)")),
-        )  # fmt: skip
+            say(
+                "{kind} needs colossalai, which is not installed in {python}",
+                kind=plan.strategy.kind,
+                python=interpreter.python,
+            ),
+            Fix(
+                message=say(
+                    "name an interpreter that has it: --python PATH "
+                    "(make colossalai, in trainwiz's repository, makes .venv-colossalai/bin/python)"
+                )
+            ),
+        )
 
 
 @rule("TW119", level=Level.WARNING, field="engine")
@@ -71,10 +78,14 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
         version = interpreter.version(package)
         if version and version != tried:
             yield Violation(
-                say("{package} is {version}; the loop for Colossal-AI was tried with {tried}", package=package,
-                    version=version, tried=tried),
+                say(
+                    "{package} is {version}; the loop for Colossal-AI was tried with {tried}",
+                    package=package,
+                    version=version,
+                    tried=tried,
+                ),
                 install(interpreter.python, f"{package}=={tried}"),
-            )  # fmt: skip
+            )
 
 
 @rule("TW124", level=Level.WARNING, field="strategy.kind")
@@ -90,9 +101,11 @@ def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Viol
     if plan.strategy.kind == "gemini" and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
         yield Violation(
             say("gemini compiles FusedAdam when it is first used, and there is no nvcc"),
-            Fix(message=say("install the CUDA toolkit, or set strategy.kind colossal_zero2"),
-                changes={"strategy.kind": "colossal_zero2"}),
-        )  # fmt: skip
+            Fix(
+                message=say("install the CUDA toolkit, or set strategy.kind colossal_zero2"),
+                changes={"strategy.kind": "colossal_zero2"},
+            ),
+        )
 
 
 @rule("TW207", level=Level.ERROR, field="precision.mixed_precision")
@@ -110,11 +123,17 @@ def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
     legal = PRECISIONS.get(plan.strategy.kind, ())
     if legal and plan.precision.mixed_precision not in legal:
         yield Violation(
-            say("{kind} computes in {legal}; precision.mixed_precision is {precision}", kind=plan.strategy.kind,
-                legal=", ".join(legal), precision=plan.precision.mixed_precision),
-            Fix(message=say("set precision.mixed_precision {best}", best=legal[0]),
-                changes={"precision.mixed_precision": legal[0]}),
-        )  # fmt: skip
+            say(
+                "{kind} computes in {legal}; precision.mixed_precision is {precision}",
+                kind=plan.strategy.kind,
+                legal=", ".join(legal),
+                precision=plan.precision.mixed_precision,
+            ),
+            Fix(
+                message=say("set precision.mixed_precision {best}", best=legal[0]),
+                changes={"precision.mixed_precision": legal[0]},
+            ),
+        )
 
 
 @rule("TW309", level=Level.ERROR, field="strategy.kind")
@@ -130,11 +149,17 @@ def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
     devices = DEVICES.get(plan.strategy.kind, ())
     if devices and plan.machine.device not in devices:
         yield Violation(
-            say("{kind} runs on {devices}; machine.device is {device}", kind=plan.strategy.kind,
-                devices=", ".join(devices), device=plan.machine.device),
-            Fix(message=say("set strategy.kind colossal_ddp, or start it where GPUs are"),
-                changes={"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {}),
-        )  # fmt: skip
+            say(
+                "{kind} runs on {devices}; machine.device is {device}",
+                kind=plan.strategy.kind,
+                devices=", ".join(devices),
+                device=plan.machine.device,
+            ),
+            Fix(
+                message=say("set strategy.kind colossal_ddp, or start it where GPUs are"),
+                changes={"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {},
+            ),
+        )
 
 
 @rule("TW310", level=Level.ERROR, field="engine")
@@ -151,10 +176,14 @@ def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
     needed = "colossalai" if plan.strategy.kind in COLOSSAL_KINDS else "accelerate"
     if plan.engine != needed:
         yield Violation(
-            say("engine is {engine}, but strategy.kind {kind} needs {needed}", engine=plan.engine,
-                kind=plan.strategy.kind, needed=needed),
+            say(
+                "engine is {engine}, but strategy.kind {kind} needs {needed}",
+                engine=plan.engine,
+                kind=plan.strategy.kind,
+                needed=needed,
+            ),
             Fix(message=say("set engine {needed}", needed=needed), changes={"engine": needed}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW319", level=Level.ERROR, field="optimizer.name")
@@ -170,9 +199,11 @@ def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
     if plan.strategy.kind == "gemini" and plan.optimizer.name != "adamw":
         yield Violation(
             say("gemini takes Adam only; optimizer.name is {name}", name=plan.optimizer.name),
-            Fix(message=say("set optimizer.name adamw, or strategy.kind colossal_zero2"),
-                changes={"optimizer.name": "adamw"}),
-        )  # fmt: skip
+            Fix(
+                message=say("set optimizer.name adamw, or strategy.kind colossal_zero2"),
+                changes={"optimizer.name": "adamw"},
+            ),
+        )
 
 
 @rule("TW326", level=Level.HINT, field="batch.gradient_accumulation_steps")
@@ -191,10 +222,14 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
     kinds = ("colossal_zero1", "colossal_zero2", "gemini")
     if plan.strategy.kind in kinds and half and steps >= _MANY_MICRO_BATCHES:
         yield Violation(
-            say("{kind} adds up the gradients of {steps} micro-batches in {precision}", kind=plan.strategy.kind,
-                steps=steps, precision=plan.precision.mixed_precision),
+            say(
+                "{kind} adds up the gradients of {steps} micro-batches in {precision}",
+                kind=plan.strategy.kind,
+                steps=steps,
+                precision=plan.precision.mixed_precision,
+            ),
             Fix(message=say("take larger micro-batches and less accumulation, if they fit")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW327", level=Level.HINT, field="strategy.kind")
@@ -209,8 +244,12 @@ def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
     """
     if plan.strategy.kind == "colossal_fsdp":
         yield Violation(
-            say("colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",
-                steps=plan.batch.gradient_accumulation_steps),
-            Fix(message=say("set strategy.kind fsdp, with engine accelerate"),
-                changes={"strategy.kind": "fsdp", "engine": "accelerate"}),
-        )  # fmt: skip
+            say(
+                "colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",
+                steps=plan.batch.gradient_accumulation_steps,
+            ),
+            Fix(
+                message=say("set strategy.kind fsdp, with engine accelerate"),
+                changes={"strategy.kind": "fsdp", "engine": "accelerate"},
+            ),
+        )

@@ -53,10 +53,14 @@ def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Iterator[Violat
         if gpu.compute_capability and gpu.compute_capability < VOLTA:
             major, minor = gpu.compute_capability
             yield Violation(
-                say("model.compile is true, and {gpu} has compute capability {major}.{minor}; Triton needs 7.0",
-                    gpu=gpu.name, major=major, minor=minor),
+                say(
+                    "model.compile is true, and {gpu} has compute capability {major}.{minor}; Triton needs 7.0",
+                    gpu=gpu.name,
+                    major=major,
+                    minor=minor,
+                ),
                 _without(),
-            )  # fmt: skip
+            )
             return
 
 

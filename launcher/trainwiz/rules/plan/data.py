@@ -189,11 +189,17 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     if need > have:
         free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
         yield Violation(
-            say("{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
-                workers=workers, need=gib(need), room=free),
-            Fix(message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
-                changes={"data.num_workers": 0}),
-        )  # fmt: skip
+            say(
+                "{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
+                workers=workers,
+                need=gib(need),
+                room=free,
+            ),
+            Fix(
+                message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
+                changes={"data.num_workers": 0},
+            ),
+        )
 
 
 def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:

@@ -27,10 +27,13 @@ def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
     interpreter = machine.interpreter
     if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
         yield Violation(
-            say("{python} is Python {version}; 3.10 is the oldest that works", python=interpreter.python,
-                version=interpreter.python_version),
+            say(
+                "{python} is Python {version}; 3.10 is the oldest that works",
+                python=interpreter.python,
+                version=interpreter.python_version,
+            ),
             Fix(message=say("choose another interpreter: --python PATH")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW102", level=Level.ERROR, field="python")
@@ -72,10 +75,14 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
         )
         return
     yield Violation(
-        say("torch {version} does not import in {python}: {error}", version=interpreter.version("torch"),
-            python=interpreter.python, error=interpreter.error),
+        say(
+            "torch {version} does not import in {python}: {error}",
+            version=interpreter.version("torch"),
+            python=interpreter.python,
+            error=interpreter.error,
+        ),
         Fix(message=say("type: {python} -m pip install --force-reinstall torch", python=interpreter.python)),
-    )  # fmt: skip
+    )
 
 
 @rule("TW104", level=Level.ERROR, field="machine.device")
@@ -94,12 +101,18 @@ def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
     version = str(interpreter.version("torch"))
     if interpreter.cuda_build is None and "rocm" not in version:
         yield Violation(
-            say("machine.device is cuda, but torch {version} in {python} was built without CUDA", version=version,
-                python=interpreter.python),
-            Fix(message=say("install a CUDA build (see https://pytorch.org/get-started/locally/), "
-                            "or set machine.device cpu"),
-                changes={"machine.device": "cpu"}),
-        )  # fmt: skip
+            say(
+                "machine.device is cuda, but torch {version} in {python} was built without CUDA",
+                version=version,
+                python=interpreter.python,
+            ),
+            Fix(
+                message=say(
+                    "install a CUDA build (see https://pytorch.org/get-started/locally/), or set machine.device cpu"
+                ),
+                changes={"machine.device": "cpu"},
+            ),
+        )
 
 
 @rule("TW105", level=Level.ERROR, field="machine.device")
@@ -117,11 +130,15 @@ def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     if plan.machine.device == "cuda" and machine.driver_version is None and not machine.gpus:
         yield Violation(
-            say("the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
-                ranks=plan.machine.ranks_per_machine),
-            Fix(message=say("start it where the GPUs are (in a container: --gpus all), or set machine.device cpu"),
-                changes={"machine.device": "cpu"}),
-        )  # fmt: skip
+            say(
+                "the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
+                ranks=plan.machine.ranks_per_machine,
+            ),
+            Fix(
+                message=say("start it where the GPUs are (in a container: --gpus all), or set machine.device cpu"),
+                changes={"machine.device": "cpu"},
+            ),
+        )
 
 
 @rule("TW106", level=Level.ERROR, field="machine.device")
@@ -141,10 +158,14 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
     driver = machine.cuda_driver_version
     if driver and parts(driver)[:1] < parts(interpreter.cuda_build)[:1]:
         yield Violation(
-            say("the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}", driver=driver,
-                version=interpreter.version("torch"), build=interpreter.cuda_build),
+            say(
+                "the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}",
+                driver=driver,
+                version=interpreter.version("torch"),
+                build=interpreter.cuda_build,
+            ),
             Fix(message=say("update the driver, or install a torch for CUDA {major}", major=parts(driver)[0])),
-        )  # fmt: skip
+        )
 
 
 @rule("TW107", level=Level.ERROR, field="machine.num_processes")
@@ -165,8 +186,10 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
         return
     seen = say(
         "torch sees GPUs: {seen}, the driver shows {there}, the plan needs {ranks}",
-        seen=interpreter.torch_gpus, there=len(machine.gpus), ranks=ranks,
-    )  # fmt: skip
+        seen=interpreter.torch_gpus,
+        there=len(machine.gpus),
+        ranks=ranks,
+    )
     if interpreter.cuda_error:
         seen = say("{seen}; torch says: {error}", seen=seen, error=interpreter.cuda_error)
     command = f"{interpreter.python} -c 'import torch; torch.cuda.init()'"
@@ -190,11 +213,17 @@ def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Viol
     for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
         if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
             yield Violation(
-                say("{gpu} has compute capability {capability}; torch {version} was compiled for {known}", gpu=gpu.name,
-                    capability=".".join(str(n) for n in gpu.compute_capability), version=interpreter.version("torch"),
-                    known=", ".join(interpreter.arch_list)),
-                Fix(message=say("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)")),
-            )  # fmt: skip
+                say(
+                    "{gpu} has compute capability {capability}; torch {version} was compiled for {known}",
+                    gpu=gpu.name,
+                    capability=".".join(str(n) for n in gpu.compute_capability),
+                    version=interpreter.version("torch"),
+                    known=", ".join(interpreter.arch_list),
+                ),
+                Fix(
+                    message=say("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)")
+                ),
+            )
             return
 
 

@@ -54,10 +54,14 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
         if plan.task in GENERATIVE:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield Violation(
-            say("a real batch is {real} samples over {ranks} ranks; the training data has {have}",
-                real=real, ranks=plan.machine.num_processes, have=have),
+            say(
+                "a real batch is {real} samples over {ranks} ranks; the training data has {have}",
+                real=real,
+                ranks=plan.machine.num_processes,
+                have=have,
+            ),
             Fix(message=say("set batch.real_batch_size to at most {samples}, or use more data", samples=samples)),
-        )  # fmt: skip
+        )
 
 
 @rule("TW403", level=Level.ERROR, field="batch.sequence_length")
@@ -73,10 +77,14 @@ def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]
     most = project.model.max_positions if project.model else None
     if most is not None and plan.batch.sequence_length > most:
         yield Violation(
-            say("batch.sequence_length is {length}; {model} has {most} positions", length=plan.batch.sequence_length,
-                model=plan.model.name, most=most),
+            say(
+                "batch.sequence_length is {length}; {model} has {most} positions",
+                length=plan.batch.sequence_length,
+                model=plan.model.name,
+                most=most,
+            ),
             Fix(message=say("set batch.sequence_length {most}", most=most), changes={"batch.sequence_length": most}),
-        )  # fmt: skip
+        )
 
 
 def _nearest(conflict: batch.Conflict) -> Fix | None:

@@ -27,11 +27,16 @@ def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
     if world >= machines and world % machines:
         low, high = world // machines * machines, (world // machines + 1) * machines
         yield Violation(
-            say("machine.num_processes {world} is not divisible by machine.num_machines {machines}", world=world,
-                machines=machines),
-            Fix(message=say("set machine.num_processes {low} or {high}", low=low, high=high),
-                changes={"machine.num_processes": high}),
-        )  # fmt: skip
+            say(
+                "machine.num_processes {world} is not divisible by machine.num_machines {machines}",
+                world=world,
+                machines=machines,
+            ),
+            Fix(
+                message=say("set machine.num_processes {low} or {high}", low=low, high=high),
+                changes={"machine.num_processes": high},
+            ),
+        )
 
 
 @rule("TW612", level=Level.ERROR, field="machine.num_processes")
@@ -46,11 +51,16 @@ def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
     world, machines = plan.machine.num_processes, plan.machine.num_machines
     if world < machines:
         yield Violation(
-            say("machine.num_processes is {world} for {machines} machines; it counts the ranks of all of them",
-                world=world, machines=machines),
-            Fix(message=say("set machine.num_processes {machines} or a multiple of it", machines=machines),
-                changes={"machine.num_processes": machines}),
-        )  # fmt: skip
+            say(
+                "machine.num_processes is {world} for {machines} machines; it counts the ranks of all of them",
+                world=world,
+                machines=machines,
+            ),
+            Fix(
+                message=say("set machine.num_processes {machines} or a multiple of it", machines=machines),
+                changes={"machine.num_processes": machines},
+            ),
+        )
 
 
 @rule("TW613", level=Level.ERROR, field="machine.main_process_ip")
@@ -66,10 +76,12 @@ def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
         yield Violation(
-            say("machine.num_machines is {machines}, and machine.main_process_ip is not given",
-                machines=plan.machine.num_machines),
+            say(
+                "machine.num_machines is {machines}, and machine.main_process_ip is not given",
+                machines=plan.machine.num_machines,
+            ),
             Fix(message=say("set machine.main_process_ip to an address of the first machine (hostname -I there)")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW614", level=Level.ERROR, field="machine.main_process_ip")
@@ -84,10 +96,13 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
     address = plan.machine.main_process_ip
     if plan.machine.num_machines > 1 and address is not None and _is_loopback(address):
         yield Violation(
-            say("machine.main_process_ip {address} is a different place on each of the {machines} machines",
-                address=address, machines=plan.machine.num_machines),
+            say(
+                "machine.main_process_ip {address} is a different place on each of the {machines} machines",
+                address=address,
+                machines=plan.machine.num_machines,
+            ),
             Fix(message=say("set machine.main_process_ip to an address of the first machine (hostname -I there)")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW615", level=Level.ERROR, field="machine.main_process_port")
@@ -120,12 +135,18 @@ def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iter
     port = project.port_in_use
     if plan.machine.num_machines > 1 and port is not None and machine.probed and _is_here(plan, machine):
         yield Violation(
-            say("port {port}, where {machines} machines are to meet, is taken on this one", port=port,
-                machines=plan.machine.num_machines),
-            Fix(message=say("set machine.main_process_port {other}, or end what listens there (ss -ltnp)",
-                            other=port + 1),
-                changes={"machine.main_process_port": port + 1}),
-        )  # fmt: skip
+            say(
+                "port {port}, where {machines} machines are to meet, is taken on this one",
+                port=port,
+                machines=plan.machine.num_machines,
+            ),
+            Fix(
+                message=say(
+                    "set machine.main_process_port {other}, or end what listens there (ss -ltnp)", other=port + 1
+                ),
+                changes={"machine.main_process_port": port + 1},
+            ),
+        )
 
 
 @rule("TW617", level=Level.HINT, field="machine.main_process_port")
@@ -142,9 +163,11 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Vio
     if plan.machine.num_machines == 1 and plan.machine.num_processes > 1 and port is not None and machine.probed:
         yield Violation(
             say("port {port} is taken on this machine; trainwiz launch takes another", port=port),
-            Fix(message=say("by hand, give another: machine.main_process_port {other}", other=port + 1),
-                changes={"machine.main_process_port": port + 1}),
-        )  # fmt: skip
+            Fix(
+                message=say("by hand, give another: machine.main_process_port {other}", other=port + 1),
+                changes={"machine.main_process_port": port + 1},
+            ),
+        )
 
 
 @rule("TW618", level=Level.WARNING, field="supervision.max_restarts")
@@ -159,11 +182,16 @@ def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
     """
     if plan.supervision.max_restarts and plan.machine.num_machines > 1:
         yield Violation(
-            say("supervision.max_restarts is {n}, which does nothing over {machines} machines",
-                n=plan.supervision.max_restarts, machines=plan.machine.num_machines),
-            Fix(message=say("set supervision.max_restarts 0, and let the scheduler start the job again"),
-                changes={"supervision.max_restarts": 0}),
-        )  # fmt: skip
+            say(
+                "supervision.max_restarts is {n}, which does nothing over {machines} machines",
+                n=plan.supervision.max_restarts,
+                machines=plan.machine.num_machines,
+            ),
+            Fix(
+                message=say("set supervision.max_restarts 0, and let the scheduler start the job again"),
+                changes={"supervision.max_restarts": 0},
+            ),
+        )
 
 
 def _is_loopback(address: str) -> bool:

@@ -30,11 +30,15 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iter
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.device_bytes_per_rank > smallest:
         yield Violation(
-            say("{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
-                strategy=plan.strategy.label, need=gib(estimate.device_bytes_per_rank), have=gib(smallest),
-                parameters=f"{estimate.parameters:,}"),
+            say(
+                "{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
+                strategy=plan.strategy.label,
+                need=gib(estimate.device_bytes_per_rank),
+                have=gib(smallest),
+                parameters=f"{estimate.parameters:,}",
+            ),
             Fix(message=_more_sharding(plan)),
-        )  # fmt: skip
+        )
 
 
 @rule("TW322", level=Level.WARNING, field="strategy.kind")
@@ -50,10 +54,14 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Itera
     smallest = _smallest_gpu(plan, machine)
     if smallest and CROWDED * smallest < estimate.device_bytes_per_rank <= smallest:
         yield Violation(
-            say("{strategy} fills {need} of {have} GiB with model state; activations come on top",
-                strategy=plan.strategy.label, need=gib(estimate.device_bytes_per_rank), have=gib(smallest)),
+            say(
+                "{strategy} fills {need} of {have} GiB with model state; activations come on top",
+                strategy=plan.strategy.label,
+                need=gib(estimate.device_bytes_per_rank),
+                have=gib(smallest),
+            ),
             Fix(message=_more_sharding(plan)),
-        )  # fmt: skip
+        )
 
 
 @rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")
@@ -70,10 +78,13 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
     need, have = estimate.host_bytes_per_machine, machine.memory.total_bytes
     if plan.machine.device != "cpu" and have and need > have:
         yield Violation(
-            say("offload needs {need} GiB of host memory on each machine; there are {have} GiB", need=gib(need),
-                have=gib(have)),
+            say(
+                "offload needs {need} GiB of host memory on each machine; there are {have} GiB",
+                need=gib(need),
+                have=gib(have),
+            ),
             Fix(message=say("use nvme with ZeRO 3, more machines, or offload less")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW324", level=Level.ERROR, field="machine.num_processes")
@@ -90,10 +101,14 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
     if plan.machine.device == "cpu" and have and need > have:
         yield Violation(
-            say("model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB", ranks=ranks,
-                need=gib(need), have=gib(have)),
+            say(
+                "model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB",
+                ranks=ranks,
+                need=gib(need),
+                have=gib(have),
+            ),
             Fix(message=say("choose a smaller model or fewer ranks")),
-        )  # fmt: skip
+        )
 
 
 def _smallest_gpu(plan: Plan, machine: Machine) -> int | None:

@@ -25,11 +25,16 @@ def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     if strategy.kind == "deepspeed" and strategy.offload_param_device != "none" and strategy.zero_stage in (0, 1, 2):
         yield Violation(
-            say("strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
-                device=strategy.offload_param_device, stage=strategy.zero_stage),
-            Fix(message=say("set strategy.zero_stage 3, or strategy.offload_param_device none"),
-                changes={"strategy.zero_stage": 3}),
-        )  # fmt: skip
+            say(
+                "strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
+                device=strategy.offload_param_device,
+                stage=strategy.zero_stage,
+            ),
+            Fix(
+                message=say("set strategy.zero_stage 3, or strategy.offload_param_device none"),
+                changes={"strategy.zero_stage": 3},
+            ),
+        )
 
 
 @rule("TW312", level=Level.ERROR, field="strategy.nvme_path")
@@ -66,9 +71,11 @@ def nvme_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     if strategy.kind == "deepspeed" and strategy.offload_optimizer_device == "nvme" and strategy.zero_stage in (1, 2):
         yield Violation(
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=strategy.zero_stage),
-            Fix(message=say("set strategy.zero_stage 3, or strategy.offload_optimizer_device cpu"),
-                changes={"strategy.zero_stage": 3}),
-        )  # fmt: skip
+            Fix(
+                message=say("set strategy.zero_stage 3, or strategy.offload_optimizer_device cpu"),
+                changes={"strategy.zero_stage": 3},
+            ),
+        )
 
 
 @rule("TW314", level=Level.WARNING, field="strategy.offload_optimizer_device")
@@ -84,12 +91,18 @@ def offload_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
     if strategy.kind != "deepspeed" and devices != ("none", "none"):
         yield Violation(
-            say("offload (optimizer {optimizer}, parameters {parameters}) is ignored: strategy.kind is {kind}",
-                optimizer=devices[0], parameters=devices[1], kind=strategy.kind),
-            Fix(message=say("set strategy.kind deepspeed with a strategy.zero_stage, or both offload devices none"),
-                changes=_OFF),
+            say(
+                "offload (optimizer {optimizer}, parameters {parameters}) is ignored: strategy.kind is {kind}",
+                optimizer=devices[0],
+                parameters=devices[1],
+                kind=strategy.kind,
+            ),
+            Fix(
+                message=say("set strategy.kind deepspeed with a strategy.zero_stage, or both offload devices none"),
+                changes=_OFF,
+            ),
             where=None if devices[0] != "none" else "strategy.offload_param_device",
-        )  # fmt: skip
+        )
 
 
 @rule("TW315", level=Level.ERROR, field="strategy.offload_optimizer_device")
@@ -110,9 +123,11 @@ def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
     if strategy.offload_optimizer_device != "none":
         yield Violation(
             say("optimizer offload at ZeRO stage 0 fails at the first update: nothing is moved to the host"),
-            Fix(message=say("set strategy.zero_stage 2, or strategy.offload_optimizer_device none"),
-                changes={"strategy.zero_stage": 2}),
-        )  # fmt: skip
+            Fix(
+                message=say("set strategy.zero_stage 2, or strategy.offload_optimizer_device none"),
+                changes={"strategy.zero_stage": 2},
+            ),
+        )
 
 
 @rule("TW316", level=Level.WARNING, field="optimizer.name")
@@ -130,8 +145,13 @@ def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     if strategy.kind == "deepspeed" and strategy.offload_optimizer_device != "none" and plan.optimizer.name != "adamw":
         yield Violation(
-            say("{optimizer} with an offloaded optimizer runs in plain torch on the host, and `accelerate launch` with "
-                "another configuration would silently replace it by Adam", optimizer=plan.optimizer.name),
-            Fix(message=say("set optimizer.name adamw, or strategy.offload_optimizer_device none"),
-                changes={"strategy.offload_optimizer_device": "none"}),
-        )  # fmt: skip
+            say(
+                "{optimizer} with an offloaded optimizer runs in plain torch on the host, and `accelerate launch` with "
+                "another configuration would silently replace it by Adam",
+                optimizer=plan.optimizer.name,
+            ),
+            Fix(
+                message=say("set optimizer.name adamw, or strategy.offload_optimizer_device none"),
+                changes={"strategy.offload_optimizer_device": "none"},
+            ),
+        )

@@ -13,8 +13,14 @@ from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install, parts
 
-OLDEST = {"torch": "2.4", "accelerate": "1.10", "deepspeed": "0.16", "transformers": "4.51", "pillow": "10.0",
-          "scikit-learn": "1.3"}  # fmt: skip
+OLDEST = {
+    "torch": "2.4",
+    "accelerate": "1.10",
+    "deepspeed": "0.16",
+    "transformers": "4.51",
+    "pillow": "10.0",
+    "scikit-learn": "1.3",
+}
 """The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
 
 
@@ -99,10 +105,13 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     tracker = plan.tracking.log_with
     if tracker != "none" and (python := _lacks(machine, tracker)):
         yield Violation(
-            say("tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
-                tracker=tracker, python=python),
+            say(
+                "tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
+                tracker=tracker,
+                python=python,
+            ),
             install(python, tracker),
-        )  # fmt: skip
+        )
 
 
 @rule("TW116", level=Level.WARNING, field="python")
@@ -124,10 +133,14 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
         version = interpreter.version(name) if interpreter else None
         if interpreter and version and name in used and parts(version) < parts(oldest):
             yield Violation(
-                say("{package} {version} is older than {oldest}, the oldest version that was tried", package=name,
-                    version=version, oldest=oldest),
+                say(
+                    "{package} {version} is older than {oldest}, the oldest version that was tried",
+                    package=name,
+                    version=version,
+                    oldest=oldest,
+                ),
                 install(interpreter.python, _wanted(name)),
-            )  # fmt: skip
+            )
 
 
 @rule("TW117", level=Level.ERROR, field="task")
@@ -148,10 +161,13 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
     if missing and machine.interpreter:
         python = machine.interpreter.python
         yield Violation(
-            say("the task image_classification needs {packages}, not installed in {python}",
-                packages=", ".join(missing), python=python),
+            say(
+                "the task image_classification needs {packages}, not installed in {python}",
+                packages=", ".join(missing),
+                python=python,
+            ),
             install(python, *(_wanted(name) for name in missing)),
-        )  # fmt: skip
+        )
 
 
 def _lacks(machine: Machine, package: str) -> str | None:

@@ -66,10 +66,13 @@ def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     if plan.precision.mixed_precision == "bf16" and (gpu := _below(plan, machine, AMPERE)):
         yield Violation(
-            say("bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
-                gpu=gpu.name, capability=_capability(gpu)),
+            say(
+                "bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
+                gpu=gpu.name,
+                capability=_capability(gpu),
+            ),
             Fix(message=say("set precision.mixed_precision fp16"), changes={"precision.mixed_precision": "fp16"}),
-        )  # fmt: skip
+        )
 
 
 @rule("TW204", level=Level.ERROR, field="precision.mixed_precision")
@@ -87,9 +90,11 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
         better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"
         yield Violation(
             say("fp8 needs compute capability 8.9; {gpu} has {capability}", gpu=gpu.name, capability=_capability(gpu)),
-            Fix(message=say("set precision.mixed_precision {better}", better=better),
-                changes={"precision.mixed_precision": better}),
-        )  # fmt: skip
+            Fix(
+                message=say("set precision.mixed_precision {better}", better=better),
+                changes={"precision.mixed_precision": better},
+            ),
+        )
 
 
 @rule("TW205", level=Level.ERROR, field="precision.mixed_precision")

@@ -53,11 +53,15 @@ def length_is_given_once(plan: Plan) -> Iterator[Violation]:
     if schedule.n_steps is not None and schedule.n_epochs is not None:
         ignored = "schedule.n_epochs" if schedule.train_strategy == "steps" else "schedule.n_steps"
         yield Violation(
-            say("both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
-                steps=schedule.n_steps, epochs=schedule.n_epochs, ignored=ignored),
+            say(
+                "both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
+                steps=schedule.n_steps,
+                epochs=schedule.n_epochs,
+                ignored=ignored,
+            ),
             Fix(message=say("leave {ignored} empty", ignored=ignored), changes={ignored: None}),
             where=ignored,
-        )  # fmt: skip
+        )
 
 
 @rule("TW413", level=Level.ERROR, field="schedule.n_warmup_steps")
@@ -75,11 +79,16 @@ def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
     if total is not None and 0 < total <= warmup:
         better = total // 20
         yield Violation(
-            say("schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates", warmup=warmup,
-                total=total),
-            Fix(message=say("set schedule.n_warmup_steps {better}", better=better),
-                changes={"schedule.n_warmup_steps": better}),
-        )  # fmt: skip
+            say(
+                "schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates",
+                warmup=warmup,
+                total=total,
+            ),
+            Fix(
+                message=say("set schedule.n_warmup_steps {better}", better=better),
+                changes={"schedule.n_warmup_steps": better},
+            ),
+        )
 
 
 @rule("TW414", level=Level.WARNING, field="checkpoint.checkpointing_steps")
@@ -95,11 +104,16 @@ def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Vi
     if total is not None and every > total:
         better = max(1, total // 4)
         yield Violation(
-            say("checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates", every=every,
-                total=total),
-            Fix(message=say("set checkpoint.checkpointing_steps {better}", better=better),
-                changes={"checkpoint.checkpointing_steps": better}),
-        )  # fmt: skip
+            say(
+                "checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates",
+                every=every,
+                total=total,
+            ),
+            Fix(
+                message=say("set checkpoint.checkpointing_steps {better}", better=better),
+                changes={"checkpoint.checkpointing_steps": better},
+            ),
+        )
 
 
 @rule("TW415", level=Level.WARNING, field="tracking.logging_steps")
@@ -115,11 +129,14 @@ def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation
     if total is not None and every > total:
         better = max(1, total // 10)
         yield Violation(
-            say("tracking.logging_steps is {every}, but the whole training is {total} updates", every=every,
-                total=total),
-            Fix(message=say("set tracking.logging_steps {better}", better=better),
-                changes={"tracking.logging_steps": better}),
-        )  # fmt: skip
+            say(
+                "tracking.logging_steps is {every}, but the whole training is {total} updates", every=every, total=total
+            ),
+            Fix(
+                message=say("set tracking.logging_steps {better}", better=better),
+                changes={"tracking.logging_steps": better},
+            ),
+        )
 
 
 @rule("TW416", level=Level.HINT, field="optimizer.gradient_clipping")
@@ -134,9 +151,11 @@ def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
     if plan.optimizer.gradient_clipping == 0:
         yield Violation(
             say("optimizer.gradient_clipping is 0: gradients are not clipped"),
-            Fix(message=say("set optimizer.gradient_clipping 1.0, unless that is meant"),
-                changes={"optimizer.gradient_clipping": 1.0}),
-        )  # fmt: skip
+            Fix(
+                message=say("set optimizer.gradient_clipping 1.0, unless that is meant"),
+                changes={"optimizer.gradient_clipping": 1.0},
+            ),
+        )
 
 
 @rule("TW417", level=Level.WARNING, field="optimizer.learning_rate")
@@ -151,8 +170,12 @@ def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
     """
     if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
         yield Violation(
-            say("optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
-                rate=plan.optimizer.learning_rate),
-            Fix(message=say("set optimizer.learning_rate 3e-4, or optimizer.name sgd"),
-                changes={"optimizer.learning_rate": 3e-4}),
-        )  # fmt: skip
+            say(
+                "optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
+                rate=plan.optimizer.learning_rate,
+            ),
+            Fix(
+                message=say("set optimizer.learning_rate 3e-4, or optimizer.name sgd"),
+                changes={"optimizer.learning_rate": 3e-4},
+            ),
+        )

@@ -41,11 +41,16 @@ def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     """
     if plan.strategy.kind != "deepspeed" and plan.strategy.zero_stage is not None:
         yield Violation(
-            say("strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
-                stage=plan.strategy.zero_stage, kind=plan.strategy.kind),
-            Fix(message=say("set strategy.kind deepspeed, or leave strategy.zero_stage empty"),
-                changes={"strategy.zero_stage": None}),
-        )  # fmt: skip
+            say(
+                "strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
+                stage=plan.strategy.zero_stage,
+                kind=plan.strategy.kind,
+            ),
+            Fix(
+                message=say("set strategy.kind deepspeed, or leave strategy.zero_stage empty"),
+                changes={"strategy.zero_stage": None},
+            ),
+        )
 
 
 @rule("TW303", level=Level.ERROR, field="strategy.kind")
@@ -97,9 +102,11 @@ def fsdp_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     if plan.strategy.kind == "fsdp" and plan.machine.device == "cpu":
         yield Violation(
             say("accelerate never enables FSDP on the CPU; machine.device is cpu"),
-            Fix(message=say("set strategy.kind ddp (or deepspeed with strategy.zero_stage 3)"),
-                changes={"strategy.kind": "ddp"}),
-        )  # fmt: skip
+            Fix(
+                message=say("set strategy.kind ddp (or deepspeed with strategy.zero_stage 3)"),
+                changes={"strategy.kind": "ddp"},
+            ),
+        )
 
 
 @rule("TW306", level=Level.WARNING, field="strategy.zero3_save_16bit_model")
@@ -132,9 +139,11 @@ def stage_3_saves_weights(plan: Plan) -> Iterator[Violation]:
     if _stage_3(plan) and not plan.strategy.zero3_save_16bit_model:
         yield Violation(
             say("ZeRO 3 without strategy.zero3_save_16bit_model writes sharded checkpoints only, no final weights"),
-            Fix(message=say("set strategy.zero3_save_16bit_model true"),
-                changes={"strategy.zero3_save_16bit_model": True}),
-        )  # fmt: skip
+            Fix(
+                message=say("set strategy.zero3_save_16bit_model true"),
+                changes={"strategy.zero3_save_16bit_model": True},
+            ),
+        )
 
 
 @rule("TW308", level=Level.WARNING, field="strategy.zero3_init")

@@ -43,10 +43,13 @@ def python_headers_are_there(plan: Plan, machine: Machine) -> Iterator[Violation
     interpreter = machine.interpreter
     if (op := _built(plan)) and interpreter and interpreter.python_headers is False:
         yield Violation(
-            say("DeepSpeed must compile {op} for this plan, and {python} has no Python.h", op=op,
-                python=interpreter.python),
+            say(
+                "DeepSpeed must compile {op} for this plan, and {python} has no Python.h",
+                op=op,
+                python=interpreter.python,
+            ),
             Fix(message=say("install the headers: apt-get install python3-dev (or dnf install python3-devel)")),
-        )  # fmt: skip
+        )
 
 
 @rule("TW123", level=Level.ERROR, field="strategy.kind")

@@ -36,9 +36,10 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
             message = (
                 say("micro-batches before the first update: {late}; a window has {size}", late=late, size=size)
                 if late > 0
-                else say("micro-batches missing at the first update: {early}; a window has {size}", early=-late,
-                         size=size)
-            )  # fmt: skip
+                else say(
+                    "micro-batches missing at the first update: {early}; a window has {size}", early=-late, size=size
+                )
+            )
             yield Violation(
                 message,
                 Fix(message=say("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size)),
@@ -80,11 +81,13 @@ def the_last_window_counts(script: Script) -> Iterator[Violation]:
     for window in script.training.windows:
         if not window.tail:
             yield Violation(
-                say("what is left over after the last {size} micro-batches of an epoch goes into the next one",
-                    size=ast.unparse(window.size)),
+                say(
+                    "what is left over after the last {size} micro-batches of an epoch goes into the next one",
+                    size=ast.unparse(window.size),
+                ),
                 Fix(message=say("also update when i + 1 == len(loader)")),
                 place=script.place(window.test),
-            )  # fmt: skip
+            )
 
 
 @rule("TW723", level=Level.ERROR, field="script")
@@ -102,11 +105,13 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
             continue
         if _accelerator_size(script) is None and not _is_scaled(script, window):
             yield Violation(
-                say("the gradients of {size} micro-batches are added up, and the loss is not divided",
-                    size=ast.unparse(window.size)),
+                say(
+                    "the gradients of {size} micro-batches are added up, and the loss is not divided",
+                    size=ast.unparse(window.size),
+                ),
                 Fix(message=say("divide the loss by {size} before backward", size=ast.unparse(window.size))),
                 place=script.place(window.backward.call),
-            )  # fmt: skip
+            )
 
 
 @rule("TW724", level=Level.ERROR, field="script")

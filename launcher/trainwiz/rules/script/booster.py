@@ -53,11 +53,15 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
             stages = (0, 1)
         if type(given) is int and given not in stages:
             yield Violation(
-                say("{plugin} has no stage {stage}; it may be {legal}", plugin=_last(call), stage=given,
-                    legal=", ".join(map(str, stages))),
+                say(
+                    "{plugin} has no stage {stage}; it may be {legal}",
+                    plugin=_last(call),
+                    stage=given,
+                    legal=", ".join(map(str, stages)),
+                ),
                 Fix(message=say("set {name}={stage}", name=name, stage=stages[-1])),
                 place=script.place(call.node),
-            )  # fmt: skip
+            )
 
 
 @rule("TW733", level=Level.ERROR, field="script")
@@ -99,11 +103,13 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
         told = call.keyword("enable_gradient_accumulation")
         if not call.has_spread() and (told is None or _constant(told) is False):
             yield Violation(
-                say("micro-batches are accumulated in line {line}, and Gemini is not told so",
-                    line=windows[0].backward.call.lineno),
+                say(
+                    "micro-batches are accumulated in line {line}, and Gemini is not told so",
+                    line=windows[0].backward.call.lineno,
+                ),
                 Fix(message=say("add enable_gradient_accumulation=True")),
                 place=script.place(call.node),
-            )  # fmt: skip
+            )
 
 
 @rule("TW735", level=Level.WARNING, field="script")

@@ -13,23 +13,47 @@ from trainwiz.script.training import describe
 from trainwiz.script.tree import Guard, dotted
 
 _DIST = (
-    "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce",
-    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "new_group",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "all_gather_into_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "new_group",
+)
 _ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes", "backward")
 _UTILS = ("gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "wait_for_everyone")
 COLLECTIVES = {
     *(f"torch.distributed.{name}" for name in _DIST),
     *(f"Accelerator.{name}" for name in _ACCELERATOR),
     *(f"accelerate.utils.{name}" for name in _UTILS),
-    "DeepSpeedEngine.backward", "DeepSpeedEngine.step", "Booster.backward", "DistCoordinator.block_all",
-}  # fmt: skip
+    "DeepSpeedEngine.backward",
+    "DeepSpeedEngine.step",
+    "Booster.backward",
+    "DistCoordinator.block_all",
+}
 SAVES = {
-    "Accelerator.save_state", "Accelerator.load_state", "DeepSpeedEngine.save_checkpoint",
-    "DeepSpeedEngine.load_checkpoint", "DeepSpeedEngine.save_16bit_model", "Booster.save_model",
-    "Booster.save_optimizer", "Booster.load_model", "Booster.load_optimizer",
-}  # fmt: skip
+    "Accelerator.save_state",
+    "Accelerator.load_state",
+    "DeepSpeedEngine.save_checkpoint",
+    "DeepSpeedEngine.load_checkpoint",
+    "DeepSpeedEngine.save_16bit_model",
+    "Booster.save_model",
+    "Booster.save_optimizer",
+    "Booster.load_model",
+    "Booster.load_optimizer",
+}
 _WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
@@ -45,8 +69,11 @@ def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
     """
     for call in script.called(*COLLECTIVES):
         if not _is_in_group(call) and not _answered(script, call):
-            yield from _single(script, call, say("call {name} on every rank, outside of the condition",
-                                                 name=dotted(call.node.func) or call.name))  # fmt: skip
+            yield from _single(
+                script,
+                call,
+                say("call {name} on every rank, outside of the condition", name=dotted(call.node.func) or call.name),
+            )
 
 
 @rule("TW702", level=Level.ERROR, field="script")
@@ -60,8 +87,9 @@ def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
     Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call this)
     """
     for call in script.called(*SAVES):
-        yield from _single(script, call, say("call {name} on every rank; each writes its own part",
-                                             name=dotted(call.node.func)))  # fmt: skip
+        yield from _single(
+            script, call, say("call {name} on every rank; each writes its own part", name=dotted(call.node.func))
+        )
 
 
 @rule("TW703", level=Level.ERROR, field="script")
@@ -77,8 +105,9 @@ def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
     """
     for call in _forwards(script):
         if not _learns_nothing(script, call.node) and not _answered(script, call):
-            yield from _single(script, call, say("run {name} on every rank, or the bare model under DDP",
-                                                 name=dotted(call.node.func)))  # fmt: skip
+            yield from _single(
+                script, call, say("run {name} on every rank, or the bare model under DDP", name=dotted(call.node.func))
+            )
 
 
 @rule("TW704", level=Level.WARNING, field="script")

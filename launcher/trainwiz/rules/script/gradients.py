@@ -65,11 +65,10 @@ def accelerator_clips(script: Script) -> Iterator[Violation]:
         elif script.called("Accelerator.prepare") and not script.called("Accelerator.unscale_gradients"):
             name = dotted(call.node.func).rpartition(".")[2]
             yield Violation(
-                say("{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing",
-                    name=name),
+                say("{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing", name=name),
                 Fix(message=say("use accelerator.{name}", name=name)),
                 place=script.place(call.node),
-            )  # fmt: skip
+            )
 
 
 @rule("TW712", level=Level.ERROR, field="script")

@@ -12,10 +12,15 @@ from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted
 
 _TRACKERS = {
-    "torch.utils.tensorboard.SummaryWriter", "torch.utils.tensorboard.writer.SummaryWriter",
-    "tensorboardX.SummaryWriter", "mlflow.start_run", "comet_ml.Experiment", "swanlab.init", "aim.Run",
+    "torch.utils.tensorboard.SummaryWriter",
+    "torch.utils.tensorboard.writer.SummaryWriter",
+    "tensorboardX.SummaryWriter",
+    "mlflow.start_run",
+    "comet_ml.Experiment",
+    "swanlab.init",
+    "aim.Run",
     "neptune.init_run",
-}  # fmt: skip
+}
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.std.tqdm")
 
 
@@ -38,10 +43,14 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
         if number:
             yield Violation(
                 say("{call}: every process uses this one GPU", call=ast.unparse(value)),  # type: ignore[arg-type]
-                Fix(message=say("use the device of the process: accelerator.device, or cuda:{local_rank}",
-                                local_rank="LOCAL_RANK")),
+                Fix(
+                    message=say(
+                        "use the device of the process: accelerator.device, or cuda:{local_rank}",
+                        local_rank="LOCAL_RANK",
+                    )
+                ),
                 place=script.place(call.node),
-            )  # fmt: skip
+            )
 
 
 @rule("TW761", level=Level.WARNING, field="script")

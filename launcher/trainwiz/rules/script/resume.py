@@ -13,15 +13,26 @@ from trainwiz.script.training import loop_source
 from trainwiz.script.tree import dotted
 
 _SEEDS = (
-    "torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all",
-    "random.seed", "numpy.random.seed", "accelerate.utils.set_seed", "transformers.set_seed",
-    "transformers.trainer_utils.set_seed", "transformers.enable_full_determinism",
-)  # fmt: skip
+    "torch.manual_seed",
+    "torch.random.manual_seed",
+    "torch.cuda.manual_seed",
+    "torch.cuda.manual_seed_all",
+    "random.seed",
+    "numpy.random.seed",
+    "accelerate.utils.set_seed",
+    "transformers.set_seed",
+    "transformers.trainer_utils.set_seed",
+    "transformers.enable_full_determinism",
+)
 _CLOCKS = {"time.time", "time.time_ns", "os.getpid", "datetime.datetime.now", "datetime.now", "os.urandom"}
 _RESTORES = (
-    "torch.set_rng_state", "torch.random.set_rng_state", "torch.cuda.set_rng_state", "torch.cuda.set_rng_state_all",
-    "random.setstate", "numpy.random.set_state",
-)  # fmt: skip
+    "torch.set_rng_state",
+    "torch.random.set_rng_state",
+    "torch.cuda.set_rng_state",
+    "torch.cuda.set_rng_state_all",
+    "random.setstate",
+    "numpy.random.set_state",
+)
 
 
 @rule("TW750", level=Level.WARNING, field="script")

@@ -32,8 +32,15 @@ def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
     the checkpoint that it had just saved
     """
     for call, key in _sorts(script):
-        names = {n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(key)
-                 if isinstance(n, ast.Attribute | ast.Name)} if key is not None else set()  # fmt: skip
+        names = (
+            {
+                n.attr if isinstance(n, ast.Attribute) else n.id
+                for n in ast.walk(key)
+                if isinstance(n, ast.Attribute | ast.Name)
+            }
+            if key is not None
+            else set()
+        )
         if names & _TIMES and _is_about_checkpoints(script, call):
             yield Violation(
                 say("the checkpoint is chosen by the time of its folder"),
@@ -52,8 +59,9 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
     Instead: `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
     Source: https://docs.python.org/3/howto/sorting.html
     """
-    if any(isinstance(n, ast.Constant) and isinstance(n.value, str) and _PADDED.search(n.value)
-           for n in script.tree.nodes) or _PADDED.search("\n".join(script.lines)):  # fmt: skip
+    if any(
+        isinstance(n, ast.Constant) and isinstance(n.value, str) and _PADDED.search(n.value) for n in script.tree.nodes
+    ) or _PADDED.search("\n".join(script.lines)):
         return
     for call, key in _sorts(script):
         if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
@@ -154,9 +162,16 @@ def _lists_checkpoints(script: Script, call: Call) -> bool:
     if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "sort":
         what = call.node.func.value
     nodes = list(script.names.feeding(what))
-    lists = [n for n in nodes if isinstance(n, ast.Call) and (
-        script.names.resolved(n.func) in _LISTS or dotted(n.func).endswith((".glob", ".iterdir", ".rglob"))
-        or (isinstance(n.func, ast.Attribute) and n.func.attr in ("glob", "iterdir", "rglob")))]  # fmt: skip
+    lists = [
+        n
+        for n in nodes
+        if isinstance(n, ast.Call)
+        and (
+            script.names.resolved(n.func) in _LISTS
+            or dotted(n.func).endswith((".glob", ".iterdir", ".rglob"))
+            or (isinstance(n.func, ast.Attribute) and n.func.attr in ("glob", "iterdir", "rglob"))
+        )
+    ]
     converts = any(isinstance(n, ast.Call) and dotted(n.func) == "int" for n in nodes)
     texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     return bool(lists) and not converts and any(_CHECKPOINT.search(text) for text in texts)

@@ -43,11 +43,13 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
             continue
         if _counts_one_rank(script, total):
             yield Violation(
-                say("the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
-                    total=ast.unparse(total)),
+                say(
+                    "the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
+                    total=ast.unparse(total),
+                ),
                 Fix(message=say("multiply the total (and the warm-up) by accelerator.num_processes")),
                 place=script.place(total),
-            )  # fmt: skip
+            )
 
 
 @rule("TW727", level=Level.ERROR, field="script")
@@ -73,11 +75,13 @@ def schedules_count_updates(script: Script) -> Iterator[Violation]:
         blocks = [w for w in script.tree.withs(call.node) if ".accumulate(" in ast.unparse(w.items[0].context_expr)]
         if window or blocks:
             yield Violation(
-                say("the scheduler steps after every micro-batch, and its total {total} counts updates",
-                    total=ast.unparse(total)),
+                say(
+                    "the scheduler steps after every micro-batch, and its total {total} counts updates",
+                    total=ast.unparse(total),
+                ),
                 Fix(message=say("step it under the same condition as the optimizer")),
                 place=script.place(call.node),
-            )  # fmt: skip
+            )
 
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:

@@ -99,9 +99,12 @@ class Files:
         known = next((p for p in self.documents if found and _same(p, found)), found)
         hosts = bare.get(bare.hostfile_named) if bare.hostfile_named else None
         return config.Accelerate(
-            document=document, version=bare.version, files={named: known} if named else {},
-            hostfile=configurations.text_of(hosts, path) if hosts else None, programs=self.programs,
-        )  # fmt: skip
+            document=document,
+            version=bare.version,
+            files={named: known} if named else {},
+            hostfile=configurations.text_of(hosts, path) if hosts else None,
+            programs=self.programs,
+        )
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""
@@ -116,9 +119,13 @@ class Files:
 
 
 def load(
-    paths: Sequence[str], *, script: str | None, versions: Mapping[str, str], model: str | None = None,
+    paths: Sequence[str],
+    *,
+    script: str | None,
+    versions: Mapping[str, str],
+    model: str | None = None,
     here: bool = False,
-) -> Files:  # fmt: skip
+) -> Files:
     """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither.
 
     `model` is the one that they are for, a preset, a folder or a hub id; else the script or a plan beside them names

@@ -132,9 +132,12 @@ def _flags(flags: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
     stage = answers.get("strategy.zero_stage")
     if stage is not None and single.get("strategy.zero_stage", stage) != stage:
         problems.append(
-            say("strategy.zero_stage: --strategy says {one}, --zero-stage says {other}; give one of them",
-                one=stage, other=single["strategy.zero_stage"])
-        )  # fmt: skip
+            say(
+                "strategy.zero_stage: --strategy says {one}, --zero-stage says {other}; give one of them",
+                one=stage,
+                other=single["strategy.zero_stage"],
+            )
+        )
     return {**answers, **single}
 
 

@@ -91,10 +91,16 @@ class Import:
             decided = self.deciding(answers)
             decided = replace(decided, sources={**decided.sources, **_of_settings(adoption, settings)})
         lost = [
-            Left(kind="lost", path=carried[f.key].path, value=str(f.value), place=carried[f.key].place,
-                 why=f.problems[0], key=f.key)
+            Left(
+                kind="lost",
+                path=carried[f.key].path,
+                value=str(f.value),
+                place=carried[f.key].place,
+                why=f.problems[0],
+                key=f.key,
+            )
             for f in fallen
-        ]  # fmt: skip
+        ]
         return answers, decided, lost
 
     def _show(self, adoption: Adoption, decided: Decided, left: Sequence[Left], findings: Sequence[Finding]) -> None:
@@ -111,10 +117,14 @@ class Import:
         unknown = next((one for one in left if one.kind == "unknown"), None)
         if unknown is not None:
             raise Refused(
-                say("{path} {value}: {why}; nothing was written", path=unknown.path, value=unknown.value,
-                    why=unknown.why),
+                say(
+                    "{path} {value}: {why}; nothing was written",
+                    path=unknown.path,
+                    value=unknown.value,
+                    why=unknown.why,
+                ),
                 say("decide it: --set {key}=…", key=unknown.key),
-            )  # fmt: skip
+            )
 
     def _write(self, answers: Mapping[str, Any], decided: Decided) -> Any:
         from trainwiz.workflows.create import project_files

@@ -36,10 +36,14 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
         named = paths[-1]
     if accelerate and given and accelerate.kind != "DEEPSPEED":
         raise UsageError(
-            say("{file} has distributed_type {kind}, so nothing would read {other}", file=accelerate.document.path,
-                kind=accelerate.kind or "NO", other=given),
+            say(
+                "{file} has distributed_type {kind}, so nothing would read {other}",
+                file=accelerate.document.path,
+                kind=accelerate.kind or "NO",
+                other=given,
+            ),
             say("import one of them, or set distributed_type: DEEPSPEED"),
-        )  # fmt: skip
+        )
     if accelerate and given and named and os.path.realpath(named) != os.path.realpath(given):
         raise UsageError(
             say("{file} names {named}, and not {other}", file=accelerate.document.path, named=named, other=given),
@@ -89,10 +93,15 @@ def _readable(document: Document) -> None:
     if document.trouble:
         place = document.at_character(document.trouble.at)
         raise UsageError(
-            say("{file}:{line}:{column}: {problem}", file=document.path, line=place.line, column=place.column,
-                problem=document.trouble.message),
+            say(
+                "{file}:{line}:{column}: {problem}",
+                file=document.path,
+                line=place.line,
+                column=place.column,
+                problem=document.trouble.message,
+            ),
             document.trouble.fix,
-        )  # fmt: skip
+        )
 
 
 def _named(accelerate: Accelerate, *, optional: bool) -> str | None:

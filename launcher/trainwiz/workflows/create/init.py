@@ -74,8 +74,10 @@ class Init:
                 say("trainwiz init {folder}", folder=where),
             )
         if saved and saved.answers and not self.resume and self.terminal and not self.defaults:
-            console.talk(t("Answers of an interrupted init are kept; go on with: trainwiz init {folder} --resume",
-                           folder=where), style="dim")  # fmt: skip
+            console.talk(
+                t("Answers of an interrupted init are kept; go on with: trainwiz init {folder} --resume", folder=where),
+                style="dim",
+            )
         return saved if self.resume else None
 
     def _given(self, resumed: Mapping[str, Any] | None) -> Given:
@@ -107,10 +109,12 @@ class Init:
             raise PlanError(
                 missing,
                 head=say("there is no terminal to ask on; missing: {n}", n=len(missing)),
-                remedy=
-                say("give answers with --set KEY=VALUE or --answers FILE, or take defaults: trainwiz init {folder} "
-                    "--defaults --yes", folder=shlex.quote(str(self.folder))),
-            )  # fmt: skip
+                remedy=say(
+                    "give answers with --set KEY=VALUE or --answers FILE, or take defaults: trainwiz init {folder} "
+                    "--defaults --yes",
+                    folder=shlex.quote(str(self.folder)),
+                ),
+            )
 
     def _without_questions(self, given: Given) -> tuple[dict[str, Any], Decided]:
         from trainwiz.decide.earlier import carry, standing
@@ -150,10 +154,16 @@ class Init:
             kept = store.write(session, state)
 
         interview = Interview(
-            decide=self.deciding, objections=self._objections, save=save, ask=ask, talk=console.talk,
-            fixed=given.firm, answers=dict(given.earlier), shown=self.deciding.look,
+            decide=self.deciding,
+            objections=self._objections,
+            save=save,
+            ask=ask,
+            talk=console.talk,
+            fixed=given.firm,
+            answers=dict(given.earlier),
+            shown=self.deciding.look,
             advanced=bool(saved and saved.advanced),
-        )  # fmt: skip
+        )
         try:
             if asks:
                 interview.run(saved.step if saved and saved.step else "task")
@@ -220,8 +230,12 @@ class Init:
 
         ask = self.terminal and not self.yes
         written = project_files.write(decided, self.folder, answers, self.resolution, ask)
-        extra = [x for flag, value in (("--python", self.python), ("--machine", self.machine_file)) if value
-                 for x in (flag, value)]  # fmt: skip
+        extra = [
+            x
+            for flag, value in (("--python", self.python), ("--machine", self.machine_file))
+            if value
+            for x in (flag, value)
+        ]
         project_files.report(written, self.folder, answers, extra)
 
 

@@ -98,8 +98,13 @@ def report_next(folder: Path) -> None:
     console.talk(t("Next:"))
     where = shlex.quote(str(folder))
     console.talk(t("  trainwiz launch {folder}    checks everything once more, then trains", folder=where))
-    console.talk(t("  {file}    is yours to edit; trainwiz check {folder} checks it",
-                   file=shlex.quote(str(folder / "trainwiz.yaml")), folder=where))  # fmt: skip
+    console.talk(
+        t(
+            "  {file}    is yours to edit; trainwiz check {folder} checks it",
+            file=shlex.quote(str(folder / "trainwiz.yaml")),
+            folder=where,
+        )
+    )
 
 
 def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> str:
@@ -170,10 +175,12 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
     for conflict in conflicts:
         show(folder, conflict)
     raise Refused(
-        say("files with something of yours in them: {files}; nothing was written",
-            files=", ".join(c.path for c in conflicts)),
+        say(
+            "files with something of yours in them: {files}; nothing was written",
+            files=", ".join(c.path for c in conflicts),
+        ),
         say("add --on-conflict beside (new ones as .new), --on-conflict keep, or --force to overwrite them"),
-    )  # fmt: skip
+    )
 
 
 def reasons(decided: Decided) -> dict[str, str]:

@@ -81,9 +81,15 @@ def call_roll(
         rank=place.rank, hostname=os.uname().nodename, plan=plan.digest(), machines=plan.machine.num_machines
     )
     console.talk(
-        t("machine {rank} of {n}: roll-call at {address}:{port}, for up to {wait:g} s",
-          rank=place.rank, n=plan.machine.num_machines, address=place.address, port=place.port, wait=wait)
-    )  # fmt: skip
+        t(
+            "machine {rank} of {n}: roll-call at {address}:{port}, for up to {wait:g} s",
+            rank=place.rank,
+            n=plan.machine.num_machines,
+            address=place.address,
+            port=place.port,
+            wait=wait,
+        )
+    )
     if place.rank == 0:
         agreed = {"run": runs.next_name(project), "continues": continues.name if continues else ""}
         roll = rollcall.host(me, address=place.address, port=place.port, wait=wait, agreed=agreed)

@@ -161,7 +161,9 @@ def _refuse(edited: Sequence[Conflict], folder: Path, mending: Mending) -> None:
     for key, value in mending.changes.items():
         words += ["--set", f"{key}={value}"]
     raise Refused(
-        say("the change alters files that you have edited: {files}; nothing was written",
-            files=", ".join(c.path for c in edited)),
+        say(
+            "the change alters files that you have edited: {files}; nothing was written",
+            files=", ".join(c.path for c in edited),
+        ),
         say("to see what differs, and to decide: {line}", line=shlex.join(words)),
-    )  # fmt: skip
+    )

@@ -54,18 +54,24 @@ def launch(options: Options) -> int:
     plan_file = plans.find(options.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
     machine = facts.machine(
-        machine_file=options.machine_file, python=options.python, folder=str(folder),
+        machine_file=options.machine_file,
+        python=options.python,
+        folder=str(folder),
         interfaces=plan.machine.num_machines > 1,
-    )  # fmt: skip
+    )
     findings = preflight.of_plan(_addressed(plan), str(folder), machine, ignore=options.ignore)
     if not options.dry_run:
         preflight.show(findings)
         preflight.refuse_errors(findings)
     world = World(
-        plan=plan, folder=folder, machine=machine, options=options,
+        plan=plan,
+        folder=folder,
+        machine=machine,
+        options=options,
         debugged=debugger.check(options, world=plan.machine.num_processes, machines=plan.machine.num_machines),
-        place=_place(plan, options), continues=_continued(plan, folder, options),
-    )  # fmt: skip
+        place=_place(plan, options),
+        continues=_continued(plan, folder, options),
+    )
     if options.dry_run:
         return _rehearsed(world, findings)
     if not machine.probed:
@@ -134,10 +140,12 @@ def _preempted(plan: Plan, folder: Path, options: Options) -> Run | None:
         )
         return run
     console.talk(
-        t("run {name} was preempted, but the plan or the arguments differ: starting anew (--resume goes on)",
-          name=run.name),
+        t(
+            "run {name} was preempted, but the plan or the arguments differ: starting anew (--resume goes on)",
+            name=run.name,
+        ),
         style="warning",
-    )  # fmt: skip
+    )
     return None
 
 
@@ -273,16 +281,29 @@ def _command(world: World, run: Run, port: int, torchrun_options: tuple[str, ...
     python, folder = world.options.python, str(world.folder)
     if world.place is None:
         return command.for_plan(
-            world.plan, python=python, folder=folder, script=SCRIPT, arguments=arguments, port=port,
-            machine=world.machine, inherited=os.environ,
-        )  # fmt: skip
+            world.plan,
+            python=python,
+            folder=folder,
+            script=SCRIPT,
+            arguments=arguments,
+            port=port,
+            machine=world.machine,
+            inherited=os.environ,
+        )
     from trainwiz.workflows.launch import machines
 
     torchrun = command.torchrun_for_plan(
-        world.plan, python=python, folder=folder, script=SCRIPT, arguments=arguments, port=port,
-        machine_rank=world.place.rank, main_process_ip=world.place.address,
-        machine=world.machine, inherited=os.environ,
-    )  # fmt: skip
+        world.plan,
+        python=python,
+        folder=folder,
+        script=SCRIPT,
+        arguments=arguments,
+        port=port,
+        machine_rank=world.place.rank,
+        main_process_ip=world.place.address,
+        machine=world.machine,
+        inherited=os.environ,
+    )
     return machines.completed(torchrun, torchrun_options, world.added)
 
 

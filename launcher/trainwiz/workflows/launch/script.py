@@ -56,11 +56,19 @@ def launch(options: Options, *, config: str, script: str) -> int:
             )
         console.talk(t("this run: {folder}", folder=run.folder))
         prepared = supervise.Launch(
-            command=command, run=run, machine=machine, grace=options.grace, config=config, config_values=values,
-            ranks_here=max(1, _count(values)), arguments=options.arguments,
-            max_restarts=options.max_restarts or 0, restarts_per_hour=options.restarts_per_hour,
-            hang_limit=options.hang_limit or 0.0, stop_on_hang=options.on_hang == "stop",
-        )  # fmt: skip
+            command=command,
+            run=run,
+            machine=machine,
+            grace=options.grace,
+            config=config,
+            config_values=values,
+            ranks_here=max(1, _count(values)),
+            arguments=options.arguments,
+            max_restarts=options.max_restarts or 0,
+            restarts_per_hour=options.restarts_per_hour,
+            hang_limit=options.hang_limit or 0.0,
+            stop_on_hang=options.on_hang == "stop",
+        )
         with debugger.applied(prepared, chosen) as debugged:
             debugger.tell(debugged.debugged)
             return supervise.run(debugged)
@@ -93,9 +101,16 @@ def _command(
     from trainwiz import command
 
     return command.for_accelerate_config(
-        values, config_path=config, script=script, arguments=options.arguments, python=options.python,
-        folder=os.curdir, port=port, machine=machine, inherited=os.environ,
-    )  # fmt: skip
+        values,
+        config_path=config,
+        script=script,
+        arguments=options.arguments,
+        python=options.python,
+        folder=os.curdir,
+        port=port,
+        machine=machine,
+        inherited=os.environ,
+    )
 
 
 def _findings(
