@@ -23,6 +23,15 @@ def pytest_configure(config: pytest.Config) -> None:
     import warm
 
     warm.cold = config.getoption("--cold")
+    _compile_catalogue()
+
+
+def _compile_catalogue() -> None:
+    """Compile the translations where that was never done, or before their text changed."""
+    import catalogue
+
+    if not catalogue.MO.exists() or catalogue.MO.stat().st_mtime < catalogue.PO.stat().st_mtime:
+        subprocess.run([sys.executable, catalogue.ROOT / "hatch_build.py"], check=True)
 
 
 def trains(item: pytest.Item) -> bool:
