@@ -57,7 +57,7 @@ def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
     assert rows[0] == ["UPDATE", "SIZE", "FILES", "RANKS", "AGE", "COMPLETE", "VALID"]
     shown = {row[0]: (row[1:5], " ".join(row[6:])) for row in rows[1:]}
     assert list(shown) == ["300", "800", "900", "1000"]
-    assert shown["300"] == (["7", "kB", "3", "2"], "yes yes")
+    assert shown["300"] == (["7.3", "KiB", "3", "2"], "yes yes")
     assert shown["800"][1] == "no no: put aside as damaged"
     assert shown["900"][1] == "yes no: model"
     assert shown["1000"][1] == "no -"

@@ -9,11 +9,11 @@ import pytest
 from trainwiz import rules
 from trainwiz.checkup import Line, Surroundings, checkup
 from trainwiz.checkup.known_bad import KNOWN_BAD
-from trainwiz.checkup.line import size
 from trainwiz.checkup.surroundings import Cache, Comm, Hub, Op, Port
 from trainwiz.finding import Finding, Fix, Level
 from trainwiz.machine import Disk, Gpu, GpuProcess, Limits, Machine, Memory, Problem, Toolchain
 from trainwiz.message import say
+from trainwiz.quantities import size
 from trainwiz.rules.registry import Facts, check
 from trainwiz.store import machines
 

@@ -18,7 +18,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.process.capture import Captured, capture
 from trainwiz.store import machines
-from trainwiz.ui import doctor as table
+from trainwiz.ui import doctor as checklist
 
 FIXTURES = Path(__file__).parent / "machines"
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
@@ -157,7 +157,9 @@ def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path)
     assert "\x1b[" in child.before, "colour on a terminal"
     rows = re.sub(r"\x1b\[[0-9;]*m", "", child.before).splitlines()
     assert any(row.startswith("✗  torch") for row in rows)
-    assert max(len(row) for row in rows if not row.startswith("looking")) <= columns
+    # A path stays in one piece, so that it can be copied.
+    paths = [row for row in rows if any(len(word) > 40 for word in row.split())]
+    assert max(len(row) for row in rows if row not in paths and not row.startswith("looking")) <= columns
 
 
 def test_a_reader_that_leaves_is_no_bug(bare: str, tmp_path: Path) -> None:
@@ -199,15 +201,15 @@ def left(mark: str) -> list[int]:
 def test_lines_as_json() -> None:
     good = Line(subject="a", title="A", found=say("{n} things", n=3))
     bad = Line(subject="b", title=say("B"), found="data", level=Level.WARNING, fix=say("do"), rule="TW101")
-    assert table.to_dict(good) == {
+    assert checklist.to_dict(good) == {
         "subject": "a", "title": "A", "found": "3 things", "level": "good", "fix": None, "rule": None,
     }  # fmt: skip
-    assert (table.to_dict(bad)["level"], table.to_dict(bad)["rule"]) == ("warning", "TW101")
-    assert table.count([good, bad, bad]) == (0, 2)
+    assert (checklist.to_dict(bad)["level"], checklist.to_dict(bad)["rule"]) == ("warning", "TW101")
+    assert checklist.count([good, bad, bad]) == (0, 2)
 
 
 def test_brackets_in_findings_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    table.show([Line(subject="a", title="A", found="[red]not markup[/red] [Errno 2]")])
+    checklist.show([Line(subject="a", title="A", found="[red]not markup[/red] [Errno 2]")])
     assert "[red]not markup[/red] [Errno 2]" in capsys.readouterr().out
 
 

@@ -141,7 +141,7 @@ def view(ranks: int = 2, **changes: Any) -> View:
     }  # fmt: skip
     return View(
         summary=Summary(**values), records=RECORDS, lowest_loss=0.02, seconds_left=3700.0, live=True,
-        memory=dict.fromkeys(range(ranks), (2_500_000_000, 40_000_000_000)),
+        memory=dict.fromkeys(range(ranks), (5 * 2**29, 40 * 2**30)),
         complaints=[Complaint(text="UserWarning: " + "long " * 40, ranks=(0, 1, 2, 3, 4), times=9)],
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_a_frame_says_it_all() -> None:
     assert lines[0] == f"{NAMES[0]}  running  1:01:40"
     assert re.fullmatch(r"update 199/400  #+\.+  50%|update 199/400  █+░+  50%", lines[1])
     assert lines[2] == "loss 0.0251 (lowest 0.0200) · evaluation 1.5000 · 1,234 tokens/s · 1:01:40 left"
-    assert "  rank 0: 2.5 GB, GPU 40.0 GB   rank 1: 2.5 GB, GPU 40.0 GB" in lines
+    assert "  rank 0: 2.5 GiB, GPU 40.0 GiB   rank 1: 2.5 GiB, GPU 40.0 GiB" in lines
     assert any(line.startswith("  [0,1,2,3…] ×9 UserWarning: long") for line in lines)
     assert lines[-1] == "q quits; the training goes on"
     assert len(lines) == 24
@@ -169,8 +169,8 @@ def test_a_frame_says_it_all() -> None:
 
 def test_many_ranks_are_told_together() -> None:
     lines = frame(view(64), 80, 24)
-    assert "  host: 2.5 GB to 2.5 GB for a rank, 160.0 GB for all 64" in lines
-    assert "  GPU: 40.0 GB to 40.0 GB for a rank, 2,560.0 GB for all 64" in lines
+    assert "  host: 2.5 GiB to 2.5 GiB for a rank, 160 GiB for all 64" in lines
+    assert "  GPU: 40.0 GiB to 40.0 GiB for a rank, 2.5 TiB for all 64" in lines
 
 
 def test_a_frame_of_a_run_that_has_not_begun() -> None:

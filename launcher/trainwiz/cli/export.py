@@ -35,9 +35,9 @@ def export(
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
     from trainwiz.checkpoint import not_gathered
     from trainwiz.cli.launch import interpreter
+    from trainwiz.quantities import size
     from trainwiz.store import checkpoints as stored
     from trainwiz.ui import console
-    from trainwiz.ui.checkpoints import amount
 
     place = stored.folder_of(Path(folder))
     project = _project(place, Path(folder))
@@ -56,7 +56,7 @@ def export(
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=chosen))
     gathered, written = _gather(interpreter(python), project, chosen, targets)
     console.talk(
-        t("written and read back: {size}, tensors: {n}", size=amount(gathered.size_bytes), n=gathered.tensors),
+        t("written and read back: {size}, tensors: {n}", size=size(gathered.size_bytes), n=gathered.tensors),
         style="good",
     )
     if not gathered.known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainwiz import quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
 from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
@@ -16,7 +17,6 @@ STATE_SHARE = 0.6
 _ONE_RANK = ("single", "zero2+offload", "zero3+offload")
 _SEVERAL = ("ddp", "zero1", "zero2", "zero3", "zero2+offload", "zero3+offload")
 """From the fastest to the one that needs the least memory."""
-_GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The bytes in GiB."""
-        return gib(self.bytes_per_rank)
+        """The bytes as people read them."""
+        return quantities.size(self.bytes_per_rank)
 
 
 def options(d: Decision) -> tuple[Option, ...]:
@@ -118,7 +118,7 @@ def recommend(d: Decision) -> tuple[str, Message]:
     if not found or memory is None:
         return first, say("the sizes of model and GPU are not both known; this is the fastest")
     fitting = [o for o in found if o.fits and o.name != "fsdp"]
-    shown = {"memory": gib(memory), "share": f"{STATE_SHARE:.0%}"}
+    shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
     if not fitting:
         last = next(o for o in reversed(found) if o.name != "fsdp")
         return last.name, say(
@@ -138,11 +138,6 @@ def recommend(d: Decision) -> tuple[str, Message]:
         size=found[0].shown,
         **shown,
     )
-
-
-def gib(size: int) -> str:
-    """Bytes in GiB with one decimal, in MiB below a tenth."""
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB / 10 else f"{size / 1024**2:.1f} MiB"
 
 
 _NOT_NEEDED = say("not needed")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from trainwiz import batch
+from trainwiz import batch, quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import gib, smallest_gpu_bytes, state_bytes
+from trainwiz.decide.strategy import smallest_gpu_bytes, state_bytes
 from trainwiz.errors import PlanError
 from trainwiz.estimate.activations import activation_bytes_per_token
 from trainwiz.estimate.models import PRESETS
@@ -218,9 +218,9 @@ def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
     return say(
         "{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
         equation=equation,
-        state=gib(state),
-        size=gib(micro * sample),
-        memory=gib(memory),
+        state=quantities.size(state),
+        size=quantities.size(micro * sample),
+        memory=quantities.size(memory),
     )
 
 

@@ -1,4 +1,4 @@
-"""Plain and styled lines. Colour only on a terminal that wants it; rich is imported when a table is drawn."""
+"""Plain and styled lines on stdout and stderr. Colour only on a terminal that wants it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ def coloured(stream: TextIO) -> bool:
 
 
 def styled(words: str, style: str, stream: TextIO | None = None) -> str:
-    """The words in a style (error, warning, hint, good, dim, bold), or as they are where colour is unwanted."""
-    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if coloured(stream or sys.stderr) else words
+    """The words in a style (error, warning, hint, good, dim, bold), or as they are for no style or without colour."""
+    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if style and words and coloured(stream or sys.stderr) else words
 
 
 def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:
     """The words in lines that fit the terminal, behind `first` and `rest`; in one line where there is none."""
-    if not stream.isatty():
+    if (columns_left := room(stream)) is None:
         return [first + words]
-    return columns.wrap(words, min(WIDEST, width(stream)), first=first, rest=rest)
+    return columns.wrap(words, min(WIDEST, columns_left), first=first, rest=rest)
+
+
+def room(stream: TextIO) -> int | None:
+    """The columns that a line may take: those of the terminal, None where the stream is not one."""
+    return width(stream) if stream.isatty() else None
 
 
 def width(stream: TextIO) -> int:
@@ -45,7 +50,7 @@ def width(stream: TextIO) -> int:
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """A line for the person, on stderr."""
     words = text(message)
-    print(styled(words, style) if style else words, file=sys.stderr, flush=True)
+    print(styled(words, style or ""), file=sys.stderr, flush=True)
 
 
 def data(line: str) -> None:

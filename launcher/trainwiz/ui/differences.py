@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +45,7 @@ def to_dict(before: str, after: str, found: Sequence[Difference]) -> dict[str, A
 def _show(each: Difference, width: int) -> None:
     values = f"{_shown(each.before)} → {_shown(each.after)}{_change(each)}"
     line = f"{_INDENT}{columns.pad(each.key, width)}  {values}"
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = console.room(sys.stdout)
     if room is None or columns.width(line) <= room:
         console.data(line)
         return

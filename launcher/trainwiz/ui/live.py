@@ -18,6 +18,7 @@ from typing import Any
 from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.message import Message
+from trainwiz.quantities import clock_time
 from trainwiz.ui import console
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
@@ -54,7 +55,7 @@ class Screen:
         with self._lock:
             if self._column_0:
                 self._wipe()
-                self._write(columns.cut(line, _width() - 1).encode())
+                self._write(columns.cut(line, console.width(sys.stdout) - 1).encode())
                 self._drawn = True
 
     def say(self, message: Message) -> None:
@@ -140,13 +141,6 @@ class Progress:
                 self._first_seen = self._first_seen or self._last_seen
 
 
-def clock_time(seconds: float) -> str:
-    """Seconds as h:mm:ss or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def terminal_size() -> dict[str, str]:
     """The terminal's size for rank 0, whose output is a file, so that it cannot ask.
 
@@ -159,9 +153,3 @@ def terminal_size() -> dict[str, str]:
             bar = max(1, size.columns - 1)
             return {"COLUMNS": str(size.columns), "LINES": str(size.lines), "TQDM_NCOLS": str(bar)}
     return {}
-
-
-def _width() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    return 80

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.language import t
 from trainwiz.outcome import Outcome, Verified, signal_name
+from trainwiz.quantities import clock_time
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as card
-from trainwiz.ui.live import clock_time
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis

@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 from trainwiz import __version__, language
 from trainwiz.language import t, text
+from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
 from trainwiz.record.metrics import Record, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
-from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import size, state_name
+from trainwiz.ui.runs import state_name
 
 TEMPLATE = "templates/report.html.j2"
 
@@ -126,7 +126,7 @@ def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
     """What the ranks of this launch held, over its time."""
     across = t("minutes since the launch") if memory.in_minutes(run.memory) else t("seconds since the launch")
     charts = []
-    for title, where in ((t("Memory of the host, GB"), "host"), (t("Memory of the GPUs, GB"), "gpu")):
+    for title, where in ((t("Memory of the host, GiB"), "host"), (t("Memory of the GPUs, GiB"), "gpu")):
         found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
         if drawn := svg(found, label=title, across=across):
             charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from trainwiz import columns
 from trainwiz.language import t, text
+from trainwiz.quantities import clock_time, size
 from trainwiz.record import curve, metrics
 from trainwiz.record.complaints import Complaint
 from trainwiz.record.metrics import Record
 from trainwiz.record.run import State, Summary
 from trainwiz.ui import console
-from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import size, state_name
+from trainwiz.ui.runs import state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
 _WINDOW = 10

@@ -10,8 +10,8 @@ from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib
 
 PREFETCHED = 2
 """Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""

@@ -9,8 +9,8 @@ from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib
 
 CROWDED = 0.85
 """Above this share of a GPU, what is left is seldom enough for activations, the loss and the CUDA context."""
