@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainwiz import plan as plans
 from trainwiz.decide import Decided, Source, decide
-from trainwiz.decide.earlier import beneath, carry
+from trainwiz.decide.earlier import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.machine import Cpu, Gpu, Machine
 from trainwiz.message import say
@@ -279,9 +279,9 @@ def test_reasons_are_those_of_what_was_decided() -> None:
 
 def test_only_answers_that_are_replaced_fall() -> None:
     steps = {"schedule.n_steps": 5, "seed": 1}
-    assert beneath({}, steps) == steps
-    assert beneath({"batch.real_batch_size": 8, "engine": "accelerate"}, steps) == steps
-    assert beneath({"schedule.n_epochs": 2}, steps) == {"seed": 1}
+    assert without_replaced({}, steps) == steps
+    assert without_replaced({"batch.real_batch_size": 8, "engine": "accelerate"}, steps) == steps
+    assert without_replaced({"schedule.n_epochs": 2}, steps) == {"seed": 1}
 
 
 def test_an_answer_from_a_file_says_so() -> None:

@@ -124,8 +124,8 @@ class Interview:
         if against:
             return self._reject(against)
         later = {k: v for k, v in self.answers.items() if k not in settled | set(question.sets)}
-        carried, fallen = carry({**kept, **self.fixed}, later, self.decide)
-        for lost in fallen:
+        carried, dropped = carry({**kept, **self.fixed}, later, self.decide)
+        for lost in dropped:
             self.talk(
                 t("{key}: your earlier {value} no longer fits and is asked again", key=lost.key, value=lost.value)
             )

@@ -62,6 +62,11 @@ class Reply:
     at: str = ""
 
 
+def available() -> bool:
+    """Whether there is a terminal to ask on."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     """Ask once. `shown` is called as soon as the question is on the screen.
 
