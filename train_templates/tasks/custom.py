@@ -35,7 +35,7 @@ class TaskConfig:
 
     n_samples: int = 2048
     n_features: int = 16
-    hidden_size: int = 64
+    hidden_size: int = 128
     n_blocks: int = 2
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.vocabulary import EMBEDDED, PRESETS_OF_TASKS
+from trainwiz import tasks
+from trainwiz.vocabulary import EMBEDDED
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided, Source
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from trainwiz.project import Project
 
 _PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
-_NAMES = {EMBEDDED}.union(*PRESETS_OF_TASKS.values())
+_NAMES = {EMBEDDED, *tasks.preset_names()}
 
 
 @dataclass(kw_only=True)
