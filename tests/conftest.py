@@ -2,13 +2,14 @@
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import apart
+import operators
 import pytest
 
-OPERATORS = ("deepspeed_shm_comm", "cpu_adam", "fused_adam")
+OWN = apart.prepare()  # before anything reads the environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,10 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     import warm
 
     warm.cold = config.getoption("--cold")
+    if not hasattr(config, "workerinput") and config.option.basetemp is None:
+        config.option.basetemp = OWN.parent / "t"
 
 
 def trains(item: pytest.Item) -> bool:
@@ -33,33 +37,34 @@ def wants_operators(item: pytest.Item) -> bool:
     return trains(item) or "operators" in getattr(item, "fixturenames", ())
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests need DeepSpeed's operators come last: until then those are compiled."""
+    """Files whose tests need DeepSpeed's operators come last: until then those are compiled.
+
+    A file is one worker's, whole: its tests share what its fixtures made.
+    """
     late = {item.path for item in items if wants_operators(item)}
     later = {item.path for item in items if trains(item)}
     items.sort(key=lambda item: (item.path in later, item.path in late))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
+def _compiling(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
     """DeepSpeed's operators, in the making where they are wanted and not made yet."""
-    from trainwiz.probe.locks import extensions_folder
-
-    there = all([*extensions_folder().glob(f"**/{name}.so")] for name in OPERATORS)
-    if there or not any(map(wants_operators, request.session.items)):
-        yield None
-        return
-    command = ["nice", sys.executable, str(Path(__file__).with_name("operators.py"))]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as compiling:
+    compiling = operators.begun() if any(map(wants_operators, request.session.items)) else None
+    with compiling or contextlib.nullcontext():
         yield compiling
 
 
-@pytest.fixture(scope="session")
-def operators(_compiled: "subprocess.Popen[bytes] | None") -> None:
+@pytest.fixture(scope="session", name="operators")
+def _operators(_compiling: "subprocess.Popen[bytes] | None") -> None:
     """Waits for DeepSpeed's operators; on a machine so slow that a test could time out here, no longer than it may."""
-    if _compiled:
+    if _compiling:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            _compiled.wait(300)
+            _compiling.wait(300)
+    operators.copied(OWN / "home")
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +85,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return together.ran(pyfuncitem) or None if pyfuncitem.get_closest_marker("waits") else None
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     import warm
 
     warm.close()
+    if not hasattr(session.config, "workerinput"):
+        apart.leave(bool(exitstatus))
