@@ -49,7 +49,7 @@ check: $(READY)
 
 # A file of tests is one worker's, whole, and the files go out in the order that tests/conftest.py gives them.
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 format: $(READY)
 	$(BIN)/ruff format

@@ -37,17 +37,11 @@ def wants_operators(item: pytest.Item) -> bool:
     return trains(item) or "operators" in getattr(item, "fixturenames", ())
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests need DeepSpeed's operators come last: until then those are compiled.
-
-    A file is one worker's, whole: its tests share what its fixtures made.
-    """
+    """Files whose tests need DeepSpeed's operators come last: until then those are compiled."""
     late = {item.path for item in items if wants_operators(item)}
     later = {item.path for item in items if trains(item)}
     items.sort(key=lambda item: (item.path in later, item.path in late))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session", autouse=True)
