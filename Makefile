@@ -47,7 +47,7 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-# A file of tests is one worker's, whole, and the files go out in the order that tests/conftest.py gives them.
+# tests/shares.py says what each of the two workers takes, tests/conftest.py in which order.
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apart
 import operators
@@ -29,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = OWN.parent / "t"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from shares import Shares
+
+    return Shares(config, log)
+
+
 def trains(item: pytest.Item) -> bool:
     return item.get_closest_marker("train") is not None
 
@@ -48,8 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _compiling(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
     """DeepSpeed's operators, in the making where they are wanted and not made yet."""
     compiling = operators.begun() if any(map(wants_operators, request.session.items)) else None
-    with compiling or contextlib.nullcontext():
-        yield compiling
+    yield compiling
+    if compiling:
+        operators.given_up(compiling)
 
 
 @pytest.fixture(scope="session", name="operators")

@@ -8,11 +8,13 @@ would leave that file to everybody.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,8 +41,15 @@ def begun() -> subprocess.Popen[bytes] | None:
         return None
     return subprocess.Popen(
         ["nice", sys.executable, __file__],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
+
+
+def given_up(compiling: subprocess.Popen[bytes]) -> None:
+    """End it, with its compilers, where nobody waits for it any more."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(compiling.pid, signal.SIGKILL)
+    compiling.wait()
 
 
 def copied(home: Path) -> bool:
