@@ -52,8 +52,9 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
+# tests/shares.py says what each of the two workers takes, tests/conftest.py in which order.
 test: check $(CATALOGUE).mo
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 format: $(READY)
 	$(BIN)/ruff format
@@ -70,7 +71,7 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new

@@ -93,7 +93,7 @@ def test_a_resumed_run_shows_those_of_its_lineage(tmp_path: Path) -> None:
 def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
     write(tmp_path, 300)
     command = f"-m trainwiz checkpoints {tmp_path}"
-    terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=60)  # type: ignore[arg-type]
+    terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=180)  # type: ignore[arg-type]
     terminal.expect("comparing: [0-9]+ % of")
     terminal.expect(pexpect.EOF)
     terminal.close()

@@ -190,7 +190,7 @@ def project(tmp_path: Path) -> Path:
 
 def start(project: Path, *words: str, width: int = 60) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project), *words], dimensions=(24, width), timeout=20,
+        sys.executable, ["-m", "trainwiz", "watch", str(project), *words], dimensions=(24, width), timeout=180,
         encoding="utf-8", env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "xterm", "NO_COLOR": "1"},
     )  # fmt: skip
 
@@ -267,7 +267,7 @@ def test_without_a_terminal_it_is_a_snapshot(
 ) -> None:
     began = time.monotonic()
     assert trainwiz(["watch", str(project)]) == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "update 39/100" in out
@@ -281,7 +281,7 @@ def test_without_a_terminal_it_is_a_snapshot(
 
 def test_a_dumb_terminal_gets_a_snapshot(project: Path) -> None:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project)], timeout=20, encoding="utf-8",
+        sys.executable, ["-m", "trainwiz", "watch", str(project)], timeout=180, encoding="utf-8",
         env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "dumb"},
     )  # fmt: skip
     shown = finish(child)

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import tasks
 from trainwiz.decide import Decided, Source, decide
 from trainwiz.finding import Finding
 from trainwiz.machine import Machine
 from trainwiz.project import Project
-from trainwiz.vocabulary import EMBEDDED, PRESETS_OF_TASKS
+from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
-_NAMES = {EMBEDDED}.union(*PRESETS_OF_TASKS.values())
+_NAMES = {EMBEDDED, *tasks.preset_names()}
 
 
 @dataclass(kw_only=True)

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import tasks
 from trainwiz.cli.rehearse import Options
 from trainwiz.errors import UsageError
 from trainwiz.language import t, text
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from trainwiz.store.rehearsals import Stage
 
 _MODEL_FIELD = "model_name"
-_ROWS_OF_TOKENS = ("causal_lm", "sft")
-"""Tasks whose data has the fewer samples the longer these are."""
 
 
 def rehearse(options: Options) -> int:
@@ -83,7 +82,7 @@ def _checks(
     problem = _with_small_model(house, scene, values, fields)
     if problem:
         return [problem]
-    if scene.plan.task in _ROWS_OF_TOKENS and "sequence_length" in values:
+    if tasks.of(scene.plan).generative and "sequence_length" in values:
         scale *= values["sequence_length"] / fields["sequence_length"]
     scene = dataclasses.replace(scene, values=values)
     by_hand = {name: _typed(fields[name], word) for name, word in scene.set_by_hand.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import strategies
 from trainwiz.message import Message
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _command(house: House, scene: Scene, act: Act, port: int, arguments: list[st
     from trainwiz.probe import rehearsal
 
     changes: dict[str, Any] = {"machine.num_processes": act.split.world}
-    if scene.plan.strategy.kind == "single" and act.split.world > 1:
+    if strategies.of(scene.plan).one_rank and act.split.world > 1:
         changes["strategy.kind"] = "ddp"
     return command.for_plan(
         plan.with_changes(scene.plan, changes),
@@ -115,7 +116,7 @@ def _processes(command: Command, scene: Scene, noted: Path) -> list[Any]:
     from trainwiz.process.ranks import Process
 
     added = dict(rehearsal.CPU_ONLY)
-    if scene.plan.strategy.kind not in ("single", "ddp"):
+    if strategies.of(scene.plan).needs_process_group:
         del added["ACCELERATE_USE_CPU"]  # would turn sharding off
     if scene.sharded:
         added["ACCELERATE_TORCH_DEVICE"] = "cpu"
