@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 Task = Literal["causal_lm", "sft", "text_classification", "image_classification", "custom"]
 Engine = Literal["accelerate", "colossalai"]
@@ -64,3 +64,10 @@ Left out is what another loop would have to be written for: other optimizers, pi
 
 UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
 """Devices that are rendered from accelerate's documentation and were never run here."""
+
+
+def spelled(value: Any) -> str:
+    """A value as plans and command lines spell it: `true`, `null`, `0.001`."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

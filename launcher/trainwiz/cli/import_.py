@@ -44,8 +44,7 @@ def import_(
     ),
 ) -> None:
     """What does not fit a plan is listed with its line; nothing is dropped silently."""
-    from trainwiz.wizard import terminal
-    from trainwiz.workflows.create import import_, project_files
+    from trainwiz.workflows.create import import_
 
     import_.run(
         import_.Request(
@@ -57,9 +56,10 @@ def import_(
             machine_file=machine or None,
             python=python or None,
             versions=engine_version or (),
-            resolution=project_files.resolution(force, on_conflict or None),
+            force=force,
+            on_conflict=on_conflict or None,
             write=not dry_run,
             as_json=json,
-            terminal=not yes and terminal.available(),
+            yes=yes,
         )
     )

@@ -74,8 +74,7 @@ def init(
     seed: str = _flag("--seed", "N", t("Decides weights, data order and dropout.")),
 ) -> None:
     """Ask, check, and write a project."""
-    from trainwiz.wizard import terminal
-    from trainwiz.workflows.create import init, project_files
+    from trainwiz.workflows.create import init
     from trainwiz.workflows.create.request import Request
 
     init.init(
@@ -89,7 +88,7 @@ def init(
             machine_file=machine,
             defaults=defaults,
             yes=yes,
-            resolution=project_files.resolution(force, on_conflict),
-            terminal=terminal.available(),
+            force=force,
+            on_conflict=on_conflict,
         )
     )

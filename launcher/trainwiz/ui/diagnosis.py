@@ -11,6 +11,7 @@ from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
@@ -75,7 +76,7 @@ def _evidence(diagnosis: Diagnosis, log: str, stream: TextIO) -> Iterator[str]:
 def _fix(fix: Fix, stream: TextIO) -> Iterator[str]:
     yield from _wrapped(t("a change of the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
     for key, (old, new) in fix.changes.items():
-        yield _cut(f"{_INDENT}{key}: {_shown(old)} → {_shown(new)}", stream)
+        yield _cut(f"{_INDENT}{key}: {spelled(old)} → {spelled(new)}", stream)
     yield from _wrapped(t("take it: {line}", line=fix.line), "", stream, style="bold")
 
 
@@ -90,9 +91,3 @@ def _cut(line: str, stream: TextIO) -> str:
         return line
     width = console.width(stream)
     return line if columns.width(line) <= width else columns.cut(line, width - 1) + "…"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

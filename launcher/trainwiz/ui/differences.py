@@ -10,6 +10,7 @@ from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.record.differences import SECTIONS, Difference
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
 
 _NUMBERS = {"loss", "eval_loss", "seconds", "tokens_per_second", "peak_rank_bytes"}
 _INDENT = "  "
@@ -72,9 +73,7 @@ def _is_measured(key: str) -> bool:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else spelled(value)
 
 
 def _names() -> dict[str, str]:

@@ -19,6 +19,7 @@ from trainwiz.record.differences import flat
 from trainwiz.record.metrics import Record, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui.runs import state_name
+from trainwiz.vocabulary import spelled
 
 TEMPLATE = "templates/report.html.j2"
 
@@ -191,11 +192,7 @@ def _sized(key: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return "-" if value is None else spelled(value)
 
 
 def _moment(at: float) -> str:

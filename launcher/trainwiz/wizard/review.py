@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.questions import question_for
+from trainwiz.vocabulary import spelled
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
 from trainwiz.wizard.terminal import Action, Asked, size
 
@@ -55,7 +56,7 @@ def rows(decided: Decided) -> Mapping[str, str]:
     shown = {}
     for key in asked:
         source, value = decided.sources[key], decided.plan.get(key)
-        words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        words = "–" if value is None else spelled(value)
         shown[key] = f"{key:<{width}} {columns.pad(words, room)} {kinds[source.kind]}: {text(source.reason)}"
     return shown
 

@@ -14,7 +14,8 @@ from trainwiz.message import Message, say
 from trainwiz.questions import question_for
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
-from trainwiz.wizard import Action, Interview, ask, review
+from trainwiz.wizard import Action, Interview, review
+from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, Request
 

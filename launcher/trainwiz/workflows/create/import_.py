@@ -18,10 +18,10 @@ from trainwiz.store import scripts
 from trainwiz.store.artifacts import Written
 from trainwiz.ui import adoption as shown
 from trainwiz.ui import console, findings
+from trainwiz.wizard import terminal
 from trainwiz.workflows.create import import_files, project_files
 from trainwiz.workflows.create.answers import collect
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.create.project_files import Resolution
 
 _SETTINGS = "deepspeed"
 _LATER = ("batch.real_batch_size",)
@@ -48,13 +48,15 @@ class Request:
     """The interpreter that will train; None for the running one."""
     versions: Sequence[str]
     """ENGINE=VERSION: how to read the files, where that is not the installed version."""
-    resolution: Resolution | None
-    """What to do with files that a person edited; None asks, or refuses where nobody can be asked."""
+    force: bool
+    """Overwrite files that a person edited."""
+    on_conflict: str | None
+    """keep, overwrite or beside, for files that a person edited; None asks, or refuses where nobody can be asked."""
     write: bool
     """Write the project rather than only show its plan."""
     as_json: bool
-    terminal: bool
-    """Whether there is somebody to ask."""
+    yes: bool
+    """Never ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ class Imported:
 def run(request: Request) -> None:
     """Read, decide, show what does not fit, write, report. Raises `TrainwizError`."""
     project_files.check_folder(request.folder)
+    resolution = project_files.resolution(request.force, request.on_conflict)
     planner = Planner(folder=request.folder, machine_file=request.machine_file, python=request.python)
     planner.look()
     accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.versions)
@@ -86,10 +89,8 @@ def run(request: Request) -> None:
     _refuse_unknown(imported.left)
     written = None
     if request.write:
-        may_ask = request.terminal and not request.as_json
-        written = project_files.write(
-            imported.decided, request.folder, imported.answers, request.resolution, may_ask=may_ask
-        )
+        may_ask = not request.yes and not request.as_json and terminal.available()
+        written = project_files.write(imported.decided, request.folder, imported.answers, resolution, may_ask=may_ask)
     _report(request, imported, written)
 
 

@@ -16,7 +16,7 @@ from trainwiz.message import say
 from trainwiz.questions import BASIC
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
-from trainwiz.workflows.create import dialogue, project_files
+from trainwiz.workflows.create import project_files
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, Request
 
@@ -24,6 +24,7 @@ from trainwiz.workflows.create.request import Answers, Request
 def init(request: Request) -> None:
     """Write a project, with questions or without. Raises `TrainwizError`."""
     project_files.check_folder(request.folder)
+    resolution = project_files.resolution(request.force, request.on_conflict)
     session = store.session_file(request.folder)
     saved = _saved(request, session)
     planner = Planner(folder=request.folder, machine_file=request.machine_file, python=request.python)
@@ -32,12 +33,15 @@ def init(request: Request) -> None:
     answers = _collect(request, saved)
     planner.sources = answers.sources
     if request.is_dialogue:
+        # questionary is slow to import, and only a dialogue needs it.
+        from trainwiz.workflows.create import dialogue
+
         final, decided = dialogue.hold(request, planner, answers, saved, session)
     else:
         _refuse_incomplete(request, answers)
         final, decided = _decide(planner, answers)
     written = project_files.write(
-        decided, request.folder, final, request.resolution, may_ask=request.terminal and not request.yes
+        decided, request.folder, final, resolution, may_ask=request.terminal and not request.yes
     )
     store.forget(session)
     options = {"--python": request.python, "--machine": request.machine_file}

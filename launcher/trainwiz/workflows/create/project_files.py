@@ -16,7 +16,8 @@ from trainwiz.language import current, t, text
 from trainwiz.message import say
 from trainwiz.store import answers as store
 from trainwiz.ui import console
-from trainwiz.wizard import Action, Asked, ask
+from trainwiz.vocabulary import spelled
+from trainwiz.wizard import Action, Asked
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -156,6 +157,9 @@ class _Resolver:
         show(self.folder, conflict)
         if self.resolution:
             return self.resolution
+        # questionary is slow to import, and most projects have no conflict.
+        from trainwiz.wizard.prompts import ask
+
         choices = (
             ("keep", t("keep      leave the file as it is")),
             ("overwrite", t("overwrite take the new one; yours is lost")),
@@ -211,8 +215,4 @@ def reasons(decided: Decided) -> dict[str, str]:
 
 
 def _typed(value: Any) -> str:
-    if isinstance(value, (list, dict)):
-        return json.dumps(value)
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else spelled(value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.decide import Source
-from trainwiz.workflows.create.project_files import Resolution
+from trainwiz.wizard import terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,11 @@ class Request:
     """Answer every open question with its default."""
     yes: bool
     """Write without a review."""
-    resolution: Resolution | None
-    """What to do with files that a person edited; None asks, or refuses where nobody can be asked."""
-    terminal: bool
+    force: bool
+    """Overwrite files that a person edited."""
+    on_conflict: str | None
+    """keep, overwrite or beside, for files that a person edited; None asks, or refuses where nobody can be asked."""
+    terminal: bool = field(default_factory=terminal.available)
     """Whether there is somebody to ask."""
 
     @property
