@@ -81,7 +81,7 @@ def _line(cells: Sequence[Cell], widths: Sequence[int], room: int | None) -> str
     parts: list[str] = []
     left = room
     for i, cell in enumerate(cells):
-        if not any(other.text for other in cells[i:]):
+        if not any(other.text for other in cells[i:]) or (left is not None and left < 1):
             break
         words = cell.text if i == len(cells) - 1 else columns.pad(cell.text, widths[i])
         if left is not None and columns.width(words.rstrip()) > left:
