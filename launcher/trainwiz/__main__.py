@@ -1,4 +1,4 @@
-"""The way in: choose the language, run the command, turn whatever happens into an exit code."""
+"""The entry point: choose the language, run the command, exit with its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
         _open_what_is_closed()
-        # What imports make is kept, and looking through it for garbage again and again costs some 20 ms.
+        # What imports create is kept; looking for garbage in it again and again takes some 20 ms.
         gc.set_threshold(100_000)
     from trainwiz import language
 
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Give a process without stdin, stdout or stderr (`>&-`, some daemons) the null device for it.
+    """Open the null device for a missing stdin, stdout or stderr (`>&-`, some daemons).
 
     Else the next file that is opened takes the number, and what is said goes into it.
     """
@@ -42,7 +42,7 @@ def _open_what_is_closed() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    # Taking thousands of imported objects apart costs some 60 ms, and the system frees them anyway.
+    # Freeing thousands of imported objects takes some 60 ms, and the system does it anyway.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):

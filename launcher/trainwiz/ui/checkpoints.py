@@ -1,4 +1,4 @@
-"""Checkpoints as a table, as other programs read them, and how far the comparing of their files has come."""
+"""Checkpoints as a table and as JSON, and the progress of reading their files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from trainwiz.ui import table
 from trainwiz.ui.table import Cell
 
 Row = tuple[Checkpoint, Verified | None]
-"""A checkpoint with what was found of its files, None where nobody looked."""
+"""A checkpoint and what reading its files found; None if they were not read."""
 _DAY_SECONDS = 86_400
 _MOST_NAMES = 3
 """Damaged files that are named."""
 
 
 def show(rows: Sequence[Row], now: float) -> None:
-    """The table on stdout."""
+    """Print the table."""
     heads = (t("UPDATE"), t("SIZE"), t("FILES"), t("RANKS"), t("AGE"), t("COMPLETE"), t("VALID"))
     header = [Cell(text=head, style="bold") for head in heads]
     table.show([header, *(_cells(each, verified, now) for each, verified in rows)])
 
 
 def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
-    """A checkpoint for `--json`. `valid` is null where its files were not compared."""
+    """A checkpoint for `--json`. `valid` is null if its files were not read."""
     return {
         "path": each.path,
         "update": each.update,
@@ -45,13 +45,13 @@ def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
 
 
 class Reading:
-    """How much has been read, in one line of a terminal's stderr that goes away at the end; silent elsewhere."""
+    """Shows how much has been read, in one line on stderr that disappears at the end; nothing without a terminal."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total, self.read, self.shown = total_bytes, 0, -1
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Count bytes that were read."""
         self.read += count
         percent = 100 * self.read // max(1, self.total)
         if percent != self.shown and sys.stderr.isatty():
@@ -61,7 +61,7 @@ class Reading:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self.shown >= 0:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -14,7 +14,7 @@ from trainwiz.language import t, text
 from trainwiz.message import Message
 
 WIDEST = 100
-"""Columns; longer lines are hard to read."""
+"""Columns. Longer lines are hard to read."""
 _STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 
 
@@ -41,30 +41,30 @@ def room(stream: TextIO) -> int | None:
 
 
 def width(stream: TextIO) -> int:
-    """The columns of the stream's own terminal (COLUMNS counts); stdout may be a file while stderr is seen."""
+    """COLUMNS, or the columns of the stream's own terminal: stdout may be a file while stderr is a terminal."""
     with contextlib.suppress(OSError, ValueError):
         return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(stream.fileno()).columns or 80
     return 80
 
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
-    """A line for the person, on stderr."""
+    """Print a line for the person, on stderr."""
     words = text(message)
     print(styled(words, style or ""), file=sys.stderr, flush=True)
 
 
 def data(line: str) -> None:
-    """A line of the command's result, on stdout."""
+    """Print a line of the command's result, on stdout."""
     print(line, flush=True)
 
 
 def data_json(value: Any) -> None:
-    """The command's result as JSON, on stdout."""
+    """Print the command's result as JSON, on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
 
 
 def failure(error: TrainwizError) -> None:
-    """A known error: what is wrong with the numbers, then what to do."""
+    """Print a known error: what is wrong, with the numbers, then what to do."""
     _marked(text(error.message), t("error:"), "error")
     if isinstance(error, PlanError):
         for problem in error.problems:

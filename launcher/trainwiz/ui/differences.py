@@ -17,7 +17,7 @@ _INDENT = "  "
 
 
 def show(before: str, after: str, found: Sequence[Difference]) -> None:
-    """On stdout, by section: key, value before → value after. Long values break below one another."""
+    """Print them by section: key, value before → value after; long values one below the other."""
     console.data(t("{before} → {after}", before=before, after=after))
     if not found:
         console.data(t("nothing that was recorded differs"))
@@ -57,7 +57,7 @@ def _show(each: Difference, width: int) -> None:
 
 
 def _change(each: Difference) -> str:
-    """By how much a result changed, in per cent."""
+    """The change of a result in percent."""
     before, after = each.before, each.after
     if each.section != "result" or not _is_measured(each.key) or not before:
         return ""

@@ -21,7 +21,7 @@ _MARKS: dict[Level | None, tuple[str, str]] = {
 
 
 def show(lines: Sequence[Line]) -> None:
-    """The checklist on stdout, then the verdict."""
+    """Print the checklist and the verdict."""
     table.show_checks([_check(line) for line in lines])
     errors, warnings = count(lines)
     verdict = (

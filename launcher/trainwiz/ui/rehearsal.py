@@ -15,7 +15,7 @@ _MARKS = {"passed": ("✓", "good"), "failed": ("✗", "error"), "warning": ("!"
 
 
 def show(checks: Sequence[Check], *, seconds: float) -> None:
-    """The card on stdout: a line for each check, what to do below those that need it, and the verdict."""
+    """Print a line for each check, what to do below those that need it, and the verdict."""
     table.show_checks([_shown(check) for check in checks])
     console.data(console.styled(*_verdict(checks, seconds), sys.stdout))
 
@@ -39,7 +39,7 @@ def _shown(check: Check) -> table.Check:
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for what JSON cannot say."""
+    """The value, with null for numbers that JSON does not have."""
     if isinstance(value, Mapping):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

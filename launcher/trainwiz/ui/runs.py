@@ -1,4 +1,4 @@
-"""Runs as a table, and as other programs read them."""
+"""Runs as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES = {
 
 
 def show(summaries: Sequence[Summary]) -> None:
-    """The table on stdout; in a narrow terminal speed, then time, then updates give way to the reason."""
+    """Print the table. A narrow terminal leaves out speed, then time, then loss, in favour of the reason."""
     heads = (t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED"))
     header = [Cell(text=head, style="bold") for head in heads]
     table.show([header, *map(_cells, summaries)], optional=(_SPEED, _TIME, _LOSS), least_last=_LEAST_WHY)
@@ -62,7 +62,7 @@ def state_name(state: State) -> str:
 
 
 def progress(summary: Summary) -> str:
-    """Updates, and of how many where that is known."""
+    """Updates, and their total where it is known."""
     if summary.updates is None:
         return f"0/{summary.total}" if summary.total else "-"
     return f"{summary.updates}/{summary.total}" if summary.total else str(summary.updates)

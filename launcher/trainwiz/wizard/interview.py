@@ -108,7 +108,7 @@ class Interview:
 
     def _fit(self, question: Question, new: Mapping[str, Any]) -> bool:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
-        # The command line's answers are asked about only where the person wants to change one of them.
+        # An answer of the command line is asked about only if the person wants to change it.
         self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}
         settled: set[str] = set()
         kept: dict[str, Any] = {}
@@ -186,7 +186,7 @@ class Interview:
 
 
 def _values(decided: Decided) -> Values:
-    # Asked for from the second question on; the first one does not wait for pydantic.
+    # Needed from the second question on; the first one does not wait for pydantic.
     from trainwiz.plan import flat
 
     return flat(decided.plan)
@@ -200,7 +200,7 @@ def wrapped(words: Message | str, mark: str = "  ") -> str:
 
 def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:
     width = max((len(c.value) for c in question.choices), default=0)
-    # A narrow terminal cuts lines at their end: what decides stands first.
+    # A narrow terminal cuts lines at their end, so what decides comes first.
     shown = {c.value: text(_size(sizes[c.value])) if c.value in sizes else "" for c in question.choices}
     column = max(map(columns.width, shown.values()), default=0)
     lines = []

@@ -25,12 +25,12 @@ from trainwiz.language import t
 from trainwiz.wizard.terminal import Action, Asked, Reply, size
 
 _ROWS_FOR_THE_REST = 9
-"""The question, its help, the hint."""
+"""Lines of the terminal for the question, its help and the hint."""
 _GAP = re.compile(" {2,}")
 _POINTER = 3
 """Columns before each line of a list."""
 _FOR_TYPING = 12
-"""Columns that should be left beside a question."""
+"""Columns that should be left for typing beside a question."""
 
 
 def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
@@ -82,7 +82,7 @@ def _list(asked: Asked) -> questionary.Question:
     def choose(event: KeyPressEvent) -> None:
         control = _control(event.app)
         chosen = control.get_pointed_at()
-        # What stays on the screen is the whole line, without the spaces that made a column of it.
+        # The whole line stays on the screen, without the spaces that align it with the others.
         chosen.title = _behind(asked.prompt, _GAP.sub("  ", lines[str(chosen.value)]), _room())
         control.is_answered = True
         event.app.exit(result=chosen.value)
@@ -96,7 +96,7 @@ def _prompt(asked: Asked) -> str:
 
 
 def _behind(prompt: str, words: str, room: int) -> str:
-    """Words on the line of the prompt where there is room for both, else on lines of their own below it."""
+    """Words on the line of the prompt if both fit, otherwise on lines of their own below it."""
     if columns.width(f"> {prompt} {words}") < room:
         return words
     return "\n" + "\n".join(columns.wrap(words, room, first="  ", rest="  "))
@@ -111,7 +111,7 @@ def _room() -> int:
 
 
 def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) -> None:
-    # Inside a text, ? and < are characters like any other.
+    # Within a text, ? and < are ordinary characters.
     empty = Condition(lambda: not typing or not get_app().current_buffer.text)
 
     def leave(event: KeyPressEvent, action: Action) -> None:
@@ -124,7 +124,7 @@ def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) 
 
 
 def _add_hint(app: Application[Any]) -> None:
-    # Without this the question takes the whole screen: the hint stands far below it, and help scrolls away above it.
+    # Otherwise the question takes the whole screen, with the hint far below it and the help scrolled away above it.
     rows = size().lines
     for window in app.layout.find_all_windows():
         window.dont_extend_height = Always()

@@ -47,7 +47,7 @@ def watch(target: str, run: str | None) -> None:
 def _draw_until_the_end(watched: Watched) -> bool:
     """Whether the person left before the run ended."""
     try:
-        with fullscreen.taken():
+        with fullscreen.active():
             while (view := watched.view()).summary.state is State.RUNNING:
                 # One line less than there are: nothing must ever scroll.
                 width, height = shutil.get_terminal_size()
