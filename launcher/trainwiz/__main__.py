@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run trainwiz with these arguments (default: the process's own) and exit with its code."""
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
-        _open_what_is_closed()
+        _open_missing_streams()
         # What imports create is kept; looking for garbage in it again and again takes some 20 ms.
         gc.set_threshold(100_000)
     from trainwiz import language
@@ -28,10 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     sys.exit(code)
 
 
-def _open_what_is_closed() -> None:
+def _open_missing_streams() -> None:
     """Open the null device for a missing stdin, stdout or stderr (`>&-`, some daemons).
 
-    Else the next file that is opened takes the number, and what is said goes into it.
+    Otherwise the next file that is opened gets its number, and what is printed goes into that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

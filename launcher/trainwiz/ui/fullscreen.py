@@ -24,7 +24,7 @@ def available() -> bool:
 
 @contextlib.contextmanager
 def active() -> Iterator[None]:
-    """Use the alternate screen, without a cursor and with unbuffered keys. SIGTERM, SIGHUP and Ctrl-Z restore it, too."""
+    """Use the alternate screen, without a cursor and with unbuffered keys; SIGTERM, SIGHUP and Ctrl-Z leave it."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = termios.tcgetattr(keys) if keys is not None else None
 

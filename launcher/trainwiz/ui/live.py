@@ -144,8 +144,8 @@ class Progress:
 def terminal_size() -> dict[str, str]:
     """Variables that tell rank 0 the terminal's size, which it cannot ask for, since its output is a file.
 
-    COLUMNS and LINES are for all programs, TQDM_NCOLS for progress bars: tqdm 4.70 no longer reads the others, and a bar
-    wider than the terminal leaves a line behind with every step.
+    COLUMNS and LINES are for all programs, TQDM_NCOLS for progress bars: tqdm 4.70 no longer reads the others, and a
+    bar wider than the terminal leaves a line behind with every step.
     """
     with contextlib.suppress(OSError, ValueError):
         size = os.get_terminal_size(sys.stdout.fileno())
