@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -76,11 +76,13 @@ class Watched:
 
     def __init__(self, run: Run) -> None:
         from trainwiz.store import history
-        from trainwiz.store.growing import Growing
+        from trainwiz.store.jsonl import JsonLines
 
         self._run = run
         self._earlier = [each.records for each in history.earlier(run)]
-        self._growing, self._samples = Growing(run.metrics), Growing(run.memory)
+        self._metrics, self._samples = JsonLines(run.metrics), JsonLines(run.memory)
+        self._records: list[dict[str, Any]] = []
+        self._held_before: list[dict[str, Any]] = []
         self._lowest: float | None = None
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
@@ -95,9 +97,8 @@ class Watched:
         from trainwiz.ui.watch import View
 
         self._take_in()
-        self._samples.refresh()
         now = time.time()
-        records = metrics.sampled(self._growing.records, _RECORDS)
+        records = metrics.sampled(self._records, _RECORDS)
         recorded = dataclasses.replace(history.without_metrics(self._run), records=records)
         line = summary(recorded, now)
         running = line.state is State.RUNNING
@@ -108,16 +109,18 @@ class Watched:
             lowest_loss=self._lowest,
             seconds_left=self._left(recorded, line, now) if running else None,
             memory=self._held(recorded.command.get("pid")) if running else {},
-            most=memory.most(self._samples.records) if running else {},
+            most=memory.most(self._held_before) if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 
     def _take_in(self) -> None:
         from trainwiz.record import metrics
 
-        new = self._growing.refresh()
-        if len(new) == len(self._growing.records):
-            self._lowest = None
+        new = self._metrics.new()
+        if self._metrics.rewritten:
+            self._records, self._lowest = [], None
+        self._records += new
+        self._held_before += self._samples.new()
         losses = metrics.series(new, "loss").values
         self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
 
@@ -129,7 +132,7 @@ class Watched:
             return None
         if self._pace is None:
             # What nobody watched: the run's own start-up is in it, until updates are seen to pass.
-            first = self._growing.records[0].get("update")
+            first = self._records[0].get("update")
             passed = line.updates - first + 1 if isinstance(first, int) else 0
             began = started(run)
             spent = run.touched - began if run.touched is not None and began is not None else 0.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record.run import Recorded
-from trainwiz.store import liveness, runs
-from trainwiz.store.metrics import Metrics
+from trainwiz.store import jsonl, liveness, runs
+from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
@@ -54,20 +52,13 @@ def find(word: str, project: Path = Path()) -> Run:
 
 def read(run: Run) -> Recorded:
     """A run's folder; whatever is torn or missing in it is left out."""
-    found = without_metrics(run)
-    return dataclasses.replace(found, records=Metrics(run.metrics).new(), memory=Metrics(run.memory).new())
+    records, memory = JsonLines(run.metrics).new(), JsonLines(run.memory).new()
+    return dataclasses.replace(without_metrics(run), records=records, memory=memory)
 
 
 def brief(run: Run) -> Recorded:
     """The same with only the newest of its numbers: enough for a line in a table, however long the run is."""
-    lines = tail(run.metrics, _BRIEF_BYTES).split("\n")
-    records = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            value = json.loads(line)
-            if isinstance(value, dict):
-                records.append(value)
-    return dataclasses.replace(without_metrics(run), records=records)
+    return dataclasses.replace(without_metrics(run), records=jsonl.newest(run.metrics, _BRIEF_BYTES))
 
 
 def without_metrics(run: Run) -> Recorded:

@@ -85,21 +85,6 @@ def first_parts(folder: Path, fields: Mapping[str, Any], into: Path) -> tuple[di
     return cut, scale
 
 
-def records(output: Path) -> list[dict[str, Any]]:
-    """The metrics that a run wrote; a torn last line is left out."""
-    found = []
-    try:
-        lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def weights(output: Path) -> str:
     """One hash over the files of the final weights; empty where there are none."""
     files = sorted(f for f in (output / "model").rglob("*") if f.suffix in (".safetensors", ".bin", ".pt", ".pth"))

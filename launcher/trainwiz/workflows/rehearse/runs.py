@@ -37,6 +37,7 @@ def run(house: House, scene: Scene, act: Act) -> Seen:
     """Run it to its end. Raises `KeyboardInterrupt` where somebody asked for the end."""
     from trainwiz.rehearsal.runs import Seen
     from trainwiz.store import rehearsals
+    from trainwiz.store.jsonl import JsonLines
 
     output, noted = house.stage.place(act.goes_on or act.name), house.stage.place(f"{act.name}-notes")
     outcome = _ran(house, scene, act, output, noted)
@@ -48,7 +49,7 @@ def run(house: House, scene: Scene, act: Act) -> Seen:
         act=act,
         code=outcome.exit_code,
         seconds=outcome.seconds,
-        records=rehearsals.records(output),
+        records=JsonLines(output / "metrics.jsonl").new(),
         weights=rehearsals.weights(output),
         ranks=rehearsals.notes(noted),
         saved=saved,
