@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +23,6 @@ class Check:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def failed(checks: tuple[Check, ...]) -> bool:
+def failed(checks: Sequence[Check]) -> bool:
     """Whether any of them failed."""
     return any(check.verdict == "failed" for check in checks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 1
 SIGNATURES = (
     known(
         "colossal_device",
