@@ -63,7 +63,7 @@ def _look(folder: str, python: str | None, comm: bool) -> tuple[Machine, Surroun
 
     from trainwiz.checkup.surroundings import Port, Surroundings
     from trainwiz.network import ports
-    from trainwiz.probe import interpreter, locks, surroundings
+    from trainwiz.probe import hub, interpreter, library_caches, locks, ops
     from trainwiz.workflows import facts
 
     executable = interpreter.located(python or sys.executable)
@@ -71,19 +71,19 @@ def _look(folder: str, python: str | None, comm: bool) -> tuple[Machine, Surroun
         console.talk(t("looking at this machine and at {python} …", python=executable), style="dim")
     plan = _plan(folder) if not comm else _plan_or_error(folder)
     port = plan.machine.main_process_port if plan else 29500
-    asked = surroundings.ask_for_ops(executable)
+    asked = ops.start(executable)
     with ThreadPoolExecutor(1) as pool:
-        hub = pool.submit(surroundings.hub)
+        answer = pool.submit(hub.look)
         machine = facts.machine(machine_file=None, python=executable, folder=folder, fresh=True)
         found = Surroundings(
-            hub=hub.result(),
-            caches=surroundings.caches(),
+            hub=answer.result(),
+            caches=library_caches.caches(),
             locks=locks.stale_locks(),
             ports=(Port(number=port, free=ports.is_free(port)),) if port else (),
         )
     if machine.interpreter and machine.interpreter.version("deepspeed"):
-        ops, problem = asked.result()
-        found = dataclasses.replace(found, ops=ops, ops_error=problem)
+        known, problem = asked.result()
+        found = dataclasses.replace(found, ops=known, ops_error=problem)
     asked.cancel()
     if comm:
         found = dataclasses.replace(found, comm=_all_reduce(plan, machine))

@@ -128,7 +128,7 @@ def _launcher_report(lines: Sequence[Line]) -> int:
 
 
 def _end(lines: Sequence[Line], start: int, limit: int) -> int:
-    """The index after the exception that ends the traceback: the first line that is not indented, and what follows it."""
+    """The index after the exception that ends the traceback: the first line that is not indented, with what follows."""
     for i in range(start + 1, limit):
         if not lines[i].text.startswith((" ", "\t", "|")):
             end = i + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 from trainwiz.machine import Cpu, Disk, Interface, Limits, Machine, Memory, Problem, Toolchain
 from trainwiz.probe import cgroup, gpus
+from trainwiz.probe import toolchain as compilers
 from trainwiz.probe.limit import within
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ def host(
         shm=attempt("shm", lambda: disk(str(root / "dev/shm")) if (root / "dev/shm").is_dir() else None, None),
         interfaces=attempt("interfaces", _interfaces, ()) if interfaces else (),
         limits=attempt("limits", _limits, Limits()),
-        toolchain=attempt("toolchain", toolchain or _toolchain, Toolchain()),
+        toolchain=attempt("toolchain", toolchain or compilers.toolchain, Toolchain()),
         problems=(*seen.problems, *problems),
     )
 
@@ -68,12 +70,6 @@ def disk(path: str) -> Disk:
         place = place.parent
     usage = shutil.disk_usage(place)
     return Disk(path=str(place), total_bytes=usage.total, free_bytes=usage.free)
-
-
-def _toolchain() -> Toolchain:
-    from trainwiz.probe import toolchain
-
-    return toolchain.toolchain()
 
 
 def _cpu(root: Path) -> Cpu:
@@ -130,8 +126,6 @@ def _interfaces() -> tuple[Interface, ...]:
 
 
 def _limits() -> Limits:
-    import resource
-
     def soft(which: str) -> int | None:
         with contextlib.suppress(AttributeError, ValueError, OSError):
             value: int = resource.getrlimit(getattr(resource, which))[0]

@@ -108,9 +108,6 @@ def _preset(name: str, from_scratch: bool, task: str) -> ModelFacts:
         name=name,
         kind="preset",
         parameters=shape.parameters,
-        hidden_size=shape.hidden_size,
-        num_layers=shape.num_hidden_layers,
-        vocab_size=shape.vocab_size,
         max_positions=shape.max_position_embeddings if shape.model_type in LEARNED_POSITIONS else None,
     )
 
@@ -132,9 +129,6 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
         name=name,
         kind="folder",
         parameters=_parameters(weights),
-        hidden_size=_number(config, "hidden_size", "n_embd"),
-        num_layers=_number(config, "num_hidden_layers", "n_layer", "num_layers"),
-        vocab_size=_number(config, "vocab_size"),
         max_positions=_number(config, "max_position_embeddings", "n_positions") if learned else None,
     )
 
