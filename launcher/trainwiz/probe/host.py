@@ -1,4 +1,4 @@
-"""This machine as it is now, without torch: GPUs, cores, memory, disks, interfaces, limits, compilers."""
+"""This machine as it is now, except its Python: GPUs, cores, memory, disks, interfaces, limits, compilers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def host(
     toolchain: Callable[[], Toolchain] | None = None,
     interfaces: bool = True,
 ) -> Machine:
-    """Everything but the interpreter. `folder` is where a project would lie: its disk is the one that counts.
+    """Everything except the interpreter. `folder` is the project's, whose disk is looked at.
 
-    Without `interfaces`, which take 10 ms and matter only to several machines, none are named.
-
-    `nvml` stands in for the pynvml module, `root` for `/`, `toolchain` for asking the compilers (a remembered answer).
+    `interfaces` take 10 ms, and matter only to several machines. `nvml` replaces the pynvml module and `root` the root
+    folder in tests; `toolchain` may return a remembered answer instead of asking the compilers.
     """
     problems: list[Problem] = []
 
@@ -64,7 +63,7 @@ def host(
 
 
 def disk(path: str) -> Disk:
-    """Space where `path` lies or will lie. Raises `OSError`."""
+    """Space on the disk of `path`, which need not exist yet. Raises `OSError`."""
     place = Path(path).absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -81,7 +80,7 @@ def _cpu(root: Path) -> Cpu:
     return Cpu(
         model=next((b["model name"] for b in blocks if "model name" in b), os.uname().machine),
         physical_cores=len(cores) or len(blocks) or os.cpu_count() or 1,
-        # A quota of 1.5 cores keeps one rank busy, not two.
+        # A quota of 1.5 cores suffices for one rank, not for two.
         usable_cores=max(1, min(affinity, int(quota) if quota else affinity)),
     )
 

@@ -13,14 +13,17 @@ Verdict = Literal["passed", "failed", "warning", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was found about one thing, with its numbers; `name` is its stable name in JSON, `fix` what to do."""
+    """The result of one check."""
 
     name: str
+    """A stable name, for JSON."""
     title: Message
     verdict: Verdict
     found: Message
     fix: Message | None = None
+    """What to do."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    """The measured values, for JSON."""
 
 
 def failed(checks: Sequence[Check]) -> bool:

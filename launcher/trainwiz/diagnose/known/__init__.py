@@ -1,4 +1,4 @@
-"""The known causes, one module per subject. A module added to this folder is found by itself.
+"""The known causes, one module per subject. Modules are found by their place in this folder.
 
 Where two signatures match, that of the lower `TIER` is the cause:
 

@@ -1,4 +1,4 @@
-"""The model's own arithmetic: types, shapes, gradients, numbers that are none."""
+"""The model's arithmetic: types, shapes, gradients, NaN."""
 
 from __future__ import annotations
 

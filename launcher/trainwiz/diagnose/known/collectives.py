@@ -1,4 +1,4 @@
-"""What ranks do together: collectives, and the network between them."""
+"""Communication between ranks: collectives, and the network."""
 
 from __future__ import annotations
 

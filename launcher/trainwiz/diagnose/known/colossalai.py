@@ -1,4 +1,4 @@
-"""What Colossal-AI's Booster and its plugins refuse."""
+"""Errors of Colossal-AI's Booster and its plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed, and accelerate in front of it, refuse."""
+"""Errors of DeepSpeed, and of accelerate about DeepSpeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs, their driver, and what runs on them."""
+"""GPUs, their driver, and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the generated train.py says itself when it ends: its own sentences, which name what is wrong."""
+"""The error messages of the generated train.py."""
 
 from __future__ import annotations
 

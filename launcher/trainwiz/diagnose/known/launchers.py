@@ -1,4 +1,4 @@
-"""How the ranks were started, and who ended them."""
+"""How the ranks were started, and by whom they were stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: of the GPU, of the machine, of its container, of /dev/shm."""
+"""Memory of the GPU, of the machine, of its container, and of /dev/shm."""
 
 from __future__ import annotations
 

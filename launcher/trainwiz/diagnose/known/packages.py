@@ -1,4 +1,4 @@
-"""Python packages, and what the hub gives or keeps."""
+"""Python packages, and downloads from the hub."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
 
 import torch  # noqa: E402
 
