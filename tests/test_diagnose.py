@@ -318,7 +318,7 @@ def test_a_signal_without_words_has_a_meaning(code: int, word: str) -> None:
 
 def test_a_kill_for_memory_is_known_by_the_cgroups_count() -> None:
     found = failed(-9, "step 1", observed={"oom_kills": 1})
-    assert (found.name, found.passing) == ("cgroup_memory", False)
+    assert (found.name, found.transient) == ("cgroup_memory", False)
     assert "out-of-memory kills during the run: 1" in str(found.observed[0])
     assert failed(-9, "step 1", observed={"oom_kills": 0}).name == "killed"
 
@@ -343,7 +343,7 @@ def test_ranks_that_were_taken_down_are_told_apart() -> None:
 
 def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
     found = failed(1, "step 1\n\nstep 2\n", rank=2)
-    assert (found.known, found.passing, found.name) == (False, None, "unknown")
+    assert (found.known, found.transient, found.name) == (False, None, "unknown")
     assert "runs/r/logs/rank-0.log" in str(found.remedy)
     assert found.last == ("step 1", "step 2")
     assert "it said at last: step 2" in str(found.cause)
@@ -382,12 +382,12 @@ def test_what_is_printed_behind_a_progress_bar_is_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "passing"),
+    ("name", "transient"),
     [("node_failed", True), ("preempted", True), ("port_in_use", True), ("cuda_memory", False), ("shape", False),
      ("collective_timeout", None), ("hub_unreachable", None)],
 )  # fmt: skip
-def test_whether_the_same_start_again_would_help(name: str, passing: bool | None) -> None:
-    assert of(name).passing is passing
+def test_whether_the_same_start_again_would_help(name: str, transient: bool | None) -> None:
+    assert of(name).transient is transient
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ CORE = {
     "record": {"message", "outcome"},
     "recovery": {"message", "outcome"},
     "hangs": {"message"},
-    "rehearsal": {"message", "plan"},
+    "rehearsal": {"message", "plan", "outcome"},
 }
 EDGES = {
     "language": {"message"},

@@ -9,9 +9,9 @@ import plans
 import pytest
 from projects import REGRESSION, STANDIN, make, trainwiz
 
-from trainwiz.rehearsal import scene, schedule
+from trainwiz.rehearsal import comparison, schedule, setup
 from trainwiz.rehearsal.check import Check
-from trainwiz.rehearsal.runs import Runs, Seen
+from trainwiz.rehearsal.result import RunResult
 from trainwiz.render import training_files
 from trainwiz.store import templates
 
@@ -144,8 +144,8 @@ def sources() -> dict[str, str]:
 
 
 def test_fields_are_read_from_the_files_and_made_small() -> None:
-    fields = scene.declared(sources())
-    small = scene.scene(PLAN, fields, by_hand={})
+    fields = setup.declared_fields(sources())
+    small = setup.small_copy(PLAN, fields, by_hand={})
     assert fields["hidden_size"] == 128
     assert small.values["hidden_size"] == 64
     assert small.values["num_attention_heads"] == small.values["num_key_value_heads"] == 4
@@ -153,7 +153,7 @@ def test_fields_are_read_from_the_files_and_made_small() -> None:
     assert small.main.real == small.other.real
     assert small.main.world != small.other.world
     assert small.samples % small.real_batch
-    arguments = scene.scene(PLAN, fields, by_hand={"hidden_size": "32"}).arguments(small.acts()[0], "out")
+    arguments = setup.small_copy(PLAN, fields, by_hand={"hidden_size": "32"}).arguments(small.runs()[0], "out")
     assert arguments[-2:] == ["--hidden_size", "32"]
     assert arguments.count("--hidden_size") == 1
 
@@ -188,8 +188,8 @@ def test_a_wrong_schedule_is_named(changes: dict[str, Any], words: str) -> None:
 
 def runs(**changes: dict[str, Any]) -> dict[str, Check]:
     """Checks of good runs, changed by name of the run."""
-    small = scene.scene(PLAN, scene.declared(sources()), by_hand={})
-    acts = {act.name: act for act in small.acts()}
+    small = setup.small_copy(PLAN, setup.declared_fields(sources()), by_hand={})
+    planned = {run.name: run for run in small.runs()}
     records = [{"update": u, "loss": 3.0 / u} for u in range(1, 7)]
     order = [[i, i + 1] for i in range(0, 20, 2)] + [[20, -1], [-1, -1]]
     notes = [
@@ -198,12 +198,12 @@ def runs(**changes: dict[str, Any]) -> dict[str, Check]:
         for rank in (0, 1)
     ]  # fmt: skip
     good: dict[str, Any] = {
-        "code": 0, "seconds": 1.0, "records": records, "weights": "abc", "ranks": notes,
-        "saved": ["checkpoint-00000004", "checkpoint-00000006"],
+        "exit_code": 0, "seconds": 1.0, "records": records, "weights": "abc", "notes": notes,
+        "checkpoints": ["checkpoint-00000004", "checkpoint-00000006"],
     }  # fmt: skip
-    own = {"killed": {"code": 137}, "resumed": {"ranks": [{"micro_batches": 4}]}}
-    seen = {n: Seen(act=act, **{**good, **own.get(n, {}), **changes.get(n, {})}) for n, act in acts.items()}
-    return {check.name: check for check in Runs(scene=small, seen=seen).checks()}
+    own = {"killed": {"exit_code": 137}, "resumed": {"notes": [{"micro_batches": 4}]}}
+    results = {n: RunResult(run=run, **{**good, **own.get(n, {}), **changes.get(n, {})}) for n, run in planned.items()}
+    return {check.name: check for check in comparison.checks(small, results)}
 
 
 def test_good_runs_pass() -> None:
@@ -214,13 +214,13 @@ def test_good_runs_pass() -> None:
 
 @pytest.mark.parametrize(("run", "changes", "name"), [
     ("whole", {"records": [{"update": 1, "loss": math.nan}]}, "training"),
-    ("whole", {"code": 3}, "run_whole"),
-    ("killed", {"code": 0}, "run_killed"),
-    ("whole", {"torn": ["checkpoint-00000004"]}, "checkpoints"),
-    ("whole", {"saved": ["checkpoint-00000004"]}, "checkpoints"),
+    ("whole", {"exit_code": 3}, "run_whole"),
+    ("killed", {"exit_code": 0}, "run_killed"),
+    ("whole", {"damaged": ["checkpoint-00000004"]}, "checkpoints"),
+    ("whole", {"checkpoints": ["checkpoint-00000004"]}, "checkpoints"),
     ("whole", {"weights": ""}, "checkpoints"),
     ("resumed", {"weights": "abd"}, "resume"),
-    ("resumed", {"ranks": [{"micro_batches": 12}]}, "resume"),
+    ("resumed", {"notes": [{"micro_batches": 12}]}, "resume"),
     ("resumed", {"records": [{"update": 6, "loss": 0.51}]}, "resume"),
     ("split", {"records": [{"update": u, "loss": 3.0 / u + (u == 4) * 1e-4} for u in range(1, 7)]}, "split"),
 ])  # fmt: skip
@@ -231,5 +231,5 @@ def test_runs_that_differ_are_named(run: str, changes: dict[str, Any], name: str
 
 def test_a_sample_that_is_taken_twice_and_bytes_that_are_sent_twice_are_seen() -> None:
     twice = {"indices": [[[0, 1]] * 12], "sent": [[u, 100] for u in range(1, 13)], "gradient_bytes": 100}
-    checks = runs(whole={"ranks": [twice, {"indices": [[[2, 3]] * 12]}]})
+    checks = runs(whole={"notes": [twice, {"indices": [[[2, 3]] * 12]}]})
     assert checks["once_per_epoch"].verdict == checks["communication"].verdict == "failed"

@@ -9,14 +9,14 @@ from projects import REGRESSION, launch, losses, make, trainwiz
 from trainwiz import plan as plans
 from trainwiz.diagnose import SIGNATURES
 from trainwiz.diagnose.endings import BY_CODE
-from trainwiz.diagnose.plan_changes import Mending, candidates
+from trainwiz.diagnose.plan_changes import PlanChange, candidates
 from trainwiz.errors import UsageError
 from trainwiz.store import plans as files
 
 
 def changes(kind: str, **values: object) -> list[dict[str, object]]:
     changed = plans.with_changes(plans.Plan(), {key.replace("__", "."): value for key, value in values.items()})
-    return [dict(mending.changes) for mending in candidates(kind, changed)]
+    return [dict(change.changes) for change in candidates(kind, changed)]
 
 
 ALONE = {**REGRESSION, "strategy.kind": "single", "machine.num_processes": 1}
@@ -69,7 +69,7 @@ def test_what_else_a_plan_can_change(kind: str, values: dict[str, object], expec
 
 
 def test_every_kind_that_a_signature_names_is_known() -> None:
-    named = {signature.mending for signature in (*SIGNATURES, *BY_CODE.values())} - {""}
+    named = {signature.plan_change for signature in (*SIGNATURES, *BY_CODE.values())} - {""}
     assert len(named) >= 6
     rich = plans.with_changes(
         plans.Plan(),
@@ -80,7 +80,7 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
     for kind in named:
         found = list(candidates(kind, rich))
         assert found, kind
-        assert all(isinstance(mending, Mending) and plans.with_changes(rich, mending.changes) for mending in found)
+        assert all(isinstance(change, PlanChange) and plans.with_changes(rich, change.changes) for change in found)
 
 
 # --- the plan's text
@@ -189,6 +189,6 @@ def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     forbidden = lambda p, *_: {("TW300", "strategy")} if p.strategy.zero_stage == 3 else set()  # noqa: E731
     monkeypatch.setattr(plan_fix, "_errors", forbidden)
-    found = plan_fix.solved(zero, Path(), None, SimpleNamespace(mending="smaller_micro_batch"))  # type: ignore[arg-type]
+    found = plan_fix.solved(zero, Path(), None, SimpleNamespace(plan_change="smaller_micro_batch"))  # type: ignore[arg-type]
     assert found is not None
     assert dict(found[0].changes) == {"strategy.offload_optimizer_device": "cpu"}

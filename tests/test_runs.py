@@ -10,7 +10,6 @@ import pytest
 
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.store import runs
-from trainwiz.store.metrics import Metrics
 from trainwiz.store.runs import Run
 
 NOON = 1_800_000_000.0
@@ -149,16 +148,3 @@ def test_a_folder_called_latest_does_not_stop_a_run(tmp_path: Path) -> None:
     run = runs.create(tmp_path)
     assert run.folder.is_dir()
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == sorted([run.name, "latest"])
-
-
-def test_metrics_come_as_they_grow(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    metrics = Metrics(file)
-    assert metrics.new() == []
-    with file.open("a") as stream:
-        stream.write('{"update": 1}\n{"upda')
-        stream.flush()
-        assert metrics.new() == [{"update": 1}]
-        stream.write('te": 2}\nnonsense\n[1]\n{"update": 3}\n')
-    assert metrics.new() == [{"update": 2}, {"update": 3}]
-    assert metrics.new() == []

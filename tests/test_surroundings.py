@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwiz.probe import locks, surroundings
+from trainwiz.probe import hub, library_caches, locks, ops
 from trainwiz.process.capture import Running
 
 
@@ -45,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize(("status", "reachable"), [(200, True), (404, True), (405, True), (503, False)])
 def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
     Answering.status = status
-    found = surroundings.hub({"HF_ENDPOINT": server, "HF_TOKEN": "hf_secret"})
+    found = hub.look({"HF_ENDPOINT": server, "HF_TOKEN": "hf_secret"})
     assert (found.endpoint, found.reachable) == (server, reachable)
     assert Answering.asked == [("HEAD", None)], "no token is sent"
 
@@ -53,7 +53,7 @@ def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
 def test_a_hub_that_is_not_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        found = surroundings.hub({"HF_ENDPOINT": f"http://127.0.0.1:{unused.getsockname()[1]}"})
+        found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{unused.getsockname()[1]}"})
     assert found.reachable is False
     assert "refused" in found.detail
 
@@ -63,7 +63,7 @@ def test_a_hub_that_never_answers_is_given_up() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         begin = time.monotonic()
-        found = surroundings.hub({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, seconds=0.5)
+        found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, seconds=0.5)
     assert found.reachable is False
     assert found.detail
     assert time.monotonic() - begin < 60
@@ -71,22 +71,22 @@ def test_a_hub_that_never_answers_is_given_up() -> None:
 
 @pytest.mark.parametrize("endpoint", ["file:///etc/passwd", "nonsense", "http://", "http://[::1"])
 def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
-    found = surroundings.hub({"HF_ENDPOINT": endpoint})
+    found = hub.look({"HF_ENDPOINT": endpoint})
     assert found.reachable is False
     assert found.detail
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_asks_nobody(server: str, variable: str) -> None:
-    found = surroundings.hub({"HF_ENDPOINT": server, variable: "true"})
+    found = hub.look({"HF_ENDPOINT": server, variable: "true"})
     assert (found.offline, found.reachable, Answering.asked) == (variable, None, [])
-    assert surroundings.hub({"HF_ENDPOINT": server, variable: "0"}).reachable
+    assert hub.look({"HF_ENDPOINT": server, variable: "0"}).reachable
 
 
 def test_caches_follow_their_variables(tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("")
     environ = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "a file"), "TMPDIR": "/proc"}
-    found = {cache.variable: cache for cache in surroundings.caches(environ)}
+    found = {cache.variable: cache for cache in library_caches.caches(environ)}
     assert {name: cache.writable for name, cache in found.items()} == {
         "XDG_CACHE_HOME": True, "HF_HOME": False, "TORCH_EXTENSIONS_DIR": True, "TMPDIR": False,
     }  # fmt: skip
@@ -164,10 +164,10 @@ def test_ops_of_the_real_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     built.mkdir(parents=True)
     (built / "cpu_adam.so").write_text("")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    ops, problem = surroundings.ask_for_ops(sys.executable).result()
+    known, problem = ops.start(sys.executable).result()
     assert problem is None
-    assert ops
-    found = {op.name: op for op in ops}
+    assert known
+    found = {op.name: op for op in known}
     assert found["cpu_adam"].built
     assert found["cpu_adam"].compatible
     assert not found["cpu_adagrad"].built
@@ -178,8 +178,8 @@ def test_a_deepspeed_that_is_not_there_or_broken(tmp_path: Path, monkeypatch: py
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed/__init__.py").write_text("raise RuntimeError('CUDA_HOME does not exist')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert surroundings.ask_for_ops(sys.executable).result() == (None, "RuntimeError: CUDA_HOME does not exist")
-    ops, problem = surroundings.ask_for_ops("/no/such/python").result()
-    assert ops is None
+    assert ops.start(sys.executable).result() == (None, "RuntimeError: CUDA_HOME does not exist")
+    found, problem = ops.start("/no/such/python").result()
+    assert found is None
     assert problem
     assert "No such file" in problem

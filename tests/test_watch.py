@@ -24,7 +24,7 @@ from trainwiz.record.complaints import Complaint, complaints
 from trainwiz.record.pace import Pace
 from trainwiz.record.run import State, Summary
 from trainwiz.store import history
-from trainwiz.store.growing import Growing
+from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui.watch import View, frame
 
@@ -43,22 +43,25 @@ def _english() -> Iterator[None]:
 
 def test_metrics_grow_and_are_cut_back(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    growing = Growing(file)
-    assert growing.refresh() == []
+    lines = JsonLines(file)
+    assert lines.new() == []
     file.write_text('{"update": 1}\n{"update": 2}\n{"upd')
-    assert growing.refresh() == [{"update": 1}, {"update": 2}]
-    assert growing.refresh() == []
+    assert lines.new() == [{"update": 1}, {"update": 2}]
+    assert lines.new() == []
     with file.open("a") as more:
         more.write('ate": 3}\nnonsense\n[]\n{"update": 4}\n')
-    assert growing.refresh() == [{"update": 3}, {"update": 4}]
-    assert [r["update"] for r in growing.records] == [1, 2, 3, 4]
+    assert lines.new() == [{"update": 3}, {"update": 4}]
+    assert not lines.rewritten
     # A restart from update 2, which has come further than before by the time that anybody looks.
     file.write_text("".join(f'{{"update": {u}}}\n' for u in (1, 2, *range(30, 50))))
-    assert growing.refresh() == growing.records
-    assert [r["update"] for r in growing.records] == [1, 2, *range(30, 50)]
+    assert [r["update"] for r in lines.new()] == [1, 2, *range(30, 50)]
+    assert lines.rewritten
+    # A restart that has written less than there was.
+    file.write_text('{"update": 1}\n')
+    assert lines.new() == [{"update": 1}]
     file.unlink()
-    assert growing.refresh() == []
-    assert len(growing.records) == 22
+    assert lines.new() == []
+    assert not lines.rewritten
 
 
 def test_pace_is_that_of_what_was_seen() -> None:

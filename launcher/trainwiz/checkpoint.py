@@ -1,4 +1,4 @@
-"""What a checkpoint is, and whether a plan can go on from it exactly."""
+"""A checkpoint, and whether a plan can resume from it exactly."""
 
 from __future__ import annotations
 
@@ -12,44 +12,51 @@ from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
-"""Values that decide which samples an update sees, with their keys in the plan."""
+"""Values that decide which samples an update takes, with their keys in the plan."""
 
 
 class State(str, Enum):
-    """COMPLETE: it has its final name. PARTIAL: it is being written or removed, or that was cut short.
-
-    DAMAGED: a resume found it changed, and put it aside.
-    """
+    """How far a checkpoint can be relied on."""
 
     COMPLETE = "complete"
+    """It has its final name."""
     PARTIAL = "partial"
+    """It is being written or removed, or that was interrupted."""
     DAMAGED = "damaged"
+    """A resume found changed files, and renamed it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint's folder. `written` in seconds since the epoch; `layout` and `world` as its manifest says them."""
+    """A checkpoint's folder."""
 
     path: str
     update: int
+    """The last update that it holds."""
     state: State
     size_bytes: int
+    """Of all files."""
     files: int
+    """The number of its files."""
     written: float
+    """When it was complete, in seconds since the epoch."""
     layout: str | None = None
+    """How its state is spread over files; None: its manifest does not say."""
     world: int | None = None
+    """The number of ranks that wrote it; None: its manifest does not say."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a plan cannot go on from a checkpoint, and what to do."""
+    """Why a plan cannot resume from a checkpoint."""
 
     what: Message
     instead: Message
+    """What to do."""
 
 
 def not_gathered(layout: str | None) -> Obstacle | None:
-    """Why weights that were saved in this layout cannot be put together. None where they can."""
+    """Why whole weights cannot be assembled from this layout; None if they can."""
     if layout is None:
         return Obstacle(
             say("its manifest does not say how the weights are spread over files: an older train.py wrote it"),
@@ -64,7 +71,7 @@ def not_gathered(layout: str | None) -> Obstacle | None:
 
 
 def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
-    """The first reason why the plan cannot go on from a checkpoint with this manifest. None where there is none."""
+    """The first reason why the plan cannot resume from a checkpoint with this manifest; None if it can."""
     config = manifest.get("config", {})
     for name, key in _ORDER.items():
         before, now = config.get(name), plan.get(key)

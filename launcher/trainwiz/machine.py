@@ -1,7 +1,6 @@
-"""What exists: devices, memory, links, versions. Types only; `probe` fills them in.
+"""A machine: its devices, memory, links and versions. Types only; `probe` fills them in.
 
-Everything that could not be found out is None or empty and has a `Problem`; unknown stays unknown.
-All sizes are bytes.
+What could not be determined is None or empty and has a `Problem`; it is never guessed.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
-    """A process that holds memory on a GPU. `name` is empty where it cannot be seen."""
+    """A process that holds memory on a GPU."""
 
     pid: int
     used_bytes: int | None
     name: str = ""
+    """Empty: hidden from this user or container."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,45 +23,58 @@ class Gpu:
     """One GPU, as NVML reports it."""
 
     index: int
+    """NVML's number, counted from 0 in the order of the PCI bus."""
     name: str
     memory_bytes: int
+    """All of its memory."""
     used_bytes: int = 0
+    """Memory in use now, including what the driver reserves."""
     compute_capability: tuple[int, int] | None = None
+    """Major and minor: (8, 0) for an A100."""
     uuid: str = ""
+    """`GPU-…`, as CUDA_VISIBLE_DEVICES takes it."""
     mig: bool = False
+    """Whether it is partitioned into several instances (MIG)."""
     processes: tuple[GpuProcess, ...] = ()
 
     @property
     def free_bytes(self) -> int:
-        """Memory that nobody uses now."""
+        """Memory that is not in use now."""
         return self.memory_bytes - self.used_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cpu:
-    """Processor cores. `usable_cores` respects affinity and the cgroup's quota."""
+    """The processors."""
 
     model: str = ""
     physical_cores: int = 1
+    """Cores of all sockets, without hyper-threads."""
     usable_cores: int = 1
+    """Hardware threads that this process may use, by its affinity and the cgroup's quota."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Host memory; `total_bytes` is the cgroup's limit where that is the smaller one (`limited_by_cgroup`)."""
+    """Host memory."""
 
     total_bytes: int = 0
+    """All that this process may use."""
     available_bytes: int = 0
+    """What can be allocated now without swapping."""
     limited_by_cgroup: bool = False
+    """Whether a cgroup's limit, and not the machine, sets `total_bytes`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disk:
-    """Space on the file system that holds `path`."""
+    """Space on a file system."""
 
     path: str
+    """A folder on it."""
     total_bytes: int
     free_bytes: int
+    """What this user may still write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,87 +83,102 @@ class Interface:
 
     name: str
     addresses: tuple[str, ...] = ()
+    """IPv4 and IPv6."""
     loopback: bool = False
     speed_mbps: int | None = None
+    """Megabits per second."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Soft limits of a process here; None means unlimited or unknown. `memlock_bytes` bounds pinned memory."""
+    """Soft limits of a process; None: unlimited or unknown."""
 
     open_files: int | None = None
     memlock_bytes: int | None = None
+    """Memory that may be locked, which includes pinned memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolchain:
-    """What builds DeepSpeed's ops: `path version` of each, None where missing."""
+    """The tools that build DeepSpeed's ops, each by its path; None: missing."""
 
     cxx: str | None = None
+    """The C++ compiler."""
     cxx_version: str | None = None
     nvcc: str | None = None
     nvcc_version: str | None = None
+    """The release of CUDA: 12.4."""
     ninja: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interpreter:
-    """The Python that will run the training, looked at from a child process.
-
-    `packages` maps distribution names to versions (None: not installed). `error` is why torch did not import,
-    `cuda_error` why it imported and yet cannot use its GPUs. `arch_list` is what its kernels were compiled for
-    (`sm_80`, `compute_90`), `backends` what its collectives run on (nccl, gloo). `bf16` and `fp8` mean: the devices
-    that torch sees compute it in hardware.
-    """
+    """The Python that will run the training, inspected from a child process."""
 
     python: str
+    """Its path."""
     python_version: str = ""
     packages: dict[str, str | None] = field(default_factory=dict)
+    """Versions by name of the distribution; None: not installed."""
     cuda_build: str | None = None
+    """The version of CUDA that torch was built for; None: built without CUDA."""
     nccl_version: str | None = None
     torch_gpus: int | None = None
+    """The number of GPUs that torch sees."""
     bf16: bool | None = None
+    """Whether the devices that torch sees compute bf16 in hardware."""
     fp8: bool | None = None
+    """The same for fp8."""
     arch_list: tuple[str, ...] = ()
+    """The architectures that torch's kernels were compiled for: `sm_80`, `compute_90`."""
     backends: tuple[str, ...] = ()
+    """The backends of torch's collectives: nccl, gloo."""
     python_headers: bool | None = None
+    """Whether Python.h is installed, which extensions need to be built."""
     cuda_error: str | None = None
+    """Why torch, although it was imported, cannot use its GPUs."""
     error: str | None = None
+    """Why torch could not be imported."""
 
     def version(self, package: str) -> str | None:
-        """The installed version of a distribution, None where it is missing or was not looked for."""
+        """The installed version of a distribution; None if it is missing or was not looked for."""
         return self.packages.get(package)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A probe that failed: which, and what it said."""
+    """A probe that failed."""
 
     probe: str
+    """Its name: `gpus`, `memory`, …"""
     detail: str
+    """The error message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """One machine: what is there now.
-
-    `gpus` are those that CUDA_VISIBLE_DEVICES lets a training see; `hidden_gpus` counts the others.
-    """
+    """One machine as it is now."""
 
     platform: str = "linux"
+    """`sys.platform`."""
     hostname: str = ""
     gpus: tuple[Gpu, ...] = ()
+    """Those that CUDA_VISIBLE_DEVICES makes visible, in its order."""
     hidden_gpus: int = 0
+    """The number of the others."""
     driver_version: str | None = None
     cuda_driver_version: str | None = None
+    """The newest version of CUDA that the driver supports."""
     cpu: Cpu = Cpu()
     memory: Memory = Memory()
     disk: Disk | None = None
+    """The disk that holds the project."""
     shm: Disk | None = None
+    """/dev/shm."""
     interfaces: tuple[Interface, ...] = ()
     limits: Limits = Limits()
     toolchain: Toolchain = Toolchain()
     interpreter: Interpreter | None = None
     problems: tuple[Problem, ...] = ()
     probed: bool = True
-    """False for a machine read from a file: its ports, folders and processes are not those here."""
+    """False for a machine that was read from a file: its ports, folders and processes are elsewhere."""

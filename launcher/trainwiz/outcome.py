@@ -1,4 +1,4 @@
-"""What happened to a world of ranks: who ended how, and who failed first. Types only."""
+"""How the ranks of a run ended, and which of them failed first. Types only."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ SIGNAL_BASE = 128
 """A shell's exit code for a death by signal n is 128 + n (POSIX, "Exit Status for Commands")."""
 
 HANG_CODE = 124
-"""The exit code of a run that was stopped because it hung, as timeout(1) has it for a program that took too long."""
+"""The exit code of a run that was stopped because it hung; timeout(1) has the same."""
 PREEMPTING = (10, 15)
-"""SIGUSR1 and SIGTERM: what schedulers send to a job that is to give way."""
+"""SIGUSR1 and SIGTERM, which schedulers send before they take a job's machine away."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended.
-
-    `codes` holds each rank's own exit code, negative for a death by signal, None for one that did not end.
-    `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
-    `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed;
-    `saving_seconds` is how long the last rank took to end after that signal; `hung` means stopped for standing still,
-    and `stalls` holds every silence that was too long, with where the ranks were; `stragglers` ranks that were slower
-    than the others, and for how much of the time these waited;
-    `observed` is what the surroundings showed at the end: `oom_kills` of the cgroup during the run, `shm_free_bytes`,
-    `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`, each where it is known.
-    """
+    """How a run ended."""
 
     exit_code: int
+    """The training's own: that of the rank that failed first; 128 + n for a death by signal n."""
     codes: Mapping[int, int | None] = field(default_factory=dict)
+    """Each rank's exit code, negative for a death by signal; None: it did not end."""
     first_failed: int | None = None
+    """The rank that failed first."""
     seconds: float = 0.0
+    """From the start of the ranks to the end of the last one."""
     signal: int | None = None
+    """The signal that asked trainwiz itself to stop."""
     killed: tuple[int, ...] = ()
+    """The ranks that had to be killed."""
     saving_seconds: float | None = None
+    """From that signal to the end of the last rank."""
     hung: bool = False
+    """Whether the run was stopped because it made no progress."""
     stalls: tuple[Mapping[str, object], ...] = ()
+    """Every silence that was too long, with the place of each rank in its code."""
     stragglers: tuple[Mapping[str, object], ...] = ()
+    """Ranks that were slower than the others, with the share of the time that these waited."""
     observed: Mapping[str, int] = field(default_factory=dict)
+    """At the end of the run: `oom_kills` (of the cgroup, during the run), `shm_free_bytes`, `disk_total_bytes`, …"""
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for the end: Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP."""
+        """Whether it was asked to stop: Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP."""
         return self.signal is not None
 
     @property
     def preempted(self) -> bool:
-        """Whether a scheduler asked for the end, and not a person at the terminal."""
+        """Whether a scheduler asked it to stop, and not a person at the terminal."""
         return self.signal in PREEMPTING
 
     def to_dict(self) -> dict[str, object]:
@@ -72,15 +73,18 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was found of a checkpoint: its files, how many were read whole, and those that are not as written."""
+    """The result of comparing a checkpoint's files with its manifest."""
 
     files: int
+    """The number of its files."""
     read: int
+    """How many of them were read to the end."""
     damaged: tuple[str, ...] = ()
+    """The names of those that differ from the manifest."""
 
     @property
     def whole(self) -> bool:
-        """Whether every file was read, and is as it was written."""
+        """Whether every file was read and none is damaged."""
         return not self.damaged and self.read == self.files
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,12 +113,12 @@ _SIGNALS = {
 
 
 def signal_name(number: int) -> str:
-    """A signal's name, or its number where it has none that matters here."""
+    """A signal's name; its number if it is not in the table."""
     return _SIGNALS.get(number, str(number))
 
 
 def signal_number(name: str) -> int | None:
-    """A signal's number by its name; None for one that does not matter here."""
+    """A signal's number by its name; None if it is not in the table."""
     return next((number for number, known in _SIGNALS.items() if known == name), None)
 
 

@@ -1,6 +1,6 @@
-"""What lies around a plan on this machine: its folder, data, model, ports and locks. Types only.
+"""The surroundings of a plan on this machine: its folder, data, model, ports and locks. Types only.
 
-`probe.project` fills them in. None means: not looked at, or cannot be known here (a hub id, offline).
+`probe.project` fills them in. None: not looked at, or cannot be known here (a hub id, offline).
 """
 
 from __future__ import annotations
@@ -10,56 +10,58 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """One data set as the plan names it. `kind`: embedded, file, folder, hub or missing.
-
-    `detail` says why it cannot be used, empty where nothing speaks against it. `samples` counts what the task would
-    make of it, where that is cheap to know; `samples_at_most` bounds it where only the bytes are known. `cached`:
-    whether a hub id lies in the local cache.
-    """
+    """One data set of the plan."""
 
     name: str
+    """As the plan names it."""
     kind: str
+    """embedded, file, folder, hub or missing."""
     samples: int | None = None
+    """The number of samples that the task makes of it, if that is cheap to determine."""
     samples_at_most: int | None = None
+    """An upper bound of that number, from the size in bytes."""
     detail: str = ""
+    """Why it cannot be used; empty: no reason is known."""
     cached: bool | None = None
+    """Whether a hub id is in the local cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """The model as the plan names it. `kind`: preset, folder, hub or missing.
-
-    `max_positions` is set only where a longer sequence fails: for models that learn their positions.
-    """
+    """The model of the plan."""
 
     name: str
+    """As the plan names it."""
     kind: str
+    """preset, folder, hub or missing."""
     parameters: int | None = None
-    hidden_size: int | None = None
-    num_layers: int | None = None
-    vocab_size: int | None = None
+    """The number of its parameters."""
     max_positions: int | None = None
+    """The longest sequence in tokens, for models that learn their positions; others have no such limit."""
     detail: str = ""
+    """Why it cannot be used; empty: no reason is known."""
     cached: bool | None = None
+    """Whether a hub id is in the local cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """What a model's configuration says of all that parallelism divides. None: it does not say.
-
-    `layer_types` are the kinds of attention that its layers have, each once.
-    """
+    """The sizes in a model's configuration that parallelism divides; None: not given."""
 
     name: str
+    """As the plan or the user names the model."""
     model_type: str = ""
+    """transformers' name of the architecture: llama, qwen3."""
     heads: int | None = None
+    """Attention heads of a layer."""
     key_value_heads: int | None = None
     layers: int | None = None
     layer_types: tuple[str, ...] = ()
+    """The kinds of attention of its layers, each once."""
 
     @property
     def kv(self) -> int | None:
-        """Key-value heads; as many as attention heads where nothing else is said."""
+        """Key-value heads; by default as many as attention heads."""
         return self.key_value_heads or self.heads
 
 
@@ -72,13 +74,14 @@ class Project:
     eval: DataFacts | None = None
     model: ModelFacts | None = None
     offline: bool = False
-    """The environment forbids to ask the hub (HF_HUB_OFFLINE)."""
+    """Whether the environment forbids access to the hub (HF_HUB_OFFLINE)."""
     missing_files: tuple[str, ...] = ()
+    """Generated files that were deleted."""
     changed_files: tuple[str, ...] = ()
-    """Generated files that differ from what was generated."""
+    """Generated files that were edited."""
     stale_files: tuple[str, ...] = ()
-    """Generated files that the plan, as it is now, would render differently."""
+    """Generated files that the plan would now render differently."""
     port_in_use: int | None = None
-    """The planned rendezvous port, if something listens on it."""
+    """The planned rendezvous port, if another process listens on it."""
     build_locks: tuple[str, ...] = ()
-    """Lock files of a DeepSpeed build that nobody is running any more."""
+    """Lock files left by builds of DeepSpeed's ops that no longer run."""

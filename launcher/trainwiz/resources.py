@@ -1,4 +1,4 @@
-"""Where the template folders are: inside the installed package, else at the repository root."""
+"""The template folders: inside the installed package, or else at the repository root."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def templates() -> Path:
 
 
 def train_templates() -> Path:
-    """The folder of training programs that generated projects are cut from."""
+    """The folder of the training programs from which projects are generated."""
     return _find("train_templates")
 
 
 def _find(name: str) -> Path:
-    # An editable install does not see hatch's force-included folders.
+    # An editable install does not have hatch's force-included folders.
     for root in (_PACKAGE, _REPOSITORY):
         if (root / name).is_dir():
             return root / name

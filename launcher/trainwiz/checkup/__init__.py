@@ -1,4 +1,4 @@
-"""What a machine's facts mean for a training: one line each, good or not, and what to type. Pure."""
+"""What the facts about a machine mean for a training: one line each, with what to type. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ __all__ = ["Line", "Surroundings", "checkup"]
 def checkup(machine: Machine, around: Surroundings | None = None, findings: Iterable[Finding] = ()) -> tuple[Line, ...]:
     """The lines of `trainwiz doctor`; `findings` are those of the rules that need only a machine.
 
-    A rule that judges what a line shows has the word: its finding takes the place of the line's own, so that nothing
-    is said twice. The other findings follow as lines of their own. Without `around` (a machine read from a file) only
-    the machine's own lines appear.
+    A finding on the subject of a line replaces the line's own text, so that nothing is shown twice; the other findings
+    follow as lines of their own. Without `around` (a machine read from a file) only the machine's own lines are shown.
     """
     lines = [*packages.lines(machine), *devices.lines(machine), *storage.lines(machine, around)]
     lines += [*builds.lines(machine, around), *network.lines(machine, around)]

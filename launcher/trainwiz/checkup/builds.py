@@ -1,4 +1,4 @@
-"""Whether DeepSpeed could compile its ops here."""
+"""Whether DeepSpeed can compile its ops on this machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _nvcc(machine: Machine, missing: Level) -> Line:
     tools, title = machine.toolchain, say("CUDA toolkit")
     interpreter = machine.interpreter
     if interpreter is None or interpreter.version("torch") is None:
-        # What is not there cannot say which CUDA it wants.
+        # Without torch it is unknown which CUDA is needed.
         there = say("nvcc {version}", version=tools.nvcc_version) if tools.nvcc else say("none")
         return Line(subject="nvcc", title=title, found=there)
     build = interpreter.cuda_build

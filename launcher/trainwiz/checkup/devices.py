@@ -1,4 +1,4 @@
-"""GPUs, what fills them, and whether driver, CUDA and torch agree."""
+"""GPUs, the processes that use them, and whether driver, CUDA and torch fit together."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainwiz.quantities import size
 from trainwiz.rules.versions import parts
 
 FILLED = 0.1
-"""Share of a GPU that is normal to be in use: the driver reserves 1–3 %, a desktop takes some hundred MiB."""
+"""Share of a GPU's memory that is normally in use: the driver reserves 1–3 %, a desktop a few hundred MiB."""
 
 P2P_DRIVER = "550.40.07"
-"""From this driver on several RTX 40 work together; before it accelerate stops unless P2P and IB are switched off.
+"""The first driver with which several RTX 40 work together; below it accelerate requires that P2P and IB are off.
 
 Source: `check_cuda_p2p_ib_support` in accelerate/utils/environment.py (1.15).
 """
@@ -187,7 +187,7 @@ def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message |
 
 
 def _fits(gpu: Gpu, arch_list: tuple[str, ...]) -> bool:
-    """Whether compiled kernels, or PTX to compile on the spot, exist for the GPU; unknown counts as yes.
+    """Whether torch has compiled kernels, or PTX to compile, for the GPU; unknown counts as yes.
 
     A kernel for X.Y runs on X.Z with Z ≥ Y, PTX on anything newer:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
@@ -208,7 +208,7 @@ def _fits(gpu: Gpu, arch_list: tuple[str, ...]) -> bool:
 
 
 def _build(driver: str | None) -> str:
-    """The name of PyTorch's package index for a driver; cu126 still serves Volta and Turing."""
+    """The name of PyTorch's package index for a driver; cu126 still supports Volta and Turing."""
     major = parts(driver or "12")[0]
     return "cu130" if major >= 13 else "cu126" if major == 12 else "cu118"
 

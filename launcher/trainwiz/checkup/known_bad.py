@@ -1,4 +1,4 @@
-"""Pairs of versions that install together and do not work together."""
+"""Pairs of versions that can be installed together but do not work together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainwiz.rules.versions import parts
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two packages, each from a version on (`at_least`) or up to one (`below`), what happens, and the way out."""
+    """Two packages with the ranges of versions that do not work together; None: no bound."""
 
     first: str
     second: str
@@ -22,12 +22,15 @@ class Pair:
     second_below: str | None = None
     second_at_least: str | None = None
     message: Message
+    """What fails."""
     requirement: str
+    """What to install instead, as pip takes it."""
     level: Level
     source: str
+    """Where the failure is documented."""
 
     def meets(self, interpreter: Interpreter) -> bool:
-        """Whether both are installed in the bad versions."""
+        """Whether both are installed in versions within these ranges."""
         return _within(interpreter.version(self.first), self.first_at_least, self.first_below) and _within(
             interpreter.version(self.second), self.second_at_least, self.second_below
         )
@@ -91,7 +94,7 @@ KNOWN_BAD = (
         source="https://github.com/numpy/numpy/issues/26191",
     ),
 )
-"""Each seen in the source named, none guessed."""
+"""Each is documented in its source."""
 
 
 def known_bad(interpreter: Interpreter) -> Iterator[Pair]:

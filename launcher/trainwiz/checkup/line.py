@@ -11,19 +11,20 @@ from trainwiz.message import Message, say
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What was found about a subject; `level` None is good. `fix` is what to type.
-
-    A plain string is data, the same in every language. `subject` is its stable name in JSON. `rules` are the ids of
-    the rules that judge the same thing, `rule` the one that found fault.
-    """
+    """What was found about a subject. Plain strings are data, the same in every language."""
 
     subject: str
+    """A stable name, for JSON."""
     title: Message | str
     found: Message | str
     level: Level | None = None
+    """None: good."""
     fix: Message | None = None
+    """What to type."""
     rules: tuple[str, ...] = ()
+    """The ids of the rules on the same subject."""
     rule: str | None = None
+    """The id of the rule that is violated."""
 
 
 def joined(parts: Iterable[Message | str]) -> Message | str:

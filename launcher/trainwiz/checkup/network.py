@@ -1,4 +1,4 @@
-"""Interfaces, ports, the hub, and an all-reduce that was really run."""
+"""Interfaces, ports, the hub, and the result of an all-reduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training interpreter and what is installed in it."""
+"""The training interpreter and its packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lines(machine: Machine) -> Iterator[Line]:
     )
     for name, needed in _NEEDED_BY.items():
         yield _package(interpreter, name, needed)
-    if version := interpreter.version("colossalai"):  # in an environment of its own; elsewhere nobody misses it
+    if version := interpreter.version("colossalai"):  # it has an environment of its own
         yield Line(subject="colossalai", title="colossalai", found=version)
     yield _others(interpreter)
     for pair in known_bad(interpreter):
@@ -100,7 +100,7 @@ def _package(interpreter: Interpreter, name: str, needed: Message) -> Line:
 
 
 def _old(interpreter: Interpreter, name: str) -> Message | None:
-    """What to type where the package is older than any that was tried."""
+    """What to type if the package is older than the oldest version that was tried."""
     version, oldest = interpreter.version(name), OLDEST.get(name)
     if version is None or oldest is None or parts(version) >= parts(oldest):
         return None

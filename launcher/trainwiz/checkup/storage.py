@@ -1,4 +1,4 @@
-"""Processor, memory, disks, and the limits of a process."""
+"""Processor, memory, disks, and limits of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a checkup looks at, for it is slow or fleeting: hub, caches, ports, ops, locks. Types only."""
+"""Facts that only a checkup looks at, since they are slow or short-lived: hub, caches, ports, ops. Types only."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Hub:
-    """The model hub. `offline` names the variable that forbids asking it; then `reachable` is None."""
+    """The model hub."""
 
     endpoint: str
+    """Its address."""
     offline: str | None = None
+    """The variable that forbids access to it."""
     reachable: bool | None = None
+    """None: not asked, because of that variable."""
     detail: str = ""
+    """Why it is not reachable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
-    """A folder that libraries write to during a training, and the variable that moves it elsewhere."""
+    """A folder that libraries write to during a training."""
 
     variable: str
+    """The variable that moves it elsewhere."""
     path: str
     writable: bool
     free_bytes: int | None = None
@@ -27,34 +32,39 @@ class Cache:
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """An op of DeepSpeed: whether its sources fit this machine, and whether it is already built."""
+    """An op of DeepSpeed."""
 
     name: str
     compatible: bool
+    """Whether it can be built on this machine, by DeepSpeed's own check."""
     built: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A rendezvous port, and whether something listens on it."""
+    """A rendezvous port."""
 
     number: int
     free: bool
+    """Whether no process listens on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comm:
-    """An all-reduce that was really run: `size_bytes` per rank in `seconds`, by the median of several.
-
-    `correct` says whether every rank got the sum. `error` is set, and the figures are not, where it failed.
-    """
+    """The result of an all-reduce."""
 
     world: int
+    """Ranks."""
     backend: str
+    """nccl or gloo."""
     size_bytes: int = 0
+    """Per rank."""
     seconds: float = 0.0
+    """The median of several."""
     correct: bool = False
+    """Whether every rank got the right sum."""
     error: str = ""
+    """Why it failed; the other results are then not set."""
 
     @property
     def algorithm_bandwidth(self) -> float:
@@ -72,12 +82,14 @@ class Comm:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """All of these. `ops_error` is why DeepSpeed could not be asked; None in a field: not looked at."""
+    """All of these; None: not looked at."""
 
     hub: Hub | None = None
     caches: tuple[Cache, ...] = ()
     ops: tuple[Op, ...] | None = None
     ops_error: str | None = None
+    """Why DeepSpeed could not be asked."""
     locks: tuple[str, ...] = ()
+    """Lock files left by builds that no longer run."""
     ports: tuple[Port, ...] = ()
     comm: Comm | None = None

@@ -50,9 +50,9 @@ def diagnosed(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]
         return of_outcome(outcome, {outcome.first_failed: said}, log=str(file)), str(file)
     found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
     failed = [(d, file, rank) for d, file, rank in found if d is not None]
-    aftermath = {signature.name for signature in SIGNATURES if signature.aftermath}
+    secondary = {signature.name for signature in SIGNATURES if signature.secondary}
     # A cause of its own before a lost connection, which is another rank's failure; then the lowest rank.
-    failed.sort(key=lambda item: (not item[0].known, item[0].name in aftermath, item[2]))
+    failed.sort(key=lambda item: (not item[0].known, item[0].name in secondary, item[2]))
     if not failed:
         return None, str(run.logs)
     diagnosis, file, rank = failed[0]

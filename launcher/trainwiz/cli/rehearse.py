@@ -1,31 +1,15 @@
-"""`trainwiz rehearse`: the command line. What it does is in `rehearsing`."""
+"""`trainwiz rehearse`: the command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from trainwiz.errors import UsageError
 from trainwiz.language import t
-from trainwiz.message import say
 
 _ARGUMENTS = "trainwiz.arguments"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The command line, understood. `by_hand` are fields of Config with their texts."""
-
-    folder: str
-    updates: int
-    as_json: bool
-    python: str
-    task_only: bool
-    keep: str | None
-    by_hand: dict[str, str]
 
 
 class Command(TyperCommand):
@@ -50,26 +34,15 @@ def rehearse(
     keep: str = typer.Option("", "--keep", metavar="FOLDER", help=t("Keep the runs' logs, metrics and checkpoints.")),
 ) -> None:
     """Train a small shape of the project on CPU ranks, kill it, resume it, cut it otherwise; exit 1 if it differs."""
-    from trainwiz.workflows.rehearse import report
+    from trainwiz.workflows.rehearse.rehearsal import Request, rehearse
 
-    options = Options(
+    request = Request(
         folder=folder,
         updates=updates,
         as_json=as_json,
         python=python,
         task_only=task_only,
         keep=keep or None,
-        by_hand=_by_hand(ctx.meta.get(_ARGUMENTS, ())),
+        arguments=ctx.meta.get(_ARGUMENTS, ()),
     )
-    raise typer.Exit(report.rehearse(options))
-
-
-def _by_hand(words: Any) -> dict[str, str]:
-    joined = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    names, values = joined[::2], joined[1::2]
-    if len(names) != len(values) or not all(name.startswith("--") for name in names):
-        raise UsageError(
-            say("{words}: settings of the script are written --name value", words=" ".join(words)),
-            say("trainwiz rehearse DIR -- --hidden_size 32"),
-        )
-    return {name[2:]: value for name, value in zip(names, values, strict=True)}
+    raise typer.Exit(rehearse(request))

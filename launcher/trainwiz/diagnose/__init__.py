@@ -1,7 +1,7 @@
-"""From how a run ended and what its ranks wrote, to what was probably wrong and what to do.
+"""What was probably wrong with a run, and what to do, from how it ended and what its ranks wrote.
 
-The table (`known/`) holds what is known by its words, `endings` what an exit code means by itself; everything else is
-honestly unknown, with the place to look at.
+`known/` holds the causes that are recognised by words of a log, `endings` the meaning of exit codes. Any other failure
+is called unknown, with the place to look at.
 """
 
 from trainwiz.diagnose.blame import blamed

@@ -1,4 +1,4 @@
-"""Which rank failed by itself, where the first to end was only the first to notice."""
+"""Which rank failed by itself, if the first to end had only lost the connection to it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainwiz.diagnose.recognition import recognise
 from trainwiz.outcome import Outcome, shell_code
 
 _CAUSES = tuple(signature for signature in SIGNATURES if signature.name != "quit_while_ending")
-"""Without what native code says when a program ends in disorder, for whatever reason."""
+"""Without what native code prints whenever a program does not end properly."""
 
 
 def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:
     """The outcome with the rank to blame as the first that failed, and with its exit code.
 
-    A rank that raises may end after those that lost the connection to it. So the first to end is not to blame if its
-    last words tell of a lost peer only, and another rank ended otherwise, without being told to.
+    A rank that raises may end after those that lost the connection to it. So the first to end is not to blame if the
+    end of its log only shows a lost connection, and another rank failed otherwise without having been terminated.
     """
     first = outcome.first_failed
     if first is None or not _lost_a_peer(logs.get(first, ())):
@@ -46,4 +46,4 @@ def _taken_down(outcome: Outcome, rank: int) -> bool:
 def _lost_a_peer(lines: Sequence[Line]) -> bool:
     blocks = tuple(log_text.tracebacks(lines))
     found = recognise(lines[blocks[-1][0] if blocks else -log_text.LAST_LINES :], _CAUSES)
-    return found is not None and found.signature.aftermath
+    return found is not None and found.signature.secondary

@@ -1,4 +1,4 @@
-"""From how a run ended and what its ranks wrote, to what was probably wrong and what to do."""
+"""What was probably wrong with a run, and what to do, from how it ended and what its ranks wrote."""
 
 from __future__ import annotations
 
@@ -16,42 +16,48 @@ from trainwiz.message import Message, say
 from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
 
 _FROM_OUTSIDE = (-9, -15, -1)
-"""Deaths that no exception announces: only the very last words can have to do with them."""
+"""Signals from outside: only the last lines of the log can be related to them."""
 _GOES_ON = 50
-"""Lines: a program that wrote so many after a failure has gone on."""
+"""Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
 _NEARLY_FULL = 0.05
 _FULL_BYTES = 2**16
-"""Less than this is free: not even a traceback fits."""
+"""With less free space not even a traceback could be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What was wrong with a run, as far as its outcome and its logs tell.
-
-    `evidence` holds the line that shows the cause, `line` is its number in the log; `last` are the last words of the
-    rank that failed first, `followed` the ranks that were only taken down. `passing`: whether the same start again
-    would help (None: nobody can say). `mending` names the kind of plan change that helps. `known` is False where the
-    table holds no such failure.
-    """
+    """What was wrong with a run, as far as its outcome and its logs show."""
 
     name: str
+    """The signature's; `unknown` if none fits."""
     rank: int | None
+    """The rank that failed first; None: the log does not say."""
     how: Message
+    """How that rank ended: its exit code or signal."""
     cause: Message
     remedy: Message
     evidence: tuple[str, ...] = ()
+    """The line of the log that shows the cause."""
     line: int | None = None
+    """The number of that line in the log, counted from 1."""
     exception: str = ""
+    """The line that names the exception which the rank ended with."""
     last: tuple[str, ...] = ()
+    """The last traceback of that rank, or its last lines."""
     observed: tuple[Message, ...] = ()
+    """What the memory and the disk showed at the end."""
     followed: tuple[int, ...] = ()
-    passing: bool | None = None
-    mending: str = ""
+    """The ranks that failed only because this one did."""
+    transient: bool | None = None
+    """Whether the same launch may succeed when it is repeated; None: unknown."""
+    plan_change: str = ""
+    """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
     known: bool = True
+    """Whether a signature fits."""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, in English, as records and `--json` have them."""
+        """Plain values, in English, for records and `--json`."""
         return {
             "name": self.name,
             "known": self.known,
@@ -64,15 +70,15 @@ class Diagnosis:
             "exception": self.exception,
             "observed": [str(message) for message in self.observed],
             "followed_ranks": list(self.followed),
-            "passing": self.passing,
+            "passing": self.transient,
             "last_lines": list(self.last),
         }
 
 
 def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log: str = "") -> Diagnosis | None:
-    """What was wrong with a run; None if nothing was, or if somebody had asked for the end.
+    """What was wrong with a run; None if it succeeded or was asked to stop.
 
-    `logs` holds what is known of each rank's log; `log` is the name of the first failed rank's, for the remedy.
+    `logs` are the ranks' logs, by rank; `log` is the name of that of the rank that failed first, for the remedy.
     """
     rank = outcome.first_failed
     code = outcome.codes.get(rank) if rank is not None else None
@@ -88,7 +94,7 @@ def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log:
 
 
 def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
-    """What was wrong, from a log alone, whoever made it; None where it shows no failure."""
+    """What was wrong, from a log alone, whatever program wrote it; None if it shows no failure."""
     lines = _lines(text)
     whole = "\n".join(line.text for line in lines)
     failure = launchers.first_failure(whole)
@@ -104,10 +110,10 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
 
 
 def _goes_on(lines: Sequence[Line], diagnosis: Diagnosis) -> Message:
-    """How it failed; where much follows after the failure, nobody can say that it was the end."""
+    """How it failed; if many lines follow the failure, it may not have been the end."""
     exception = log_text.exception(lines)
     failed = max(exception.number if exception else 0, diagnosis.line or 0)
-    # What is indented may be the exception's own words.
+    # Indented lines may belong to the exception.
     after = sum(line.number > failed and not line.text.startswith((" ", "\t")) for line in lines)
     if after < _GOES_ON or not failed:
         return diagnosis.how
@@ -127,12 +133,12 @@ def _of(
     exception = log_text.exception(own)
     found = recognise(lines, rank=rank)
     if found is None and exception is None and rank is not None:
-        # It died without a word: what another rank says may be of it, unless it only tells of a lost connection.
-        found = recognise(lines, [s for s in SIGNATURES if not s.aftermath])
+        # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
+        found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
     code = _as_signal(code)
     chosen, values, shown = _choose(found, code, observed or {})
     if chosen is None and exception is None:
-        chosen, values = _wordless(code, observed or {}), {"log": log}
+        chosen, values = _without_exception(code, observed or {}), {"log": log}
     if chosen is None:
         cause, remedy = _unknown(exception, log_text.own_place(own), code, own, log)
     else:
@@ -150,8 +156,8 @@ def _of(
         last=log_text.last_words(own),
         observed=tuple(_observations(observed or {})),
         followed=followed,
-        passing=chosen.passing if chosen else None,
-        mending=chosen.mending if chosen else "",
+        transient=chosen.transient if chosen else None,
+        plan_change=chosen.plan_change if chosen else "",
         known=chosen is not None,
     )
 
@@ -163,24 +169,24 @@ def _choose(
     if observed.get("oom_kills") and (code == -9 or (found and found.signature.name == "loader_killed")):
         return KILLED_FOR_MEMORY, {}, None
     by_code = BY_CODE.get(code) if code is not None else None
-    if found and by_code and (found.signature.aftermath or (code in _FROM_OUTSIDE and not found.final)):
+    if found and by_code and (found.signature.secondary or (code in _FROM_OUTSIDE and not found.final)):
         found = None
     if found:
         return found.signature, found.values, found.line
     return by_code, {}, None
 
 
-def _wordless(code: int | None, observed: Mapping[str, int]) -> Signature | None:
-    """What an end without an exception can still be told from."""
+def _without_exception(code: int | None, observed: Mapping[str, int]) -> Signature | None:
+    """The cause of an end without an exception."""
     if observed.get("disk_free_bytes", _FULL_BYTES) < _FULL_BYTES:
         return DISK_FILLED
-    # 1 is also what Python ends with after `sys.exit("words")`, and what shells and launchers make of anything.
+    # Code 1 is also that of `sys.exit("words")`, and of many shells and launchers for any failure.
     return EXITED if code is not None and code > 1 else None
 
 
 def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Recognised | None) -> int | None:
-    """The rank that failed first where no launcher says so: the one with a cause that is not another rank's failure."""
-    if found and not found.signature.aftermath:
+    """The rank that failed first, if no launcher says so: the one whose cause is not another rank's failure."""
+    if found and not found.signature.secondary:
         return found.line.rank
     ranks = [lines[start].rank for start, _ in blocks]
     own = [rank for rank in ranks if rank is not None and recognise(lines, rank=rank) is None]
@@ -196,7 +202,7 @@ def _is_a_failure(found: Recognised) -> bool:
 
 
 def _as_signal(code: int | None) -> int | None:
-    # A shell or a container between us and the rank turns signal n into 128 + n.
+    # A shell or a container between trainwiz and the rank reports signal n as 128 + n.
     return SIGNAL_BASE - code if code and SIGNAL_BASE - code in BY_CODE else code
 
 
@@ -233,7 +239,7 @@ def _unknown(
     )
     if exception:
         return say("not a failure that trainwiz knows; the exception says it best"), remedy
-    if code == 1 and lines:  # what sys.exit("words") prints
+    if code == 1 and lines:  # sys.exit("words") prints them
         return (
             say("the script ended itself, without an exception; it said at last: {words}", words=lines[-1].text),
             say("mend what it says; {log} has all that it said before", log=log),
@@ -242,7 +248,7 @@ def _unknown(
 
 
 def _observations(observed: Mapping[str, int]) -> list[Message]:
-    """What of the surroundings at the end speaks for itself."""
+    """Problems with memory and disks at the end of the run."""
     found = []
     if kills := observed.get("oom_kills"):
         found.append(say("the cgroup counted out-of-memory kills during the run: {n}", n=kills))

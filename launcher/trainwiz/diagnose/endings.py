@@ -1,4 +1,4 @@
-"""What an exit code or a signal means by itself, where the log says nothing."""
+"""What an exit code or a signal means by itself, if the log does not show a cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED_FOR_MEMORY = known(
         "allow more (docker --memory, sbatch --mem, the pod's limits), or use less: data.num_workers 0, a smaller "
         "micro-batch, no CPU offload"
     ),
-    mending="less_host_memory",
+    plan_change="less_host_memory",
 )
 """SIGKILL, and the cgroup counted an out-of-memory kill during the run."""
 
@@ -22,17 +22,17 @@ EXITED = known(
     "exit_code",
     cause=say("the script ended itself with this exit code, and raised no exception"),
     remedy=say("look for sys.exit or os._exit in it; {log} holds what it said before", log=""),
-    passing=None,
+    transient=None,
 )
-"""An exit code that is neither Python's own for an exception (1) nor a signal, and no words to go with it."""
+"""An exit code above 1 without an exception; 1 is Python's own for an exception."""
 
 DISK_FILLED = known(
     "disk_full",
     cause=say("the disk is full, or your quota is"),
     remedy=say("df -h shows it; free space where runs/ lies, or lower checkpoint.checkpoints_total_limit"),
-    mending="fewer_checkpoints",
+    plan_change="fewer_checkpoints",
 )
-"""Nothing was free at the end, so that the rank could not even write down what it died of."""
+"""Nothing was free at the end, so that not even the traceback could be written."""
 
 BY_CODE: Mapping[int, Signature] = {
     -9: known(
@@ -41,8 +41,8 @@ BY_CODE: Mapping[int, Signature] = {
         remedy=say(
             "look at `dmesg | grep -i oom` or the container's events; lower data.num_workers or the micro-batch"
         ),
-        passing=True,
-        mending="less_host_memory",
+        transient=True,
+        plan_change="less_host_memory",
     ),
     -11: known(
         "segfault",
@@ -51,19 +51,19 @@ BY_CODE: Mapping[int, Signature] = {
             "PYTHONFAULTHANDLER=1 trainwiz launch shows where; mostly an extension or a driver that does not fit "
             "torch's build: trainwiz doctor"
         ),
-        passing=None,
+        transient=None,
     ),
     -7: known(
         "bus_error",
         cause=say("the rank touched memory that is not there; mostly /dev/shm is full"),
         remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or lower data.num_workers"),
-        mending="fewer_workers",
+        plan_change="fewer_workers",
     ),
     -6: known(
         "aborted",
         cause=say("the rank aborted itself; mostly a collective's watchdog or an assertion in native code"),
         remedy=say("see the last lines of its log, and whether another rank hung or died shortly before"),
-        passing=None,
+        transient=None,
     ),
     -4: known(
         "illegal_instruction",
@@ -79,13 +79,13 @@ BY_CODE: Mapping[int, Signature] = {
         "terminated",
         cause=say("somebody asked the rank to end, and not through trainwiz"),
         remedy=say("look at the scheduler's or the container's events; trainwiz launch --resume goes on"),
-        passing=True,
+        transient=True,
     ),
     -1: known(
         "hung_up",
         cause=say("the terminal that the rank belonged to was closed"),
         remedy=say("run trainwiz in tmux, or with nohup; trainwiz launch --resume goes on"),
-        passing=True,
+        transient=True,
     ),
     -25: known(
         "file_too_large",

@@ -1,4 +1,4 @@
-"""What torchrun, accelerate and DeepSpeed's launcher say of their workers' ends."""
+"""How launchers (torchrun, accelerate, DeepSpeed, srun) and shells report that a worker failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEEPSPEED = re.compile(r"(?:--local_rank=(?P<rank>\d+).*)?\] exits with return 
 _SRUN = re.compile(
     r"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:Exited with exit code (?P<code>\d+)|(?P<word>\w+))"
 )
-# A shell's words for its child's death, and faulthandler's.
+# How shells and faulthandler report the death of a process.
 _WORDS = re.compile(
     r"^(?:Fatal Python error: |.*: line \d+: +\d+ )?"
     r"(?P<word>Killed|Segmentation|Bus error|Aborted|Terminated|Illegal instruction|Floating point exception)"
@@ -43,7 +43,7 @@ _SIGNALS = {
 
 
 def first_failure(text: str) -> tuple[int | None, int] | None:
-    """Rank (None: not said) and exit code of the first failure, negative for a signal; None where nothing is said."""
+    """Rank (None: not reported) and exit code (negative: a signal) of the first failure; None if none is reported."""
     for pattern in (_ROOT_CAUSE, _FAILED):
         if match := pattern.search(text):
             return int(match["rank"]), int(match["code"])

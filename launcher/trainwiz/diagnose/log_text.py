@@ -1,4 +1,4 @@
-"""A log as lines: without colours and redrawn bars, each with the rank that wrote it where it says so."""
+"""A log as lines, without colours and control characters, each with its rank if it has a prefix that names one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d+)\]:\s?")
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
-# A traceback that is printed behind a progress bar begins in the middle of a line.
+# A traceback that is printed after a progress bar begins in the middle of a line.
 _BEGINNING = re.compile(r"(?<=[^\s:])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
-# tqdm leaves its bar without an end of line, and what is printed next begins behind it.
+# tqdm does not end the line of its bar, and what is printed next follows on the same line.
 _BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]*\])(?=[^\s\r])")
 _OWN_FRAME = re.compile(
     r'^\s+File "(?P<file>(?!.*(?:/(?:site|dist)-packages/|/lib/python3\.\d+/)|<).+)", '
@@ -29,7 +29,7 @@ _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Full|Refused|NotFound\w*)"
     r"|UsageError|Malformed|Unsupported)(?:: .*|:?$)"
 )
-# Any other class may be raised, too: what ends a traceback is one.
+# Any other class may be raised, too; the last line of a traceback names it.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
@@ -39,11 +39,14 @@ _LAUNCHERS_LINE = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a log: its number from 1 in the file, the rank that wrote it, its words."""
+    """One line of a log."""
 
     number: int
+    """In the file, from 1."""
     rank: int | None
+    """The rank that wrote it; None: it does not say."""
     text: str
+    """Without the prefix that names the rank."""
 
 
 def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
@@ -52,7 +55,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     labelled = _is_labelled(raw)
     lines = []
     for number, words in enumerate(raw, start=first):
-        # A progress bar redraws its line: each drawing is a line of its own, under the same number.
+        # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
             cleaned = _CONTROL.sub("", part).rstrip()
             if not cleaned:
@@ -66,19 +69,19 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
 
 
 def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
-    """The end of the last traceback that is not a launcher's own, with what came after it; else the last lines."""
+    """The end of the last traceback, except launchers' own, with the lines after it; without one, the last lines."""
     blocks = tuple(tracebacks(lines))
     if blocks:
         start, end = blocks[-1]
         shown = [line.text for line in lines[start:end]]
         shown += [line.text for line in lines[end : end + 3] if not _LAUNCHERS_LINE.match(line.text)]
     else:
-        shown = [line.text for line in lines[: _launchers_report(lines)]]
+        shown = [line.text for line in lines[: _launcher_report(lines)]]
     return tuple([words for words in shown if not _POINTERS.fullmatch(words)][-LAST_LINES:])
 
 
 def exception(lines: Sequence[Line]) -> Line | None:
-    """The line that names the exception the rank ended with."""
+    """The line that names the exception with which the rank ended."""
     for start, end in reversed(tuple(tracebacks(lines))):
         for line in reversed(lines[start:end]):
             if _EXCEPTION.match(line.text):
@@ -91,7 +94,7 @@ def exception(lines: Sequence[Line]) -> Line | None:
 
 
 def own_place(lines: Sequence[Line]) -> tuple[str, str] | None:
-    """Function and `file:line` of the innermost call in the last traceback that is no library's."""
+    """Function and `file:line` of the innermost call in the last traceback that is not in a library."""
     for start, end in reversed(tuple(tracebacks(lines))):
         for line in reversed(lines[start:end]):
             if match := _OWN_FRAME.match(line.text):
@@ -100,7 +103,7 @@ def own_place(lines: Sequence[Line]) -> tuple[str, str] | None:
 
 
 def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
-    """First and past-the-last index of each traceback, chained ones as one; those of launchers are left out."""
+    """First index, and the one after the last, of each traceback. Chained ones are one; launchers' are left out."""
     for start, end in _blocks(lines):
         if not _LAUNCHERS_OWN.search(lines[end - 1].text):
             yield start, end
@@ -119,17 +122,17 @@ def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
         begun = None
 
 
-def _launchers_report(lines: Sequence[Line]) -> int:
-    """Where a launcher begins to speak of its worker's end: what is before is the worker's."""
+def _launcher_report(lines: Sequence[Line]) -> int:
+    """The index at which a launcher begins to report its worker's end."""
     return next((start for start, end in _blocks(lines) if _LAUNCHERS_OWN.search(lines[end - 1].text)), len(lines))
 
 
 def _end(lines: Sequence[Line], start: int, limit: int) -> int:
-    """Past the exception that ends the traceback: the first line that is not indented, and what belongs to it."""
+    """The index after the exception that ends the traceback: the first line that is not indented, with what follows."""
     for i in range(start + 1, limit):
         if not lines[i].text.startswith((" ", "\t", "|")):
             end = i + 1
-            # An exception may have several lines; a launcher or a log line begins with a bracket, a date or a level.
+            # An exception may have several lines. A line that begins with a bracket, a date or a level is a log's.
             while end < limit and not re.match(
                 r"[\[=*]|[EWI]\d{4} |\d{4}-|Traceback|During|The above", lines[end].text
             ):

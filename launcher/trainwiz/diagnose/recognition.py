@@ -14,40 +14,40 @@ from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.signature import Signature
 
 _MATCHES = 64
-"""Of one pattern in one log: more say nothing new."""
+"""Matches of one pattern in one log; more show nothing new."""
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
-"""What Python's `warnings` print."""
+"""A line printed by Python's `warnings`."""
 _NATIVE = re.compile(
     r"(?:torch|triton|deepspeed)\.|(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*|Timeout|EOF|BrokenPipe|"
     r"CalledProcess)Error|SystemExit)\b"
 )
-"""Exceptions that native code, another process or the network is behind, and what they printed before is of it."""
+"""Exceptions that come from native code, another process or the network; the lines before them belong to them."""
 _BEFORE = 40
-"""Lines before a traceback that belong to it: native code prints what is wrong, then Python raises."""
+"""Lines before a traceback that belong to it: native code prints the problem, then Python raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recognised:
-    """A signature that fits, the line that shows it, and what its pattern caught.
-
-    `final`: the line belongs to the last words of the rank that wrote it.
-    """
+    """A signature that fits a log."""
 
     signature: Signature
     line: Line
+    """The line that shows it."""
     values: Mapping[str, str]
+    """The named groups of its pattern."""
     final: bool
+    """Whether the line belongs to the end of its rank's log."""
 
 
 def recognise(
     lines: Sequence[Line], signatures: Sequence[Signature] = SIGNATURES, *, rank: int | None = None
 ) -> Recognised | None:
-    """The cause that the lines show best, None where none is known.
+    """The most likely cause; None if no signature fits.
 
-    What stands in a rank's last traceback, or after it, counts before what was only logged earlier; then the order
-    of the table; then the earliest line, since the first failure takes the others down. Where the rank ended with an
-    exception that nothing explains, what was logged earlier is not made its cause. With `rank`, the lines of other
-    ranks are left out.
+    A match in or after a rank's last traceback counts before one that was logged earlier; then the order of the
+    signatures decides; then the earliest line, since the first failure causes the others. If a rank ended with an
+    exception that no signature explains, a line logged earlier is not taken for its cause. With `rank`, the lines of
+    other ranks are left out.
     """
     lines = [line for line in lines if rank is None or line.rank in (None, rank)]
     ends = list(accumulate(len(line.text) + 1 for line in lines))
@@ -58,12 +58,12 @@ def recognise(
     for place, signature in enumerate(signatures):
         for match in _found(signature, whole):
             i = bisect_right(ends, max(match.start(), match.end() - 1))
-            if _is_source(lines, i) or (_WARNING.match(lines[i].text) and not signature.warned):
+            if _is_source(lines, i) or (_WARNING.match(lines[i].text) and not signature.as_warning):
                 continue
             earlier = i < last[lines[i].rank].begin
             if not earlier:
                 explained.add(lines[i].rank)
-            key = (signature.aftermath, earlier, place, i)
+            key = (signature.secondary, earlier, place, i)
             if best is None or key < best[0]:
                 values = {name: value.strip() for name, value in match.groupdict(default="").items()}
                 best = key, Recognised(signature=signature, line=lines[i], values=values, final=not earlier)
@@ -74,16 +74,19 @@ def recognise(
 
 @dataclass(frozen=True)
 class _LastWords:
-    """Where a rank's last words begin; the exception they end with; the lines in which tracebacks ended before."""
+    """The end of a rank's log."""
 
     begin: int
+    """The index of its first line."""
     exception: str
+    """The exception with which the rank ended; empty: none."""
     raised: frozenset[int]
+    """The indices of all lines of tracebacks."""
 
     def own_exception(self, i: int) -> bool:
-        """Whether the rank ended with an exception that line `i`, which was written earlier, has nothing to do with.
+        """Whether the rank ended with an exception that is unrelated to line `i`, which was written earlier.
 
-        The traceback of another rank, which nothing labels, may be the cause of what native code then raises here.
+        The traceback of another rank, which no prefix marks, may be the cause of an exception from native code.
         """
         return bool(self.exception) and (i not in self.raised or not _NATIVE.match(self.exception))
 
@@ -93,7 +96,7 @@ def _found(signature: Signature, text: str) -> list[re.Match[str]]:
 
 
 def _is_source(lines: Sequence[Line], i: int) -> bool:
-    """Whether the line is source code that a traceback shows: it says what could be raised, not what was."""
+    """Whether the line is source code shown by a traceback; it holds messages that were not raised."""
     line = lines[i]
     if not line.text.startswith("    "):
         return False
@@ -102,7 +105,7 @@ def _is_source(lines: Sequence[Line], i: int) -> bool:
 
 
 def _last_words(lines: Sequence[Line]) -> dict[int | None, _LastWords]:
-    """For each rank its last words: its last traceback, and what native code printed before it; else its last lines."""
+    """By rank, the end of its log: its last traceback and what native code printed before it; else its last lines."""
     by_rank: dict[int | None, list[int]] = {}
     for i, line in enumerate(lines):
         by_rank.setdefault(line.rank, []).append(i)

@@ -1,4 +1,4 @@
-"""What a log says when a certain thing is wrong, as data."""
+"""A known cause of a failure, and the words of a log that show it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from trainwiz.message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """One cause: the words that show it, the cause in a sentence, what to type.
-
-    Any of the patterns suffices; their named groups fill in cause and remedy. `passing`: whether the same start
-    again would help (None: nobody can say). `mending` names the change of a plan that helps, if there is one.
-    `aftermath`: what other ranks say when one of them fails; it counts only where nothing else is found. `warned`:
-    Python's `warnings` say it; whatever else they say, the program went on.
-    """
+    """One known cause."""
 
     name: str
+    """Stable; records and JSON have it."""
     patterns: tuple[re.Pattern[str], ...]
+    """Any of them suffices; their named groups fill in `cause` and `remedy`."""
     cause: Message
     remedy: Message
-    passing: bool | None = False
-    mending: str = ""
-    aftermath: bool = False
-    warned: bool = False
+    """What to do, with the words to type."""
+    transient: bool | None = False
+    """Whether the same launch may succeed when it is repeated; None: unknown."""
+    plan_change: str = ""
+    """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
+    secondary: bool = False
+    """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
+    as_warning: bool = False
+    """Whether the cause is also recognised in a warning of Python's `warnings`, after which programs mostly go on."""
 
 
 def known(
@@ -33,20 +34,20 @@ def known(
     *patterns: str,
     cause: Message,
     remedy: Message,
-    passing: bool | None = False,
-    mending: str = "",
-    aftermath: bool = False,
-    warned: bool = False,
+    transient: bool | None = False,
+    plan_change: str = "",
+    secondary: bool = False,
+    as_warning: bool = False,
 ) -> Signature:
-    """A signature with its patterns compiled; the last line that a pattern matches is the evidence."""
+    """A signature with its patterns compiled."""
     compiled = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
     return Signature(
         name=name,
         patterns=compiled,
         cause=cause,
         remedy=remedy,
-        passing=passing,
-        mending=mending,
-        aftermath=aftermath,
-        warned=warned,
+        transient=transient,
+        plan_change=plan_change,
+        secondary=secondary,
+        as_warning=as_warning,
     )

@@ -1,4 +1,4 @@
-"""The hub's local cache: which models and data sets were downloaded before."""
+"""The hub's local cache of downloaded models and data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class HubCache:
-    """Where huggingface_hub keeps downloads: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
+    """The folder of huggingface_hub: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         home = environ.get("HF_HOME") or os.path.join(
@@ -20,7 +20,7 @@ class HubCache:
         self.folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
     def holds(self, kind: str, name: str) -> bool:
-        """Whether some snapshot of `name` is there; `kind` is models or datasets."""
+        """Whether it has a snapshot of `name`; `kind` is models or datasets."""
         snapshots = self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
         try:
             return any(snapshots.iterdir())
@@ -28,7 +28,7 @@ class HubCache:
             return False
 
     def file(self, kind: str, name: str, path: str) -> Path | None:
-        """A file of the snapshot that was downloaded last; None where none has it."""
+        """A file from the newest snapshot that has it; None if none has."""
         if not _ID.fullmatch(name) and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
             return None
         snapshots = self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
@@ -40,7 +40,7 @@ class HubCache:
 
 
 def is_hub_id(name: str, root: Path) -> bool:
-    """Whether the name reads as organisation/name, and not as a path below a folder that is there."""
+    """Whether the name has the form organisation/name and is not a path below an existing folder."""
     if not _ID.fullmatch(name) or name.endswith((".txt", ".jsonl", ".json")):
         return False
     return not (root / name.partition("/")[0]).is_dir()

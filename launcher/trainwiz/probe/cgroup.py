@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _UNLIMITED_BYTES = 1 << 60
-"""Version 1 writes "no limit" as the largest page-aligned number."""
+"""Version 1 shows "no limit" as the largest page-aligned number."""
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processor cores' worth of time that may be used, None where nothing limits it."""
+    """The processor time that may be used, in cores; None if it is unlimited."""
     quotas: list[float] = []
     for folder in _folders(root, "cpu"):
         words = _text(folder / "cpu.max").split()
@@ -26,7 +26,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit(root: Path = Path("/")) -> tuple[int, int] | None:
-    """(limit, what is left of it) in bytes of the tightest memory limit, None where there is none.
+    """The lowest memory limit and what is left of it, in bytes; None if there is no limit.
 
     File cache that can be dropped at once counts as left, as in MemAvailable.
     """
@@ -43,9 +43,9 @@ def memory_limit(root: Path = Path("/")) -> tuple[int, int] | None:
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes of this cgroup that the kernel has killed since memory ran out, None where nobody counts them.
+    """How many processes of this cgroup the kernel has killed for lack of memory; None if they are not counted.
 
-    Only the innermost cgroup: those around it count the kills of others, too.
+    Only the innermost cgroup is read; outer ones also count the processes of others.
     """
     for folder in _folders(root, "memory"):
         text = _text(folder / "memory.events") or _text(folder / "memory.oom_control")
@@ -55,9 +55,9 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """This process's cgroup and its ancestors for a controller; any of them may hold the limit.
+    """This process's cgroup and its ancestors for a controller; each of them may set the limit.
 
-    Inside a container the path is often that of the host and absent here: then only the mount's root is seen.
+    Inside a container the path is often the host's and does not exist; then only the mount's root is used.
     """
     mounts = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():

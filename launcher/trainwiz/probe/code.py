@@ -1,4 +1,4 @@
-"""The state of the code in a folder, as git knows it: which commit, and what was changed since."""
+"""The state of the code in a folder according to git: the commit, and the changes since."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from dataclasses import dataclass
 from trainwiz.process.capture import capture
 
 SECONDS = 10.0
-"""A large repository on a slow file system; nobody waits for it but the record."""
+"""Enough for a large repository on a slow file system; only the record waits for it."""
 _MANY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """`commit` and `branch` are None before the first commit and on a detached head.
-
-    `changed` names files below the folder that differ from the commit or are unknown to it, at most 50 of them;
-    `dirty` counts all. `problem` is why nothing is known: no git, no repository, no answer in time.
-    """
+    """The state of the code."""
 
     commit: str | None = None
+    """None: there is no commit yet."""
     branch: str | None = None
+    """None: the head is detached."""
     dirty: int | None = None
+    """The number of files below the folder that differ from the commit or are not in it."""
     changed: tuple[str, ...] = ()
+    """Their paths, at most 50."""
     problem: str | None = None
+    """Why nothing is known: no git, no repository, no answer in time."""
 
 
 def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str = "git") -> Code:
-    """Ask git, once. It writes nothing, and runs no program that the repository's settings name.
+    """Ask git, once. Git then writes nothing, and runs no program from the repository's settings.
 
-    `without` is a path below the folder that holds no code, such as what trainwiz itself writes there.
+    `without` is a path below the folder that holds no code, such as the files that trainwiz writes.
     """
     quiet = ["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     asked = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--no-renames", "-z", "--", "."]
@@ -48,7 +49,7 @@ def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str 
 def _parsed(lines: Sequence[str]) -> Code:
     """Porcelain format 2: https://git-scm.com/docs/git-status#_porcelain_format_version_2"""
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
-    # A changed file has 7 fields before its path, a conflict 9, an unknown file none.
+    # A changed file has 8 fields before its path, a conflict 10, an untracked file 1.
     fields = {"1": 8, "u": 10, "?": 1}
     files = [line.split(" ", fields[line[0]])[-1] for line in lines if line[:1] in fields]
     commit, branch = heads.get("branch.oid"), heads.get("branch.head")

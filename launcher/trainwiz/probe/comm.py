@@ -1,4 +1,4 @@
-"""A real all-reduce over the ranks of this machine, each in a process of its own."""
+"""An all-reduce over the ranks of this machine, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwiz.process.capture import Captured, Running
 
 SECONDS = 120.0
 SIZE_BYTES = {"cuda": 256 << 20, "cpu": 16 << 20}
-"""Large enough that bandwidth counts and latency does not."""
+"""Large enough for the bandwidth to dominate the latency."""
 
 _ALL_REDUCE = Path(__file__).parent / "inside" / "all_reduce.py"
 
@@ -28,7 +28,7 @@ def all_reduce(
     seconds: float = SECONDS,
     environ: Mapping[str, str] = os.environ,
 ) -> Comm:
-    """Run it over `world` ranks at a free port of this machine. A failing rank ends the others; nothing is raised."""
+    """Run it over `world` ranks at a free port. If a rank fails, the others are killed; nothing is raised."""
     backend, size = "nccl" if device == "cuda" else "gloo", SIZE_BYTES[device]
     argv = [python, str(_ALL_REDUCE), device, str(size)]
     ranks = [Running(argv, env={**environ, **_contract(rank, world, port)}) for rank in range(world)]
@@ -37,7 +37,7 @@ def all_reduce(
     if found:
         return Comm(world=world, backend=backend, size_bytes=size, seconds=found[0], correct=found[1])
     failed = [(rank, end) for rank, end in enumerate(ended) if end.code and not end.timed_out]
-    # Ranks that were killed because another failed have nothing to say.
+    # Ranks that were killed because another one failed do not show the reason.
     told = next(((rank, end) for rank, end in failed if end.code != -9), failed[0] if failed else None)
     if told:
         return Comm(world=world, backend=backend, error=f"rank {told[0]}: {told[1].last_line or told[1].code}")
@@ -47,7 +47,7 @@ def all_reduce(
 
 
 def _spoken(rank_0: Captured) -> tuple[float, bool] | None:
-    """Seconds and correctness, once all ranks were through; how they ended after that says nothing of the links."""
+    """Seconds and correctness, if rank 0 reported them; how the ranks ended after that does not matter."""
     try:
         found = json.loads(rank_0.stdout.strip().splitlines()[-1])
         return float(found["seconds"]), bool(found["correct"])
@@ -62,7 +62,7 @@ def _contract(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def _wait(ranks: list[Running], deadline: float) -> list[Captured]:
-    """How each ended. When one fails, the others would wait for it for ever: they are killed."""
+    """How each rank ended. If one fails, the others would wait for it forever and are killed."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         try:
             waiting: set[Future[Captured]] = set()

@@ -1,4 +1,4 @@
-"""Conversations, as the task sft reads them: what they are, and how many samples they make."""
+"""Conversations, as the task sft reads them, and how many samples they make."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MODULES = (
     "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
     "textwrap time"
 )
-"""Those whose documentation is the embedded data."""
+"""The modules whose documentation is the embedded data."""
 _HEAD_BYTES = 1 << 20
 _LEAST_BYTES = 40
-"""The shortest conversation that a file can hold."""
+"""The size of the shortest possible conversation in a file."""
 
 
 def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
-    """The facts of one data set. `split` (train or validation) matters for the embedded one."""
+    """The facts about one data set. `split` (train or validation) applies to the embedded one."""
     if name == EMBEDDED:
         return _embedded(name, reading, split)
     path = data.located(reading.root, name)
@@ -48,7 +48,7 @@ def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
 
 
 def _bounded(found: DataFacts, size_bytes: int) -> DataFacts:
-    """A conversation makes one sample at most, packed or not (one more per answer under rare templates)."""
+    """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
     return replace(found, samples_at_most=-(-size_bytes // _LEAST_BYTES))
 
 
@@ -60,7 +60,7 @@ def _embedded(name: str, reading: data.Reading, split: str) -> DataFacts:
 
 
 def _lengths(split: str) -> Iterator[int]:
-    """Tokens of each embedded conversation, as bytes: what is said, who says it, and an end."""
+    """The tokens of each embedded conversation, one per byte: the role, the text, and an end token."""
     documented: dict[str, str] = {}
     for module in map(importlib.import_module, MODULES.split()):
         for name, thing in sorted(vars(module).items()):
@@ -78,7 +78,7 @@ def _lengths(split: str) -> Iterator[int]:
 
 
 def _problem(file: Path) -> str:
-    """Why task.py could not read the file, from its first conversation; empty if nothing is seen."""
+    """Why task.py cannot read the file, by its first conversation; empty if no reason is found."""
     with file.open("rb") as content:
         head = content.read(_HEAD_BYTES)
     whole = len(head) < _HEAD_BYTES

@@ -1,4 +1,4 @@
-"""A data set as the plan names it: what it is, and how many samples it makes, as far as that is cheap to know."""
+"""The data set of a plan, and how many samples it makes, if that is cheap to determine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from trainwiz.vocabulary import EMBEDDED
 
 SUFFIXES = (".txt", ".jsonl")
 LISTS = (".jsonl", ".json")
-"""Files of many documents."""
+"""Files with many documents."""
 TABLES = (".csv", ".tsv", ".parquet")
 SECONDS = 0.2
-"""After this long, a folder's size stays unknown."""
+"""If listing a folder takes longer, its size stays unknown."""
 HEAD_BYTES = 1 << 16
-"""Enough of a file to see whether it is what its name says."""
+"""Enough of a file to check its format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How task.py reads data: relative to `root`, as bytes or through a tokenizer, packed into rows or not."""
+    """How task.py reads data."""
 
     root: Path
+    """The project's folder, from which paths count."""
     cache: HubCache
     sequence_length: int
+    """Tokens of a sample."""
     as_bytes: bool
+    """Whether each byte is a token; otherwise a tokenizer makes fewer."""
     packing: bool = True
+    """Whether several documents share a sample."""
 
 
 def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
-    """The facts of one data set. `split` (train or validation) matters for the embedded one."""
+    """The facts about one data set. `split` (train or validation) applies to the embedded one."""
     if name == EMBEDDED:
         return _counted(DataFacts(name=name, kind="embedded"), reading, list(_embedded(split)))
     path = located(reading.root, name)
@@ -50,14 +54,14 @@ def facts(name: str, reading: Reading, *, split: str) -> DataFacts:
         if is_hub_id(name, reading.root):
             return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
         return DataFacts(name=name, kind="missing", detail=missing(name, path, reading.root))
-    except OSError as error:  # not allowed to look, or a name that is too long
+    except OSError as error:  # no permission, or a name that is too long
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
 
 
 def located(root: Path, name: str) -> Path:
-    """Where a name leads from the project's folder, also while that is yet to be made."""
+    """The path of a name in the project's folder, which need not exist yet."""
     path = root / name
-    return path if root.is_dir() else Path(os.path.normpath(path))  # ".." cannot be looked up in what is not there
+    return path if root.is_dir() else Path(os.path.normpath(path))  # the system cannot resolve ".." in a missing folder
 
 
 def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
@@ -72,7 +76,7 @@ def _folder(name: str, path: Path, reading: Reading) -> DataFacts:
 
 
 def _counted(found: DataFacts, reading: Reading, tokens: list[int]) -> DataFacts:
-    """With samples: rows of documents that have so many tokens each. A tokenizer makes fewer tokens of them."""
+    """The facts with the number of samples that documents of so many tokens make; an upper bound with a tokenizer."""
     apart = Path(found.name).suffix not in LISTS and found.kind != "folder"
     if apart:
         samples = packing.rows(tokens, reading.sequence_length, packing=reading.packing)
@@ -88,7 +92,7 @@ def _counted(found: DataFacts, reading: Reading, tokens: list[int]) -> DataFacts
 
 
 def _tokens(file: Path) -> int:
-    """Bytes of a file and the end of its document; more than the tokens of a .jsonl, which has keys and quotes."""
+    """The bytes of a file and an end token; too many for a .jsonl file, which also holds keys and quotes."""
     try:
         size = file.stat().st_size
     except OSError:
@@ -97,7 +101,7 @@ def _tokens(file: Path) -> int:
 
 
 def _embedded(split: str) -> Iterator[int]:
-    """Bytes of each topic of Python's language reference, as task.py splits them: every tenth is for evaluation."""
+    """The tokens of each topic of Python's language reference, of which task.py evaluates on every tenth."""
     from pydoc_data.topics import topics
 
     for i, name in enumerate(sorted(topics)):
@@ -106,7 +110,7 @@ def _embedded(split: str) -> Iterator[int]:
 
 
 def _problem(file: Path) -> str:
-    """Why task.py could not read the file, from its first lines; empty if nothing is seen."""
+    """Why task.py cannot read the file, by its first lines; empty if no reason is found."""
     try:
         with file.open("rb") as content:
             head = content.read(HEAD_BYTES)

@@ -16,24 +16,26 @@ from trainwiz.machine import Gpu, GpuProcess, Problem
 from trainwiz.probe.limit import within
 
 SECONDS = 10.0
-"""NVML needs seconds on a machine with 8 GPUs and no persistence daemon; one that hangs needs for ever."""
+"""NVML takes seconds on a machine with 8 GPUs and no persistence daemon, and may hang."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpus:
-    """All that NVML said."""
+    """All that NVML reports."""
 
     gpus: tuple[Gpu, ...] = ()
+    """The visible ones."""
     hidden: int = 0
+    """The number of GPUs that CUDA_VISIBLE_DEVICES hides."""
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     problems: tuple[Problem, ...] = ()
 
 
 def gpus(nvml: Any = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Gpus:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets a training see. `nvml` stands in for the pynvml module.
+    """The GPUs that CUDA_VISIBLE_DEVICES makes visible. `nvml` replaces the pynvml module in tests.
 
-    A machine without NVIDIA's library has the problem `nvml`; one where it fails has the problem `gpus`.
+    The problem is called `nvml` if NVIDIA's library is missing, and `gpus` if it fails.
     """
     try:
         return within(SECONDS, lambda: _read(nvml or _library(), environ, root))
@@ -43,7 +45,7 @@ def gpus(nvml: Any = None, *, environ: Mapping[str, str] = os.environ, root: Pat
 
 
 def _library() -> Any:
-    # pynvml takes 7 ms to import, also where it then finds nothing to speak to.
+    # Importing pynvml takes 7 ms, even if the library is missing.
     if sys.platform == "linux":
         try:
             ctypes.CDLL("libnvidia-ml.so.1")
@@ -86,7 +88,7 @@ def _gpu(nvml: Any, index: int, root: Path) -> Gpu:
         index=index,
         name=_words(nvml.nvmlDeviceGetName(handle)) or "",
         memory_bytes=int(memory.total),
-        # total − free counts what the driver itself reserves: nobody can have that either.
+        # total − free includes what the driver reserves, which is not available either.
         used_bytes=int(memory.total) - int(memory.free),
         compute_capability=(int(capability[0]), int(capability[1])) if capability else None,
         uuid=_words(_asked(nvml.nvmlDeviceGetUUID, handle)) or "",
@@ -105,7 +107,7 @@ def _processes(nvml: Any, handle: Any, root: Path) -> tuple[GpuProcess, ...]:
 
 
 def _name(root: Path, pid: int) -> str:
-    # In a container NVML gives the host's process ids, which are nobody here.
+    # In a container NVML reports the host's process ids, which do not exist here.
     try:
         return (root / f"proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -113,7 +115,7 @@ def _name(root: Path, pid: int) -> str:
 
 
 def _visible(everything: list[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
-    """CUDA's own reading: in the given order, by index or the start of a UUID, up to the first that is nobody.
+    """The GPUs that CUDA selects: in the given order, by index or prefix of a UUID, up to the first unknown one.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
     """
@@ -131,7 +133,7 @@ def _visible(everything: list[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
 
 
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """What NVML answers, None where this GPU or driver does not support the question."""
+    """NVML's answer; None if this GPU or driver does not support the function."""
     try:
         return function(*arguments) if function else None
     except Exception:

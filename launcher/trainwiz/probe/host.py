@@ -1,9 +1,10 @@
-"""This machine as it is now, without torch: GPUs, cores, memory, disks, interfaces, limits, compilers."""
+"""This machine as it is now, except its Python: GPUs, cores, memory, disks, interfaces, limits, compilers."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 from trainwiz.machine import Cpu, Disk, Interface, Limits, Machine, Memory, Problem, Toolchain
 from trainwiz.probe import cgroup, gpus
+from trainwiz.probe import toolchain as compilers
 from trainwiz.probe.limit import within
 
 T = TypeVar("T")
@@ -27,11 +29,10 @@ def host(
     toolchain: Callable[[], Toolchain] | None = None,
     interfaces: bool = True,
 ) -> Machine:
-    """Everything but the interpreter. `folder` is where a project would lie: its disk is the one that counts.
+    """Everything except the interpreter. `folder` is the project's, whose disk is looked at.
 
-    Without `interfaces`, which take 10 ms and matter only to several machines, none are named.
-
-    `nvml` stands in for the pynvml module, `root` for `/`, `toolchain` for asking the compilers (a remembered answer).
+    `interfaces` take 10 ms, and matter only to several machines. `nvml` replaces the pynvml module and `root` the root
+    folder in tests; `toolchain` may return a remembered answer instead of asking the compilers.
     """
     problems: list[Problem] = []
 
@@ -56,24 +57,18 @@ def host(
         shm=attempt("shm", lambda: disk(str(root / "dev/shm")) if (root / "dev/shm").is_dir() else None, None),
         interfaces=attempt("interfaces", _interfaces, ()) if interfaces else (),
         limits=attempt("limits", _limits, Limits()),
-        toolchain=attempt("toolchain", toolchain or _toolchain, Toolchain()),
+        toolchain=attempt("toolchain", toolchain or compilers.toolchain, Toolchain()),
         problems=(*seen.problems, *problems),
     )
 
 
 def disk(path: str) -> Disk:
-    """Space where `path` lies or will lie. Raises `OSError`."""
+    """Space on the disk of `path`, which need not exist yet. Raises `OSError`."""
     place = Path(path).absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     usage = shutil.disk_usage(place)
     return Disk(path=str(place), total_bytes=usage.total, free_bytes=usage.free)
-
-
-def _toolchain() -> Toolchain:
-    from trainwiz.probe import toolchain
-
-    return toolchain.toolchain()
 
 
 def _cpu(root: Path) -> Cpu:
@@ -85,7 +80,7 @@ def _cpu(root: Path) -> Cpu:
     return Cpu(
         model=next((b["model name"] for b in blocks if "model name" in b), os.uname().machine),
         physical_cores=len(cores) or len(blocks) or os.cpu_count() or 1,
-        # A quota of 1.5 cores keeps one rank busy, not two.
+        # A quota of 1.5 cores suffices for one rank, not for two.
         usable_cores=max(1, min(affinity, int(quota) if quota else affinity)),
     )
 
@@ -130,8 +125,6 @@ def _interfaces() -> tuple[Interface, ...]:
 
 
 def _limits() -> Limits:
-    import resource
-
     def soft(which: str) -> int | None:
         with contextlib.suppress(AttributeError, ValueError, OSError):
             value: int = resource.getrlimit(getattr(resource, which))[0]

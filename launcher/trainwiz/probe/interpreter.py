@@ -1,4 +1,4 @@
-"""The Python that will run the training, asked in a child process: trainwiz itself never imports torch."""
+"""The Python that will run the training, inspected by a child process: trainwiz itself never imports torch."""
 
 from __future__ import annotations
 
@@ -48,37 +48,37 @@ _LOOK = Path(__file__).parent / "inside" / "look.py"
 
 
 class PendingInterpreter:
-    """An interpreter that is being looked at."""
+    """An interpreter that is being inspected."""
 
     def __init__(self, python: str, running: Running) -> None:
         self.python = python
         self._running = running
 
     def result(self, timeout: float = SECONDS) -> Interpreter:
-        """What was found, waiting at most `timeout` seconds. Failures are in its `error`, never raised."""
+        """The result, after at most `timeout` seconds. Failures are in its `error`, never raised."""
         return _understood(self.python, self._running.result(timeout), timeout)
 
     def cancel(self) -> None:
-        """Stop looking."""
+        """Kill the child process."""
         self._running.cancel()
 
 
 def start(python: str) -> PendingInterpreter:
-    """Start looking at once; importing torch takes a while, and the person can answer questions meanwhile."""
+    """Start to inspect it; importing torch takes a while, during which the user can answer questions."""
     executable = located(python)
     return PendingInterpreter(executable, Running([executable, str(_LOOK), *PACKAGES]))
 
 
 def located(python: str) -> str:
-    """The interpreter's absolute path, links kept (a virtual environment is found by its link), as given if missing."""
+    """The interpreter's absolute path, as given if it is missing. Links, which select environments, are kept."""
     found = shutil.which(os.path.expanduser(python))
     return os.path.abspath(found) if found else python
 
 
 def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Changes whenever the answer may: another interpreter, an installed or removed package, driver or visible GPUs.
+    """A key that changes with everything that may change the result: interpreter, packages, driver, visible GPUs.
 
-    Empty where the site-packages cannot be found from outside (a wrapper script): then nothing may be remembered.
+    Empty if the site-packages cannot be found from outside (a wrapper script); then nothing may be remembered.
     """
     executable = located(python)
     state: list[object] = [executable, PACKAGES, _LOOK.stat().st_mtime_ns]
@@ -97,17 +97,17 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
         except OSError:
             state.append((place, None))
     state += [environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONNOUSERSITE")]
-    # Variables stand in it, and a file of ours must not repeat them.
+    # The state contains environment variables, which must not be written to the cache.
     return f"{executable} {hashlib.sha256(repr(state).encode('utf-8', 'surrogateescape')).hexdigest()}"
 
 
 def _site_packages(executable: str) -> list[str]:
-    """The interpreter's own folders of packages and the person's; none where its own cannot be told from outside."""
+    """The interpreter's own site-packages and the user's; none if its own cannot be found from outside."""
     real = os.path.realpath(executable)
     try:
         with open(real, "rb") as file:
             if file.read(2) == b"#!":
-                return []  # a wrapper, such as pyenv's: which Python it runs depends on much else
+                return []  # a wrapper, such as pyenv's, which may run any Python
     except OSError:
         return []
     own, base = Path(executable).parent.parent, Path(real).parent.parent

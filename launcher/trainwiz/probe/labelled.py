@@ -1,4 +1,4 @@
-"""Data with labels, as the tasks that classify read it: what it is, and how many samples it has."""
+"""Data with labels, as the classification tasks read it, and how many samples it has."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trainwiz.vocabulary import EMBEDDED
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 CHAPTERS = ("compound", "debugger", "specialnames", "string-methods", "types")
-"""The chapters of Python's language reference that the task tells apart."""
+"""The chapters of Python's language reference that are the classes of the embedded texts."""
 _DIGITS = {"train": 1438, "validation": 359}
-"""Pictures that scikit-learn carries: every fifth of 1797 is kept for evaluation."""
+"""scikit-learn's 1797 pictures, of which every fifth is used for evaluation."""
 _SECONDS = 0.2
-"""After this long, a size stays unknown."""
+"""If counting takes longer, the number of samples stays unknown."""
 _HEADER_BYTES = 1000
 
 
 def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
-    """The facts of labelled texts: embedded, a .jsonl file or a hub id."""
+    """The facts about labelled texts: embedded, a .jsonl file or a hub id."""
     if name == EMBEDDED:
         return DataFacts(name=name, kind="embedded", samples=sum(_paragraphs(split)))
     path = data.located(root, name)
@@ -45,7 +45,7 @@ def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
 
 
 def pictures(name: str, root: Path, *, split: str) -> DataFacts:
-    """The facts of labelled pictures: embedded, a folder with one folder per class, or an .npz file."""
+    """The facts about labelled pictures: embedded, a folder with one folder per class, or an .npz file."""
     if name == EMBEDDED:
         return DataFacts(name=name, kind="embedded", samples=_DIGITS[split])
     path = data.located(root, name)
@@ -60,7 +60,7 @@ def pictures(name: str, root: Path, *, split: str) -> DataFacts:
 
 
 def _paragraphs(split: str) -> Iterator[int]:
-    """How many paragraphs of each chapter task.py takes: every fifth is for evaluation."""
+    """The number of paragraphs of each chapter, of which task.py evaluates on every fifth."""
     from pydoc_data.topics import topics
 
     for chapter in CHAPTERS:

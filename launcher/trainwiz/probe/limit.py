@@ -1,4 +1,4 @@
-"""A time limit for calls that have none: a hung driver, a dead network mount, a slow name server."""
+"""A time limit for calls that may hang: a driver, a network mount, a name server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """The result of `work`, or `TimeoutError`. What hangs is left behind in a thread that dies with the process."""
+    """The result of `work`. Raises `TimeoutError`; a call that hangs stays in a thread that dies with the process."""
     results: list[T] = []
     failures: list[BaseException] = []
 

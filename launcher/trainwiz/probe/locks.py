@@ -1,4 +1,4 @@
-"""Locks that killed builds of torch extensions left behind; every later build waits for them for ever."""
+"""Lock files that killed builds of torch extensions have left; every later build waits for them forever."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JUST_NOW = 2.0
-"""Seconds; a lock as young as this may belong to a process that is not listed yet."""
-
+"""Seconds; the process that made a younger lock may not be listed yet."""
 
 _SHARED = ("nfs", "lustre", "ceph", "gpfs", "beegfs", "cifs", "smb", "fuse", "9p", "afs", "gfs2", "ocfs2", "glusterfs")
-"""File systems that other machines may write to, too (proc(5), mountinfo). Of FUSE nobody can tell."""
+"""File systems that other machines may also write to (proc(5), mountinfo); FUSE may be one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """A lock that nobody here holds. `shared`: another machine might."""
+    """A lock that no process on this machine holds."""
 
     path: Path
     inode: int
     shared: bool
+    """Whether a process on another machine may hold it."""
 
 
 def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -34,10 +34,10 @@ def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[str, ...]:
-    """Lock files that no process here holds open.
+    """Lock files that no process on this machine has open.
 
-    torch's FileBaton creates the file and keeps it open until the build ends, so a live builder is found in /proc.
-    One on another machine that shares the folder is not.
+    torch's FileBaton keeps the file open until the build ends, so a running build is found in /proc, unless it runs on
+    another machine that shares the folder.
     """
     suspects = [lock for lock in _locks(environ) if _age(lock) > JUST_NOW]
     held = _open_files(root) if suspects else set()
@@ -45,9 +45,9 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
 
 
 def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[Left, ...]:
-    """Locks made after `began` (seconds since the epoch) whose makers have died.
+    """Locks made after `began` (seconds since the epoch) by processes that have ended.
 
-    Who holds one is asked after the locks were listed, so that a living maker is found, however young its lock is.
+    The open files are read after the locks were listed, so that a running build is found even if its lock is new.
     """
     found = []
     for lock in _locks(environ):
@@ -71,7 +71,7 @@ def _locks(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _is_shared(file: Path, root: Path) -> bool:
-    """By the kind of the file system that it lies on; unknown counts as shared."""
+    """Whether its file system is shared; unknown counts as shared."""
     try:
         mounts = (root / "proc/self/mountinfo").read_text()
         wanted = os.stat(file).st_dev

@@ -1,4 +1,4 @@
-"""The model as the plan names it: preset, local folder or hub id, and its size as far as it is cheap to know."""
+"""The model of a plan: preset, local folder or hub id, with its size if that is cheap to determine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainwiz.tasks.networks import NetworkShape
 from trainwiz.tasks.task import Shape
 
 LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bert", "distilbert", "electra")
-"""Model types that look positions up in a table: a longer sequence is an index out of range."""
+"""Model types with a table of positions; a longer sequence is an index out of range."""
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit: https://github.com/huggingface/safetensors#format"""
 
 
 def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: Task) -> ModelFacts:
-    """The facts of the model; a local folder counts from `root`."""
+    """The facts about the model; `root` is the project's folder."""
     presets = task.presets
     if name in presets:
         return _preset(name, presets[name], from_scratch)
@@ -36,7 +36,7 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
     try:
         if folder.is_dir():
             return _folder(name, folder, from_scratch)
-    except OSError as error:  # not allowed to look, or a name that is too long
+    except OSError as error:  # no permission, or a name that is too long
         return ModelFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, root):
         return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
@@ -49,7 +49,7 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
 
 
 def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
-    """What a preset, a local folder's config.json or a downloaded model's says of its shape; None where none is here.
+    """The sizes of a preset, or from the config.json of a local folder or a downloaded model; None if there is none.
 
     Nothing is downloaded.
     """
@@ -72,12 +72,12 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
 
 
 def _architecture(name: str, config: dict[str, Any]) -> Architecture:
-    # Of a model for pictures and texts, what is trained on sequences is its language model.
+    # A model for pictures and texts has a language model for the sequences.
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     kind = str(text.get("model_type") or config.get("model_type") or "")
     types = text.get("layer_types")
     kinds = [str(one) for one in types] if isinstance(types, list) else []
-    # Qwen's configurations name a window that is off unless they say otherwise.
+    # Qwen's configurations have a window that is off by default.
     windowed = text.get("use_sliding_window", not kind.startswith("qwen")) is True
     if not kinds and windowed and isinstance(text.get("sliding_window"), int):
         kinds = ["sliding_attention"]
@@ -101,9 +101,6 @@ def _preset(name: str, shape: Shape, from_scratch: bool) -> ModelFacts:
         name=name,
         kind="preset",
         parameters=shape.parameters,
-        hidden_size=shape.hidden_size,
-        num_layers=shape.num_hidden_layers,
-        vocab_size=shape.vocab_size,
         max_positions=shape.max_position_embeddings if shape.model_type in LEARNED_POSITIONS else None,
     )
 
@@ -125,9 +122,6 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
         name=name,
         kind="folder",
         parameters=_parameters(weights),
-        hidden_size=_number(config, "hidden_size", "n_embd"),
-        num_layers=_number(config, "num_hidden_layers", "n_layer", "num_layers"),
-        vocab_size=_number(config, "vocab_size"),
         max_positions=_number(config, "max_position_embeddings", "n_positions") if learned else None,
     )
 
@@ -137,7 +131,7 @@ def _number(config: dict[str, Any], *names: str) -> int | None:
 
 
 def _parameters(weights: list[Path]) -> int | None:
-    """Numbers in all tensors, from the files' headers; None without weights or with a damaged file."""
+    """The parameters of all files, from their headers; None without weights or with a damaged file."""
     try:
         return sum(_in_file(file) for file in weights) or None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):

@@ -7,5 +7,5 @@ from collections.abc import Iterable
 
 
 def installed(names: Iterable[str]) -> frozenset[str]:
-    """Those of these programs that can be started here."""
+    """Those of these programs that are installed."""
     return frozenset(name for name in names if shutil.which(name))

@@ -1,4 +1,4 @@
-"""What lies around a plan: data, model and build locks. Cheap, and never over the network."""
+"""The surroundings of a plan: data, model and build locks. Fast, and never over the network."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TRUE = ("1", "true", "yes", "on")
 
 
 def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ) -> Project:
-    """The surroundings as they are now; paths in the plan count from `folder`, which need not exist yet.
+    """The surroundings as they are now; `folder`, from which paths in the plan count, need not exist yet.
 
-    The task custom has data and model of its own, in task.py: they stay unknown. Generated files and ports are not
-    looked at here: they belong to other rooms.
+    The data and the model of the task custom are in task.py, and stay unknown. Generated files and ports are not looked
+    at here.
     """
     offline = any(environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     build_locks = locks.stale_locks(environ) if strategies.of(plan).uses_deepspeed else ()
@@ -63,6 +63,6 @@ def _reading(plan: Plan, root: Path, cache: HubCache) -> data.Reading:
 
 
 def _reads_bytes(plan: Plan) -> bool:
-    """Whether task.py takes bytes for tokens instead of asking a tokenizer."""
+    """Whether task.py uses bytes as tokens, without a tokenizer."""
     preset = tasks.of(plan).shape(plan.model.name) is not None and plan.model.from_scratch
     return preset and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)

@@ -1,4 +1,4 @@
-"""What the ranks of a running launch hold of memory, seen from outside."""
+"""The memory of the ranks of a running launch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ _WAITING = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """Bytes. `host` is the rank's own and its helpers' share of what they have in common; `gpu` None without one."""
+    """The memory of one rank and its data loader workers."""
 
     host: int
+    """Bytes of host memory; pages shared by several processes are counted once."""
     gpu: int | None = None
+    """Bytes of GPU memory; None: it uses no GPU."""
 
 
 def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]:
-    """By rank, for the processes below a launcher; those that ended meanwhile, or are not ours, are left out."""
+    """By rank, for the processes below a launcher; processes that ended, or belong to others, are left out."""
     of_rank: dict[int, list[psutil.Process]] = {}
     with contextlib.suppress(psutil.Error):
         below = psutil.Process(launcher).children(recursive=True)
         for process in below:
-            # A helper of a rank has its environment, too.
+            # The workers of a rank inherit its environment.
             with contextlib.suppress(psutil.Error, ValueError):
                 if (rank := process.environ().get("RANK")) is not None and not _waits(process):
                     of_rank.setdefault(int(rank), []).append(process)
@@ -42,7 +44,7 @@ def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]
 
 
 def _waits(process: psutil.Process) -> bool:
-    """Whether it is a spare (`process.spares`), which the kernel may end first as long as it waits."""
+    """Whether it is a waiting spare (`process.spares`), which the kernel kills first when memory runs out."""
     if not any(word.endswith("inside/spare.py") for word in process.cmdline()):
         return False
     with contextlib.suppress(OSError, ValueError):
@@ -51,7 +53,7 @@ def _waits(process: psutil.Process) -> bool:
 
 
 def _share(process: psutil.Process) -> int:
-    """Its proportional share of pages: workers forked from a rank do not count its memory again."""
+    """Its proportional share of pages, so that workers forked from a rank do not count its memory again."""
     with contextlib.suppress(psutil.Error, AttributeError):
         return int(process.memory_full_info().pss)
     with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Programs that a rehearsal runs in the training's Python: a look at the task, a small model, a watched rank."""
+"""The programs that a rehearsal runs in the training's Python: checks of task.py, a small model, a watched rank."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "WANDB_MOD
 def look(
     python: str, folder: Path, *, values: Mapping[str, Any], planned: Mapping[str, Any], scale: float
 ) -> dict[str, Any]:
-    """What is found of the project's task.py and schedule; `error` and `stage` say where it stopped, if it did."""
+    """The facts about the project's task.py and schedule; `error` and `stage` say where it stopped, if it did."""
     asked = {"values": dict(values), "planned": dict(planned), "scale": scale}
     return _answer(python, "rehearsed_task.py", folder, json.dumps(asked), stage="import")
 
 
 def small_model(python: str, folder: Path, *, name: str, task: str, into: Path) -> dict[str, Any]:
-    """A model of the same architecture with few layers, saved into a folder: its `parameters`, or an `error`."""
+    """Save a model of the same architecture with few layers into a folder; its `parameters`, or an `error`."""
     return _answer(python, "small_model.py", folder, name, task, str(into), stage="model")
 
 

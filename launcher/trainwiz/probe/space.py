@@ -1,4 +1,4 @@
-"""What lay around a run at its end: memory kills, and space where data loaders and checkpoints write."""
+"""Memory kills and disk space at the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What builds DeepSpeed's ops: a C++ compiler, nvcc, ninja."""
+"""The tools that build DeepSpeed's ops: a C++ compiler, nvcc, ninja."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def toolchain(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")
 
 
 def cache_key(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> str:
-    """Changes with the programs that would be asked."""
+    """A key that changes with the programs that would be asked."""
     state = [(p, os.stat(p).st_mtime_ns, os.path.realpath(p)) if p else None for p in _located(environ, root)]
     return repr(state)
 

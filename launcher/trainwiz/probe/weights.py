@@ -1,4 +1,4 @@
-"""A checkpoint's whole weights, gathered by the Python that trains: no GPU, and no other rank, is needed."""
+"""The whole weights of a checkpoint, gathered by the Python that trains. Neither GPUs nor other ranks are needed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _GATHER = Path(__file__).parent / "inside" / "gather_weights.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What was written and read back; `problem` is why there is nothing, `different` names tensors read otherwise.
-
-    `known` counts the tensors whose names are the checkpoint's: only these could be compared.
-    """
+    """The weights that were written and read back."""
 
     tensors: int = 0
+    """The number of tensors."""
     known: int = 0
+    """How many of them have a name in the checkpoint, and could be compared."""
     size_bytes: int = 0
     different: tuple[str, ...] = ()
+    """The names of tensors that differ from the checkpoint."""
     problem: str = ""
+    """Why nothing was written."""
 
 
 def gather(python: str, *, project: Path, checkpoint: Path, output: Path, seconds: float = SECONDS) -> Gathered:

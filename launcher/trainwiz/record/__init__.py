@@ -1,1 +1,1 @@
-"""What runs left, understood: their state, their numbers as curves, what differs between two of them."""
+"""Recorded runs: their state, their metrics as curves, and the differences between two of them."""

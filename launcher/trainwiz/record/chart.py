@@ -1,4 +1,4 @@
-"""Curves as SVG: crisp at any size, coloured by CSS variables, readable without a script."""
+"""Curves as SVG, coloured by CSS variables; no script is needed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from trainwiz.record.scale import Scale, scale
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 40
 _MOST_POINTS = 800
-"""Per curve: twice as many as there are pixels show nothing more, and the page stays small."""
+"""Points per curve; more than twice the number of pixels would only make the page larger."""
 
 _DENSE = 200
-"""More points than this are a band: shown faintly, with their mean on top."""
+"""A noisy curve with more points than this is drawn faintly, with its trend on top."""
 
 _NOISY = 0.1
+"""A curve is noisy if more than this share of its points are turning points."""
 
 
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
-    """One chart of curves with their names; `across` names the x axis. `marks` are updates where a run was resumed.
+    """One chart of named curves; empty if no curve has a number.
 
-    Empty where no curve has a number. Colours are `--curve-0`, `--curve-1`, … of the page.
+    `across` labels the x axis, `marks` are the updates at which the run was resumed. The page defines the colours
+    `--curve-0`, `--curve-1`, ….
     """
     drawn = [(name, curve) for name, curve in curves if curve.values]
     if not drawn:
@@ -71,7 +73,7 @@ def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> 
     if dense:
         means = trend(curve.points, _DENSE // 2)
         parts.append(f'<path class="curve" {style} d="{_path(means, x_scale, y_scale)}"/>')
-    # A few points, such as evaluations, would otherwise hardly be seen; a single one not at all.
+    # A few points, such as evaluations, are hardly visible as a line; a single one is invisible.
     if len(points) <= 12:
         parts += [
             f'<circle class="dot" {style} cx="{_x(x_scale.place(x))}" cy="{_y(y_scale.place(y))}" r="3"/>'
@@ -82,7 +84,7 @@ def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> 
 
 
 def _is_noisy(points: Sequence[Point]) -> bool:
-    """Whether it goes up and down all the time. A smooth curve, such as a learning rate, is its own trend."""
+    """Whether it goes up and down all the time; a smooth curve, such as a learning rate, needs no trend."""
     values = [y for _, y in points if y is not None]
     turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(values, values[1:], values[2:], strict=False))
     return turns > _NOISY * len(values)

@@ -1,4 +1,4 @@
-"""What the ranks' logs complain about: warnings and errors, each once."""
+"""Warnings and errors in the ranks' logs, each once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ _CHANGING = re.compile(r"\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Complaint:
-    """A line of a log that complains, and how often lines like it stand there, over the ranks that say so."""
+    """A warning or an error."""
 
     text: str
+    """Its newest line, without control characters."""
     ranks: tuple[int, ...]
+    """The ranks that wrote it."""
     times: int = 1
+    """How often it occurs in all logs."""
 
 
 def complaints(tails: Mapping[int, str], most: int) -> list[Complaint]:
-    """The last few, the newest last; lines that differ in numbers only (times, addresses, updates) are one."""
+    """The `most` newest, the newest last; lines that differ only in numbers (times, addresses, updates) are one."""
     found: dict[str, Complaint] = {}
     for rank, tail in sorted(tails.items()):
         for line in tail.replace("\r", "\n").split("\n"):

@@ -1,4 +1,4 @@
-"""A curve as lines of text: braille dots, or stars where the terminal knows no braille."""
+"""A curve as lines of text: braille dots, or stars for terminals without braille."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NARROWEST = 8
 
 
 def draw(points: Sequence[Point], width: int, height: int, *, braille: bool = True) -> list[str]:
-    """The curve in `height` lines of at most `width` columns, below them the updates. Nothing without a number."""
+    """The curve in `height` lines of at most `width` columns, and the updates below; empty without a number."""
     numbers = [(x, y) for x, y in points if y is not None]
     if not numbers:
         return []
@@ -42,7 +42,7 @@ def draw(points: Sequence[Point], width: int, height: int, *, braille: bool = Tr
 
 
 def _columns(points: Sequence[Point], columns: int, first: float, last: float) -> list[float | None]:
-    """The mean value at each column; None at a gap. Columns between two points lie on the line between them."""
+    """The mean value of each column, None at a gap; columns between two points are interpolated."""
     sums: dict[int, list[float]] = {}
     gaps: set[int] = set()
     for x, y in points:
@@ -64,7 +64,7 @@ def _columns(points: Sequence[Point], columns: int, first: float, last: float) -
 
 
 def _dots(values: Sequence[float | None], low: float, high: float, height: int) -> set[tuple[int, int]]:
-    """Column and row of each dot, rows from the top; steep parts are filled so that the line does not break."""
+    """Column and row (from the top) of each dot; steep parts are filled so that the line is unbroken."""
     dots: set[tuple[int, int]] = set()
     before: int | None = None
     for column, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""What differs between two runs: plan, versions, machine, surroundings, code, and what came out."""
+"""The differences between two runs: plan, versions, machine, environment, code and result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _RUN_FOLDER = "--output_dir"
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A value that differs; None where a run has no such value."""
+    """A value that differs."""
 
     section: str
+    """One of `SECTIONS`."""
     key: str
     before: Any
+    """None: the earlier run has no such value."""
     after: Any
 
 
 def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:
-    """All of them, in the order of `SECTIONS`; nothing that says the same."""
+    """All differences, in the order of `SECTIONS`."""
     found = []
     for section in SECTIONS:
         a, b = _FACTS[section](before), _FACTS[section](after)
@@ -35,7 +37,7 @@ def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:
 
 
 def flat(value: object, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings by dotted key; a list of mappings by its indices."""
+    """The values of nested mappings by dotted key; those of a list of mappings by its indices."""
     if isinstance(value, Mapping):
         pairs = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
@@ -49,7 +51,7 @@ def flat(value: object, prefix: str = "") -> dict[str, Any]:
 
 
 def _arguments(run: Recorded) -> dict[str, Any]:
-    """The command's words, but for the run's own folder, by option; a word without one by its place."""
+    """The command's arguments by option, or by position; the run's own folder is left out."""
     given: dict[str, Any] = {}
     words = [str(word) for word in run.command.get("argv") or ()]
     i = place = 0
@@ -76,7 +78,7 @@ def _code(run: Recorded) -> dict[str, Any]:
 
 def _machine(run: Recorded) -> dict[str, Any]:
     found = flat(run.command.get("machine") or {})
-    # What is free now is no trait of a machine.
+    # Free space changes by the minute.
     found.pop("disk_free_bytes", None)
     return {"hostname": run.command.get("hostname"), **found}
 

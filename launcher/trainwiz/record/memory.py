@@ -1,4 +1,4 @@
-"""The ranks' memory over time, as curves: each rank's where they are few, else those of the least and the most."""
+"""The ranks' memory over time as curves: one per rank if they are few, else the lowest and the highest."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trainwiz.message import Message, say
 from trainwiz.record.metrics import Point, Series
 
 _FEW = 3
-"""As many curves as a chart has colours for."""
+"""The number of colours that a chart has."""
 _MINUTES = 600.0
-"""Seconds from which on a run's time is told in minutes."""
+"""Seconds; longer times are shown in minutes."""
 _GIB = 2**30
 
 Sample = Mapping[str, Any]
@@ -19,7 +19,7 @@ Sample = Mapping[str, Any]
 
 
 def in_minutes(samples: Sequence[Sample]) -> bool:
-    """Whether the time is told in minutes rather than in seconds."""
+    """Whether the time is shown in minutes rather than in seconds."""
     times = [at for sample in samples if (at := _number(sample.get("at"))) is not None]
     return bool(times) and times[-1] - times[0] >= _MINUTES
 
@@ -46,7 +46,7 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
 
 
 def most(samples: Sequence[Sample]) -> dict[int, int]:
-    """The most host memory that each rank was seen with, in bytes."""
+    """The highest host memory of each rank in any sample, in bytes."""
     found: dict[int, int] = {}
     for sample in samples:
         held = sample.get("host")

@@ -1,4 +1,4 @@
-"""The numbers of a run as series: gaps where there was none, runs that continue one another joined, thinned to draw."""
+"""The metrics of a run as series: with gaps, joined over resumed runs, and thinned for drawing."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from typing import Any
 Record = Mapping[str, Any]
 """One line of metrics.jsonl."""
 Point = tuple[float, float | None]
-"""Update and value; None where the number was not finite."""
+"""Update and value; None if the value was not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A number over the updates, in their order."""
+    """One metric over the updates."""
 
     name: str
     points: tuple[Point, ...]
+    """In the order of the updates."""
 
     @property
     def values(self) -> list[float]:
-        """The numbers that there are."""
+        """The finite values."""
         return [y for _, y in self.points if y is not None]
 
 
 def series(records: Sequence[Record], name: str) -> Series:
-    """One number out of all records; those that do not speak of it are left out."""
+    """One metric; records without it are left out."""
     found: dict[float, float | None] = {}
     for record in records:
         update = _number(record.get("update"))
         if update is not None and name in record:
-            # An update that was done again after a resume counts as it was done last.
+            # An update may be repeated after a resume; the last one counts.
             found[update] = _number(record[name])
     return Series(name=name, points=tuple(sorted(found.items(), key=lambda point: point[0])))
 
 
 def names(records: Sequence[Record], prefix: str = "") -> list[str]:
-    """The numbers that records speak of, in the order of their appearance."""
+    """The names of all metrics, in the order of their appearance."""
     return list(dict.fromkeys(name for record in records for name in record if name.startswith(prefix)))
 
 
@@ -56,13 +57,13 @@ def joined(parts: Sequence[Sequence[Record]]) -> list[Record]:
 
 
 def last(records: Sequence[Record], name: str) -> float | None:
-    """The newest number of that name."""
+    """The newest finite value of a metric."""
     values = series(records, name).values
     return values[-1] if values else None
 
 
 def speed(records: Sequence[Record], window: int | None = None) -> float | None:
-    """Tokens per second: the median, over the last `window` records or all. The first update also warms up."""
+    """Median tokens per second over the last `window` records, or over all except the first, which includes warm-up."""
     values = series(records, "tokens_per_second").values
     if window is None:
         values = values[1:] or values
@@ -70,9 +71,9 @@ def speed(records: Sequence[Record], window: int | None = None) -> float | None:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most about `most` points that look the same: of each stretch its first, lowest, highest and gaps.
+    """About `most` points that look the same: of each stretch the first, the lowest, the highest, and a gap.
 
-    Lowest and highest, not a mean: a spike must not vanish because a run was long.
+    The extremes are kept instead of a mean, so that a spike remains visible in a long run.
     """
     if len(points) <= most:
         return list(points)
@@ -91,7 +92,7 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def sampled(records: Sequence[Record], most: int) -> list[Record]:
-    """At most about so many records: every n-th, those of evaluations, and the newest ones without a gap."""
+    """About `most` records: every n-th, those of evaluations, and all of the newest."""
     if len(records) <= most:
         return list(records)
     newest = most // 4
@@ -101,7 +102,7 @@ def sampled(records: Sequence[Record], most: int) -> list[Record]:
 
 
 def trend(points: Sequence[Point], most: int) -> list[Point]:
-    """The mean of each of about `most` stretches of equal length, at their middles."""
+    """The means of about `most` stretches of equal length, at their centres."""
     size = math.ceil(len(points) / most)
     found: list[Point] = []
     for start in range(0, len(points), size):
@@ -116,7 +117,7 @@ def _y(point: Point) -> float:
 
 
 def _number(value: Any) -> float | None:
-    # bool is an int to Python; JSON as Python writes it may hold NaN and Infinity.
+    # bool is a subclass of int; Python's JSON may contain NaN and Infinity.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if math.isfinite(value) else None

@@ -1,22 +1,22 @@
-"""How long a training still takes, by the updates that were seen to pass."""
+"""The remaining time of a training, from the updates that were observed."""
 
 from __future__ import annotations
 
 from collections import deque
 
 _WINDOW = 120
-"""Observations: at one a second, the last two minutes. A training's pace changes when its data do."""
+"""Observations; at one per second, the last two minutes. The pace of a training changes with its data."""
 
 
 class Pace:
-    """Takes in (seconds, update) as they are seen; `before` is the pace of the updates that nobody watched."""
+    """Seconds per update; `before` is the value for the updates before the first observation."""
 
     def __init__(self, before: float | None = None) -> None:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self._before = before
 
     def saw(self, seconds: float, update: float) -> None:
-        """An update that was reached by then. One that goes back (a restart) begins anew."""
+        """Note that an update was reached. If it is lower than before (a restart), observation begins anew."""
         if self._seen and update < self._seen[-1][1]:
             self._seen.clear()
         if not self._seen or update > self._seen[-1][1]:

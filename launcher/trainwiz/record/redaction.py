@@ -1,4 +1,9 @@
-"""Keeping secrets out of what is shown and recorded: by the name of an option or variable, and by known shapes."""
+"""Hiding secrets. This is the only place that decides what is a secret.
+
+Everything that trainwiz shows or records of command lines, variables and logs passes through here: `arguments` and
+`recorded` for what goes into `command.json`, `text` and `values` for what programs wrote. A secret is recognised by the
+name of its option or variable, and by the published prefixes of tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +22,18 @@ _VALUE = re.compile(
 )
 _TOKENS = re.compile(r"(?i)tokens?$")
 _SHORTEST = 6
-"""Characters; a shorter secret would be found in every other word."""
+"""Characters; a shorter secret would also be found in ordinary words."""
 
 RECORDED = re.compile(
     r"(?:ACCELERATE|CUDA|CUBLAS|CUDNN|DEEPSPEED|DS|FSDP|GLOO|GROUP|HF|KMP|LOCAL|MASTER|MKL|NCCL|NVIDIA|OMP|PALS|PMI"
     r"|PYTORCH|ROLE|SLURM|TOKENIZERS|TORCH|TORCHELASTIC|TORCHINDUCTOR|TP|TRAINWIZ|TRANSFORMERS|TRITON|UCX|XLA)_\w+"
     r"|CROSS_RANK|LD_LIBRARY_PATH|LD_PRELOAD|MIXED_PRECISION|PYTHONPATH|PYTHONUNBUFFERED|PYTHONHASHSEED|RANK|WORLD_SIZE"
 )
-"""The variables that decide how a training runs; no other's value is recorded."""
+"""The variables that affect a training; the values of all others are never recorded."""
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
-    """Arguments with the values of options that sound like secrets, and values that look like some, hidden."""
+    """Command-line arguments with secrets hidden."""
     shown: list[str] = []
     waiting = ""
     for word in argv:
@@ -45,17 +50,17 @@ def arguments(argv: Sequence[str]) -> list[str]:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables with secret ones hidden."""
+    """Environment variables with secrets hidden."""
     return {name: HIDDEN if _is_secret(name, value) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
 
 
 def recorded(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may be recorded, secret ones hidden."""
+    """The environment variables that may be recorded, with secrets hidden."""
     return environment({name: value for name, value in variables.items() if RECORDED.fullmatch(name)})
 
 
 def known(argv: Sequence[str], variables: Mapping[str, str]) -> frozenset[str]:
-    """The secrets themselves, by the names of the options and variables that hold them."""
+    """The secrets themselves, to be hidden in text that repeats them."""
     hidden = {value for name, value in variables.items() if _is_secret(name, value)}
     for word, shown in zip(argv, arguments(argv), strict=True):
         if shown.endswith(HIDDEN) and shown != word:
@@ -65,15 +70,15 @@ def known(argv: Sequence[str], variables: Mapping[str, str]) -> frozenset[str]:
 
 
 def text(words: str, secrets: frozenset[str] = frozenset()) -> str:
-    """Words with the known secrets, and values that look like some, hidden."""
-    # The longest first: one secret may be the beginning of another.
+    """Text with the known secrets, and everything that looks like a token, hidden."""
+    # The longest first, since a secret may begin with another one.
     for secret in sorted(secrets, key=len, reverse=True):
         words = words.replace(secret, HIDDEN)
     return _VALUE.sub(HIDDEN, words)
 
 
 def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
-    """`text` for every text in nested lists and mappings."""
+    """The same for every string in nested lists and mappings."""
     if isinstance(value, str):
         return text(value, secrets)
     if isinstance(value, Mapping):
@@ -84,5 +89,5 @@ def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    # `--max_new_tokens=128` counts tokens.
+    # `--max_new_tokens=128` is a number of tokens, not a secret.
     return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdigit())

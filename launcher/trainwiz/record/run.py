@@ -1,4 +1,4 @@
-"""One run as it was recorded: its state, how far it came, why it ended."""
+"""One recorded run: its state, its progress, and why it ended."""
 
 from __future__ import annotations
 
@@ -18,55 +18,70 @@ _LENGTH = "--n_steps"
 
 
 class State(str, Enum):
-    """What has become of a run. UNKNOWN: it was started on another machine, which alone can tell."""
+    """The state of a run."""
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
+    """A person or a scheduler asked it to stop."""
     KILLED = "killed"
+    """It has no outcome, and its launcher no longer runs."""
     UNKNOWN = "unknown"
+    """It was started on another machine, and only there it is known whether it still runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A run's folder, read. Times are seconds since the epoch.
-
-    `memory` are samples of what the ranks held, as `record.memory` reads them.
-    `alive` is whether its launcher still runs, None where that cannot be known here; `touched` is when the run last
-    wrote anything; `checkpoints` are the updates with the times at which they were complete.
-    """
+    """The contents of a run's folder."""
 
     name: str
     command: Mapping[str, Any] = field(default_factory=dict)
+    """`command.json`."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    """`outcome.json`; empty: the run has not ended, or was killed."""
     records: Sequence[Record] = ()
+    """The records of metrics.jsonl."""
     memory: Sequence[Mapping[str, Any]] = ()
+    """The records of memory.jsonl, as `record.memory` takes them."""
     alive: bool | None = False
+    """Whether its launcher still runs; None: cannot be known here."""
     touched: float | None = None
+    """When the run last wrote a file, in seconds since the epoch."""
     checkpoints: tuple[tuple[int, float], ...] = ()
+    """Updates, each with the time at which its checkpoint was complete, in seconds since the epoch."""
     plan_text: str = ""
+    """`plan.yaml`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A run in a line. `speed` in tokens per second; `updates` is the last one, `total` the planned number."""
+    """A run in one line; None: unknown."""
 
     name: str
     state: State
     started: str
+    """Local time with its offset, as `command.json` has it."""
     updates: int | None
+    """The last update that was trained."""
     total: int | None
+    """The planned number of updates."""
     loss: float | None
+    """The newest."""
     eval_loss: float | None
+    """The newest."""
     speed: float | None
+    """Median tokens per second."""
     seconds: float | None
+    """How long it ran, or has been running."""
     why: Message | None
+    """Why it ended; None: it is running."""
     resumed_from: str | None
+    """The name of the run that it continues."""
 
 
 def state(run: Recorded) -> State:
-    """Told by the outcome; where there is none, by whether its launcher lives."""
+    """The state by the outcome; without one, by whether the launcher still runs."""
     if run.outcome:
         if run.outcome.get("interrupted"):
             return State.STOPPED
@@ -95,14 +110,14 @@ def summary(run: Recorded, now: float) -> Summary:
 
 
 def total_updates(run: Recorded) -> int | None:
-    """How many updates were planned, where that is known."""
+    """The planned number of updates, if it is known."""
     total = run.command.get("total_updates")
     if isinstance(total, int):
         return total
     words = [str(word) for word in run.command.get("arguments") or ()]
     found = None
     for word, following in zip(words, [*words[1:], ""], strict=False):
-        # The length that the plan does not know, given to the script itself; the last of two counts.
+        # A length that was given to the script itself; of two equal options the last counts.
         value = following if word == _LENGTH else word.removeprefix(f"{_LENGTH}=")
         if word.startswith(_LENGTH) and value.isdigit():
             found = int(value)
@@ -110,7 +125,7 @@ def total_updates(run: Recorded) -> int | None:
 
 
 def seconds(run: Recorded, now: float) -> float | None:
-    """How long it ran, or has been running; of a killed one, up to its last sign of life."""
+    """How long it ran, or has been running; for a killed run, until it last wrote a file."""
     if isinstance(measured := run.outcome.get("seconds"), (int, float)):
         return float(measured)
     began = started(run)
@@ -121,19 +136,19 @@ def seconds(run: Recorded, now: float) -> float | None:
 
 
 def started(run: Recorded) -> float | None:
-    """When it was launched."""
+    """When it was launched, in seconds since the epoch."""
     return moment(run.command.get("started"))
 
 
 def moment(text: object) -> float | None:
-    """Seconds since the epoch of a time as records write it."""
+    """A time as records have it, in seconds since the epoch."""
     with contextlib.suppress(ValueError, TypeError):
         return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%S%z").timestamp()
     return None
 
 
 def why(run: Recorded) -> Message | None:
-    """Why it ended; None of one that goes on."""
+    """Why it ended; None while it is running."""
     match state(run):
         case State.RUNNING:
             return None
@@ -159,7 +174,7 @@ def why(run: Recorded) -> Message | None:
 
 
 def message(recorded: object) -> Message | None:
-    """A sentence as a record keeps it."""
+    """A message from a record."""
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("template"), str):
         return None
     values = recorded.get("values")
@@ -168,7 +183,7 @@ def message(recorded: object) -> Message | None:
     with contextlib.suppress(KeyError, IndexError, ValueError, AttributeError):
         told.template.format(**told.values)
         return told
-    # A record of another version, or one that was edited: its text is still there to be read.
+    # A record of another version, or an edited one, may not fit its template; its text can still be shown.
     return say("{text}", text=str(recorded.get("text", "")))
 
 

@@ -1,4 +1,4 @@
-"""Axes: round numbers to mark, and how to write them."""
+"""The axes of a chart: round numbers as marks, and their labels."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """A range that begins and ends at a mark, with the marks and their labels."""
+    """An axis."""
 
     low: float
+    """The lowest value that is shown."""
     high: float
+    """The highest value that is shown."""
     marks: tuple[float, ...]
+    """Round numbers in ascending order."""
     labels: tuple[str, ...]
+    """The text at each mark."""
 
     def place(self, value: float) -> float:
-        """Where in the range a value lies, from 0 to 1."""
+        """The position of a value on the axis, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
 
 def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Scale:
-    """A scale that shows all values with about so many marks; `whole` numbers are marked at whole numbers only."""
+    """An axis that shows all values, with about `marks` marks; only at whole numbers if `whole`."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
-        # A constant lies in the middle of something.
+        # A constant value is shown in the middle.
         margin = abs(low) * 0.5 or 1.0
         low, high = low - margin, high + margin
     step = _step((high - low) / max(1, marks - 1))
@@ -35,7 +39,7 @@ def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Sc
         step = max(1.0, float(round(step)))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     at = [i * step for i in range(first, last + 1)]
-    # The marks are products, and may be off by the last bit.
+    # The marks are products and may differ from the values in the last bit.
     return Scale(
         low=min(low, at[0]),
         high=max(high, at[-1]),
@@ -45,7 +49,7 @@ def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Sc
 
 
 def label(value: float, step: float, largest: float) -> str:
-    """A mark's number with no more digits than its step needs, in the unit of the largest: 2.5, 12k, 3e-05."""
+    """A mark's label, with as many digits as the step needs, in the unit of the largest value: 2.5, 12k, 3e-05."""
     if abs(value) < step * 1e-6:
         return "0"
     if largest >= 1e10 or largest < 1e-3:

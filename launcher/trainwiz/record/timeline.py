@@ -1,4 +1,4 @@
-"""What happened when: launches, checkpoints, the end, over a run and those that it continues."""
+"""Launches, checkpoints and ends of a run and of those that it continues, with their times."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from trainwiz.record.run import Recorded, State, moment, seconds, started, state
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """One launch within a lineage: the updates that it did, and how it ended."""
+    """One launch within a lineage; None: unknown."""
 
     name: str
     state: State
     began: float | None
+    """In seconds since the epoch."""
     seconds: float | None
+    """How long it ran."""
     first: int | None
+    """Its first update."""
     last: int | None
+    """Its last update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something at a time, in seconds since the epoch; `run` is the run that it belongs to."""
+    """Something that happened."""
 
     at: float
+    """In seconds since the epoch."""
     run: str
+    """The name of the run to which it belongs."""
     what: Message
 
 
 def stretches(lineage: Sequence[Recorded], now: float) -> list[Stretch]:
-    """One per launch, the oldest first."""
+    """The stretches of a lineage, the oldest first."""
     found = []
     for run in lineage:
         updates = metrics.series(run.records, "update").values
@@ -50,7 +56,7 @@ def stretches(lineage: Sequence[Recorded], now: float) -> list[Stretch]:
 
 
 def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
-    """All that is known with its time, in order. Checkpoints that rotation deleted have left no trace."""
+    """All events in order. Checkpoints that rotation has deleted are not known any more."""
     found: list[Event] = []
     seen: set[tuple[int, float]] = set()
     for run in lineage:
@@ -66,7 +72,7 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
         if (ended := why(run)) and length is not None:
             found.append(Event(at=began + length, run=run.name, what=ended))
     for run in lineage:
-        # A lineage shares its checkpoints: each belongs to the launch within whose time it was made.
+        # A lineage shares its checkpoints; each belongs to the launch during which it was written.
         for update, at in run.checkpoints:
             if (update, at) not in seen:
                 seen.add((update, at))
@@ -77,7 +83,7 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
 
 
 def _attempts(run: Recorded) -> list[Event]:
-    """The attempts within a launch that were followed by another; the last one's end is that of the run."""
+    """The ends of all attempts except the last one, whose end is that of the run."""
     entries = run.outcome.get("attempts")
     found = []
     for number, entry in enumerate(entries[:-1] if isinstance(entries, list) else (), 1):
@@ -95,7 +101,7 @@ def _attempts(run: Recorded) -> list[Event]:
 
 
 def resumed_at(lineage: Sequence[Recorded]) -> list[float]:
-    """The updates at which a launch took up another's work."""
+    """The updates at which a launch continued another one."""
     starts = [metrics.series(run.records, "update").values for run in lineage[1:]]
     return [min(values) for values in starts if values]
 

@@ -1,1 +1,1 @@
-"""A rehearsal: what of a plan is run on small CPU ranks, and what the results say."""
+"""A rehearsal: the small copy of a plan that is trained on CPU ranks, and the checks of the results."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,16 +13,19 @@ Verdict = Literal["passed", "failed", "warning", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What was found about one thing, with its numbers; `name` is its stable name in JSON, `fix` what to do."""
+    """The result of one check."""
 
     name: str
+    """A stable name, for JSON."""
     title: Message
     verdict: Verdict
     found: Message
     fix: Message | None = None
+    """What to do."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    """The measured values, for JSON."""
 
 
-def failed(checks: tuple[Check, ...]) -> bool:
+def failed(checks: Sequence[Check]) -> bool:
     """Whether any of them failed."""
     return any(check.verdict == "failed" for check in checks)

@@ -1,4 +1,4 @@
-"""What the planned learning rate does from the first update to the last."""
+"""The check of the planned learning rate, from the first update to the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXACT = 1e-9
 
 
 def check(found: Mapping[str, Any] | None, *, estimated: bool) -> Check:
-    """The trace of the planned updates. `estimated`: their number was reckoned from the first part of the data."""
+    """Check the rates of all planned updates. `estimated`: their number follows from a part of the data."""
     if found is None:
         return Check(
             name="schedule", title=_TITLE, verdict="skipped", found=say("train.py has no function learning_rate")

@@ -1,4 +1,4 @@
-"""What a look at task.py says: samples, micro-batches and loss, each by itself."""
+"""The checks of task.py: samples, micro-batches and loss."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainwiz.plan import Plan
 from trainwiz.rehearsal.check import Check
 
 EXACT = 1e-4
-"""Relative; sums of float32 in another order differ by 1e-6, a mean in place of a sum by more than a tenth."""
+"""Relative; float32 sums in another order differ by 1e-6, a mean instead of a sum by more than a tenth."""
 _SAMPLES, _SUM, _PADDING = say("samples"), say("summed loss"), say("padding")
 _RANDOMNESS, _GRADIENTS, _WAITS = say("randomness"), say("gradients"), say("no waiting")
 _LISTED = 3
 
 
 def checks(found: Mapping[str, Any], plan: Plan) -> Iterator[Check]:
-    """The checks of what the child process found, as far as it came."""
+    """The checks of what the child process found before it stopped."""
     if "error" in found:
         yield Check(
             name="task",

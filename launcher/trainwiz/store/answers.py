@@ -1,7 +1,7 @@
-"""Answers that outlive their session: those of an interrupted wizard, and those that a project was made from.
+"""Saved answers: those of an interrupted wizard, and those from which a project was made.
 
-An interrupted wizard's lie in XDG_STATE_HOME/trainwiz, by folder; a project's in its `.trainwiz/answers.json`, with the
-plan as it was written, so that a value edited by hand is told from one that was never touched.
+An interrupted wizard's are in XDG_STATE_HOME/trainwiz, one file per folder. A project's are in
+`.trainwiz/answers.json`, with the plan as it was written, which shows the values that were edited by hand.
 """
 
 from __future__ import annotations
@@ -23,25 +23,29 @@ PROJECT_FILE = ".trainwiz/answers.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """Answers by dotted key; `step` is the question that comes next, `plan` the values as they were written."""
+    """The contents of a file of answers."""
 
     answers: Mapping[str, Any] = field(default_factory=dict)
+    """By dotted key."""
     step: str = ""
+    """The key of the next question."""
     advanced: bool = False
+    """Whether the advanced questions are asked."""
     plan: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the plan as they were written."""
 
 
 def session_file(folder: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where an interrupted wizard for this folder keeps its answers."""
+    """The file with the answers of an interrupted wizard for this folder."""
     base = environ.get("XDG_STATE_HOME", "")
-    # The specification: a relative path is invalid and to be ignored.
+    # The specification requires that relative paths are ignored.
     root = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.local/state"))
     name = hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return root / "trainwiz" / f"init-{name}.json"
 
 
 def write(path: Path, saved: Saved) -> bool:
-    """Keep answers in a file; False where that is impossible, which must not stop anybody from answering."""
+    """Save answers; False if that failed, which must not interrupt the wizard."""
     values = {"answers": dict(saved.answers), "step": saved.step, "advanced": saved.advanced, "plan": dict(saved.plan)}
     try:
         atomic.write_all(path.parent, {path.name: json.dumps(values, indent=2, ensure_ascii=False) + "\n"})
@@ -51,7 +55,7 @@ def write(path: Path, saved: Saved) -> bool:
 
 
 def read(path: Path) -> Saved | None:
-    """The answers in a file; None where there are none, or none that can be read."""
+    """The answers in a file; None if it is missing or cannot be read."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return Saved(
@@ -65,6 +69,6 @@ def read(path: Path) -> Saved | None:
 
 
 def forget(path: Path) -> None:
-    """Remove an interrupted wizard's answers."""
+    """Remove a file of answers."""
     with contextlib.suppress(OSError):
         path.unlink()

@@ -1,7 +1,7 @@
-"""Writing a project's files: atomically, and never over something a person wrote without asking.
+"""Writing a project's files: atomically, and never over a person's edits without asking.
 
-`.trainwiz/manifest.json` remembers the sha256 of each file as it was generated. A file that still has it is ours
-and is updated silently; any other difference is a conflict, shown as a diff and decided by the caller.
+`.trainwiz/manifest.json` holds the sha256 of each file as it was generated. An unchanged file is updated silently; any
+other difference is a conflict, which the caller resolves with a diff at hand.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ Choice = Literal["keep", "overwrite", "beside"]
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """A file that differs from what is to be written, and from what was generated before.
-
-    `diff` is unified, from the file as it is to the new text. `foreign`: trainwiz never wrote a file there.
-    """
+    """A file that differs from what is to be written, and from what was generated before."""
 
     path: str
+    """Relative to the project's folder."""
     diff: str
+    """Unified, from the file as it is to the new text."""
     foreign: bool
+    """Whether trainwiz never wrote this file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What `write` did, as paths relative to the folder. `beside` holds the `.new` files themselves."""
+    """What `write` did with each file, as paths relative to the project's folder."""
 
     written: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    """Files with conflicts that were left as they are."""
     beside: tuple[str, ...] = ()
+    """New `.new` files beside such files."""
     removed: tuple[str, ...] = ()
+    """Unchanged files that are no longer needed."""
 
 
 def write(
@@ -55,10 +58,10 @@ def write(
     *,
     partial: bool = False,
 ) -> Written:
-    """Write the artifacts below `folder`; all of them, or on an error none.
+    """Write the artifacts below `folder`: all of them, or none on an error.
 
-    Every conflict is decided before anything is written. Generated files that are no longer wanted are removed
-    where nobody edited them; `partial` leaves everything alone that is not named. Raises `TrainwizError`.
+    Every conflict is resolved before anything is written. Generated files that are no longer needed are removed unless
+    they were edited; with `partial` only the artifacts themselves are touched. Raises `TrainwizError`.
     """
     root = Path(folder)
     remembered = _manifest(root)
@@ -84,7 +87,7 @@ def write(
 
 
 def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Conflict, ...]:
-    """What `write` would have to ask about. Nothing is written. Raises `TrainwizError`."""
+    """The conflicts that `write` would ask about. Nothing is written. Raises `TrainwizError`."""
     root = Path(folder)
     remembered = _manifest(root)
     found: list[Conflict] = []
@@ -100,14 +103,14 @@ def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Confli
 
 
 def changed(folder: str | Path) -> tuple[str, ...]:
-    """Generated files that were edited or are gone."""
+    """Generated files that were edited or deleted."""
     root = Path(folder)
     remembered = _manifest(root)
     return tuple(path for path in remembered if not _is_as_generated(root, path, remembered))
 
 
 def outdated(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[str, ...]:
-    """Those artifacts that were generated before and would be generated differently now."""
+    """The artifacts that were generated before and would now be generated differently."""
     root = Path(folder)
     remembered = _manifest(root)
     wanted = {a.path: _sha256(a.text.encode()) for a in artifacts}
@@ -162,7 +165,7 @@ def _check(root: Path, relative: str) -> None:
 
 
 def _manifest(root: Path) -> dict[str, str]:
-    # A manifest that cannot be read forgets everything: each file is then a conflict, and nothing is lost.
+    # Without a readable manifest each file is a conflict, so that nothing is lost.
     try:
         files = json.loads((root / MANIFEST).read_text(encoding="utf-8"))["files"]
         return {str(path): str(digest) for path, digest in files.items()}

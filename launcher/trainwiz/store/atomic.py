@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written aside in the same folder, flushed to disk, then renamed."""
+"""Atomic writes: files are written under another name in the same folder, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainwiz.message import Message, say
 
 
 def write_all(root: Path, texts: Mapping[str, str]) -> None:
-    """Write texts below `root` by relative path, in order: all of them or, on an error, none.
+    """Write texts below `root` by relative path, in order: all of them, or none on an error.
 
-    Raises `TrainwizError`, which names files that could not be put back as they were, should there be any.
+    Raises `TrainwizError`, which names the files that could not be restored, if any.
     """
     made: list[Path] = []
     staged: list[_Staged] = []
@@ -50,7 +50,7 @@ def write(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file; one that is already gone is fine. Raises `TrainwizError`."""
+    """Remove a file, if it exists. Raises `TrainwizError`."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -62,17 +62,19 @@ def remove(path: Path) -> None:
 
 @dataclass(kw_only=True)
 class _Staged:
-    """A file whose new text lies at `aside`; `before` becomes a second name of what was there."""
+    """A file that is written, but not yet renamed to its final name."""
 
     target: Path
     aside: Path
+    """The new text."""
     before: Path
+    """A second name of the file that is replaced."""
     existed: bool = False
     swapped: bool = False
 
     def swap(self, *, last: bool) -> None:
         self.existed = os.path.lexists(self.target)
-        # After the last one nothing can fail any more. Some file systems have no second names.
+        # Nothing can fail after the last file. Some file systems have no hard links.
         if self.existed and not last:
             with contextlib.suppress(OSError):
                 os.link(self.target, self.before, follow_symlinks=False)
@@ -80,7 +82,7 @@ class _Staged:
         self.swapped = True
 
     def put_back(self) -> bool:
-        """Undo the swap, if there was one; False where that is impossible."""
+        """Undo the swap, if there was one; False if that failed."""
         try:
             if self.swapped and self.existed:
                 os.replace(self.before, self.target)
@@ -101,7 +103,7 @@ def _clean_up(staged: Sequence[_Staged], made: Sequence[Path]) -> None:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
     for folder in reversed(made):
-        # Only those that stayed empty.
+        # Folders that hold files are not removed.
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -126,7 +128,7 @@ def _write_aside(aside: Path, target: Path, data: bytes) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    # Some file systems refuse to open a folder for this; the rename is then as durable as they make it.
+    # Some file systems refuse to open a folder; the durability of the rename is then up to them.
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

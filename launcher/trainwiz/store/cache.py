@@ -1,6 +1,6 @@
-"""What was found out before and is slow to find out again, in XDG_CACHE_HOME/trainwiz.
+"""Remembered results of slow probes, in XDG_CACHE_HOME/trainwiz.
 
-A cache may always be empty: unwritable folders and damaged files are treated as nothing remembered.
+The cache may always be empty; unwritable folders and damaged files count as an empty cache.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 KEPT = 8
-"""Entries per file: a person's interpreters, and the states of them that matter."""
+"""Entries per file, such as the interpreters of one user."""
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where trainwiz keeps what it can do without (https://specifications.freedesktop.org/basedir-spec)."""
+    """The folder of the cache (https://specifications.freedesktop.org/basedir-spec)."""
     base = environ.get("XDG_CACHE_HOME", "")
-    # The specification: a relative path is invalid and to be ignored.
+    # The specification requires that relative paths are ignored.
     return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.cache"))) / "trainwiz"
 
 
 def recall(name: str, key: str, *, environ: Mapping[str, str] = os.environ) -> Any:
-    """The value remembered under the key, None where there is none."""
+    """The value remembered under a key; None if there is none."""
     return _entries(folder(environ) / f"{name}.json").get(key)
 
 
 def remember(name: str, key: str, value: Any, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Remember a JSON value; False where the cache cannot be written. Readers see the old file or the new one."""
+    """Remember a JSON value; False if the cache cannot be written. The file is replaced atomically."""
     file = folder(environ) / f"{name}.json"
-    # Writing is the rare case; reading comes before a person's first question.
+    # Writing is rare, and reading must be fast: it comes before the first question.
     from trainwiz.errors import TrainwizError
     from trainwiz.store.atomic import write
 

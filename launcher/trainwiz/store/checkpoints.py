@@ -1,4 +1,4 @@
-"""Checkpoints as the generated script leaves them: complete folders with a manifest of their files' hashes."""
+"""The checkpoints of a generated script: folders with a manifest that holds the hashes of their files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from trainwiz.store import runs
 MANIFEST = "manifest.json"
 FOLDER = "checkpoints"
 OUTPUT = "output"
-"""Where train.py writes when it is run by hand."""
+"""The folder that train.py writes to when it is run by hand."""
 NOTHING = Verified(files=1, read=1, damaged=(MANIFEST,))
-"""What is found of a checkpoint that cannot say what belongs to it."""
+"""The result for a checkpoint without a valid manifest."""
 _CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"checkpoint-(\d{8,})(\.tmp|\.removed|\.damaged-\d+)?")
 _STATES = {"": State.COMPLETE, ".tmp": State.PARTIAL, ".removed": State.PARTIAL}
 
 
 def every(folder: Path) -> tuple[Checkpoint, ...]:
-    """All checkpoints in a folder, ordered by update; what is half written or was put aside as damaged among them."""
+    """All checkpoints in a folder by update, including partial and damaged ones."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if (match := _NAME.fullmatch(path.name)) and path.is_dir():
@@ -39,9 +39,9 @@ def every(folder: Path) -> tuple[Checkpoint, ...]:
 
 
 def folder_of(place: Path) -> Path:
-    """The folder of checkpoints that a path means: itself, that of a run, or that of a project's newest run with some.
+    """The folder of checkpoints of a path: itself, that of a run, or that of a project's newest run with checkpoints.
 
-    Raises `UsageError` where there is none.
+    Raises `UsageError` if there are none.
     """
     made = [run.folder for run in reversed(runs.every(place))]
     for folder in (place, place / FOLDER, *(run / FOLDER for run in made), place / OUTPUT / FOLDER):
@@ -56,9 +56,9 @@ def folder_of(place: Path) -> Path:
 
 
 def manifest(checkpoint: Path) -> Mapping[str, Any]:
-    """What the checkpoint says of itself: update, layout, world, config, sizes and hashes of its files.
+    """The checkpoint's manifest: its update, layout, world and config, and the sizes and hashes of its files.
 
-    Empty where it cannot be read, or was changed since it was written.
+    Empty if it cannot be read, or was changed after it was written.
     """
     try:
         said = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def manifest(checkpoint: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    # Sizes came with the manifest's own hash: without them it is an older one.
+    # Sizes and the manifest's own hash came together; a manifest without both is an older one.
     return said if own == digest or (own is None and "bytes" not in said) else {}
 
 
@@ -77,7 +77,7 @@ def verify(
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Verified | None:
-    """Compare the files with the manifest, hashing for at most `seconds`. None where there is no manifest.
+    """Compare the files with the manifest, hashing for at most `seconds`. None if there is no manifest.
 
     `progress` is called with the number of bytes that were read since the last call.
     """
@@ -89,7 +89,7 @@ def verify(
         return NOTHING
     strange = _files(checkpoint) - hashes.keys() - {MANIFEST}
     read, damaged = 0, sorted(strange)
-    # The smallest first: where time is short, as many as possible.
+    # The smallest first, so that as many as possible are read in the time.
     for name, digest in sorted(hashes.items(), key=lambda item: _size(checkpoint / item[0])):
         try:
             found = _sha256(checkpoint / name, until, clock, progress)

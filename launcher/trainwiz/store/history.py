@@ -1,10 +1,8 @@
-"""Reading what runs left: records, metrics, checkpoints, the runs that one continues."""
+"""Reading the folders of runs: records, metrics, checkpoints, and the runs that a run continues."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record.run import Recorded
-from trainwiz.store import liveness, runs
-from trainwiz.store.metrics import Metrics
+from trainwiz.store import jsonl, liveness, runs
+from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
@@ -25,7 +23,7 @@ _PARTS = {"plan", "config_values", "versions", "machine", "environment", "inheri
 def find(word: str, project: Path = Path()) -> Run:
     """The run that a word names: `latest`, a name or its unique beginning, a run's folder, or a project's folder.
 
-    Raises `UsageError` naming what there is.
+    Raises `UsageError`, which names the runs that exist.
     """
     path = Path(word)
     if word != LATEST and path.is_dir():
@@ -53,25 +51,18 @@ def find(word: str, project: Path = Path()) -> Run:
 
 
 def read(run: Run) -> Recorded:
-    """A run's folder; whatever is torn or missing in it is left out."""
-    found = without_metrics(run)
-    return dataclasses.replace(found, records=Metrics(run.metrics).new(), memory=Metrics(run.memory).new())
+    """All of a run's folder, except what is damaged or missing."""
+    records, memory = JsonLines(run.metrics).new(), JsonLines(run.memory).new()
+    return dataclasses.replace(without_metrics(run), records=records, memory=memory)
 
 
 def brief(run: Run) -> Recorded:
-    """The same with only the newest of its numbers: enough for a line in a table, however long the run is."""
-    lines = tail(run.metrics, _BRIEF_BYTES).split("\n")
-    records = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            value = json.loads(line)
-            if isinstance(value, dict):
-                records.append(value)
-    return dataclasses.replace(without_metrics(run), records=records)
+    """The same with only the newest metrics, which suffice for a line of a table."""
+    return dataclasses.replace(without_metrics(run), records=jsonl.newest(run.metrics, _BRIEF_BYTES))
 
 
 def without_metrics(run: Run) -> Recorded:
-    """The same but for its numbers, which may be many."""
+    """The same without metrics and memory."""
     command = _sound(run.read("command"))
     outcome = run.read("outcome")
     return Recorded(
@@ -86,17 +77,17 @@ def without_metrics(run: Run) -> Recorded:
 
 
 def lineage(run: Run) -> list[Recorded]:
-    """The run and those that it continues, the oldest first; up to one that is gone."""
+    """The run and those that it continues, the oldest first, back to the first that was deleted."""
     return [*earlier(run), read(run)]
 
 
 def earlier(run: Run) -> list[Recorded]:
-    """Those that it continues, the oldest first."""
+    """The runs that a run continues, the oldest first."""
     found: list[Recorded] = []
     names = {run.name}
     before = run.read("command").get("resumed_from")
     while len(found) < _LONGEST_LINEAGE:
-        # A record that was edited must not lead out of the folder, or in a circle.
+        # An edited record must not lead out of the folder, or into a circle.
         if not isinstance(before, str) or before in names or not _is_plain_name(before):
             break
         folder = run.folder.parent / before
@@ -119,12 +110,12 @@ def logs(run: Run) -> dict[int, Path]:
 
 
 def _sound(command: dict[str, Any]) -> dict[str, Any]:
-    # A record that somebody edited must not end in a traceback.
+    # An edited record must not cause a traceback.
     return {key: value for key, value in command.items() if key not in _PARTS or isinstance(value, dict)}
 
 
 def tail(file: Path, size: int) -> str:
-    """The last so many bytes of a log; empty where there is none."""
+    """The last `size` bytes of a log; empty if it cannot be read."""
     try:
         with file.open("rb") as stream:
             stream.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Whether the process that a record names still runs."""
+"""Whether the process in a record still runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def birth(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None where there is none, or one that has ended.
+    """When a process started, in clock ticks since the machine did; None if it does not run.
 
-    A number is given to another process after a while; number and birth together are given once. Field 22 of
+    Process ids are reused; a process id and a start time together are unique. Field 22 of
     https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
     try:
@@ -22,7 +22,7 @@ def birth(pid: int) -> int | None:
 
 
 def runs(started: Mapping[str, Any]) -> bool | None:
-    """Whether the launcher that wrote `command.json` still runs; None where only another machine knows."""
+    """Whether the launcher that wrote `command.json` still runs; None if it was started on another machine."""
     pid = started.get("pid")
     if not isinstance(pid, int):
         return False

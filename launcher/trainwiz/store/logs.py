@@ -1,4 +1,4 @@
-"""Reading logs of any size: their head and their tail, in bounded memory, with true line numbers."""
+"""Reading the head and the tail of logs of any size, in bounded memory, with the right line numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainwiz.errors import UsageError
 from trainwiz.message import say
 
 HEAD_BYTES, TAIL_BYTES = 1 << 17, 1 << 19
-"""How much of a log is looked at: how it started, and how it ended."""
+"""How much of the beginning and the end of a log is read."""
 _CHUNK = 1 << 20
 _LOOKED_AT = 4096
 _BINARY_SHARE = 0.3
@@ -24,20 +24,21 @@ _TEXT_CONTROLS = frozenset("\t\n\r\f\x08\x1b")
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """The beginning and the end of a log; `tail_line` is the number of the tail's first line."""
+    """The beginning and the end of a log."""
 
     head: bytes
     tail: bytes = b""
     tail_line: int = 1
+    """The number of the first line of `tail`, from 1."""
 
     def lines(self) -> tuple[Line, ...]:
-        """Its lines with their numbers in the whole log."""
+        """The lines of both, with their numbers in the whole log."""
         head = log_text.read(self.head.decode(errors="replace"))
         return (*head, *log_text.read(self.tail.decode(errors="replace"), first=self.tail_line))
 
 
 def read(name: str | Path) -> Excerpt:
-    """The excerpt of a log; `-` is standard input. Raises `UsageError` for what is no readable text."""
+    """The excerpt of a log; `-` is standard input. Raises `UsageError` if it is not readable text."""
     try:
         if str(name) == "-":
             return _checked(_excerpt(sys.stdin.buffer), name)
@@ -53,7 +54,7 @@ def read(name: str | Path) -> Excerpt:
 
 
 def lines(*files: Path) -> tuple[Line, ...]:
-    """The lines of logs that may be there, one file after the other; nothing is said of those that are not."""
+    """The lines of several logs, one after the other; files that cannot be read are skipped."""
     found: list[Line] = []
     for file in files:
         try:

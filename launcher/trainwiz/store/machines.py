@@ -1,4 +1,4 @@
-"""Machines in files: what `trainwiz doctor --json` printed elsewhere, to plan for that machine here."""
+"""Machines in files: the output of `trainwiz doctor --json` on another machine, to plan for it here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainwiz.store.records import Malformed, build, plain
 
 
 def read(path: str | Path) -> Machine:
-    """The machine in a JSON file, bare or as doctor prints it (under the key `machine`); its `probed` is False.
+    """The machine in a JSON file, by itself or under the key `machine`, as doctor prints it; `probed` is False.
 
-    Raises `UsageError` naming every wrong or unknown key.
+    Raises `UsageError`, which names every wrong or unknown key.
     """
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -39,7 +39,7 @@ def read(path: str | Path) -> Machine:
 
 
 def to_dict(machine: Machine) -> dict[str, Any]:
-    """The machine as plain JSON values; `read` takes them back."""
+    """The machine as plain JSON values, which `read` understands."""
     values: dict[str, Any] = plain(machine)
     return values
 

@@ -1,6 +1,6 @@
-"""Frozen dataclasses to plain JSON values and back, with every wrong or unknown key named.
+"""Conversion of frozen dataclasses to plain JSON values and back; errors name every wrong or unknown key.
 
-Small on purpose: reading the remembered machine must not cost the 100 ms of importing a validation library.
+A validation library would take 100 ms to import, too long for reading the remembered machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Malformed(Exception):
-    """A value does not fit its type. `problems` names each such key."""
+    """Values do not fit their types. `problems` names each such key."""
 
     def __init__(self, problems: list[Message]) -> None:
         super().__init__("; ".join(str(p) for p in problems))
@@ -26,7 +26,7 @@ class Malformed(Exception):
 
 
 def plain(value: Any) -> Any:
-    """The value as dicts, lists and scalars, as JSON has them."""
+    """The value as JSON's dicts, lists and scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def build(kind: type[T], values: Any) -> T:
-    """A dataclass from plain values; absent keys keep their defaults. Raises `Malformed` with all that is wrong."""
+    """A dataclass from plain values; missing keys keep their defaults. Raises `Malformed` with all problems."""
     problems: list[Message] = []
     result = _value(kind, values, "", problems)
     if problems:
@@ -61,7 +61,7 @@ def _value(kind: Any, value: Any, key: str, problems: list[Message]) -> Any:
             )
     if origin is dict and isinstance(value, Mapping):
         return {str(k): _value(arguments[1], v, f"{key}.{k}", problems) for k, v in value.items()}
-    # bool is an int to Python, but a machine with `true` bytes of memory is a mistake.
+    # bool is a subclass of int, but `true` bytes of memory is a mistake.
     if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     problems.append(say("{key}: {value} is not {kind}", key=key, value=_shown(value), kind=_named(kind)))

@@ -1,4 +1,4 @@
-"""What a rehearsal reads and leaves: the project's sources, a folder for its runs, and what they wrote."""
+"""The files of a rehearsal: the project's sources, a folder for its runs, and what they wrote."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainwiz.store import checkpoints
 
 SOURCES = ("train.py", "task.py")
 MOST_BYTES = 2 << 20
-"""Of a text file that is trained on: so much is read in a rehearsal."""
+"""How much of a text file of training data is read."""
 _VERIFYING_SECONDS = 30.0
 
 
-class Stage:
+class Workspace:
     """The folder that the runs of one rehearsal write into."""
 
     def __init__(self, keep: str | None) -> None:
@@ -34,24 +34,24 @@ class Stage:
             self.folder = Path(tempfile.mkdtemp(prefix="trainwiz-rehearsal-"))
 
     def place(self, name: str) -> Path:
-        """A folder of its own within."""
+        """A folder within it, made if it is missing."""
         place = self.folder / name
         place.mkdir(exist_ok=True)
         return place
 
     @property
     def has_runs(self) -> bool:
-        """Whether there are logs to look at."""
+        """Whether there are logs that the user can look at."""
         return any(self.folder.glob("*/rank-*.log"))
 
     def remove(self) -> None:
-        """Nothing is left, unless it was asked for."""
+        """Remove the folder, unless it is to be kept."""
         if not self.kept:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def sources(folder: Path) -> dict[str, str]:
-    """train.py and task.py. Raises `UsageError` where one is missing or is no Python."""
+    """The text of train.py and task.py. Raises `UsageError` if one is missing or is not valid Python."""
     found = {}
     for name in SOURCES:
         try:
@@ -69,7 +69,10 @@ def sources(folder: Path) -> dict[str, str]:
 
 
 def first_parts(folder: Path, fields: Mapping[str, Any], into: Path) -> tuple[dict[str, str], float]:
-    """Files with the first lines of long texts that are trained on, by field; how many times longer those are."""
+    """Write the first lines of long text files into a folder.
+
+    Returns their paths by field of Config, and how many times longer the whole training data is.
+    """
     cut, scale = {}, 1.0
     for name in ("train_data", "eval_data"):
         file = folder / str(fields.get(name) or ".")
@@ -85,23 +88,8 @@ def first_parts(folder: Path, fields: Mapping[str, Any], into: Path) -> tuple[di
     return cut, scale
 
 
-def records(output: Path) -> list[dict[str, Any]]:
-    """The metrics that a run wrote; a torn last line is left out."""
-    found = []
-    try:
-        lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def weights(output: Path) -> str:
-    """One hash over the files of the final weights; empty where there are none."""
+    """A hash over the files of the final weights; empty if there are none."""
     files = sorted(f for f in (output / "model").rglob("*") if f.suffix in (".safetensors", ".bin", ".pt", ".pth"))
     digest = hashlib.sha256()
     for file in files:
@@ -109,18 +97,18 @@ def weights(output: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-def saved(output: Path) -> tuple[list[str], list[str]]:
-    """The names of a run's checkpoints, and of those that are not as their manifest says."""
+def checkpoints_in(output: Path) -> tuple[list[str], list[str]]:
+    """The names of a run's checkpoints, and of those whose files differ from their manifest."""
     found = sorted(p for p in (output / "checkpoints").glob("checkpoint-*") if p.is_dir() and p.name[-8:].isdigit())
-    torn = []
+    damaged = []
     for path in found:
         verified = checkpoints.verify(path, seconds=_VERIFYING_SECONDS)
         if verified is None or not verified.whole:
-            torn.append(path.name)
-    return [path.name for path in found], torn
+            damaged.append(path.name)
+    return [path.name for path in found], damaged
 
 
 def notes(place: Path) -> list[dict[str, Any]]:
-    """What the ranks of a run noted, by rank."""
+    """What each rank of a run noted, by rank."""
     files = sorted(place.glob("rank-*.json"), key=lambda file: int(file.stem.rpartition("-")[2]))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -1,7 +1,7 @@
-"""Run folders: `runs/<time>-<n>/` with all that a run leaves, and `runs/latest` pointing to the newest.
+"""Run folders: `runs/<time>-<n>/` with all files of a run, and `runs/latest`, a link to the newest.
 
-A run that continues another shares its `checkpoints` by a relative link, so that rotation counts over the whole
-lineage, and nothing is copied or lost.
+A run that continues another one links to its `checkpoints`, so that rotation counts over the whole lineage, and nothing
+is copied or lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNS = "runs"
 LATEST = "latest"
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 18
-"""Enough for an outcome with its diagnosis and the stacks of some hundred ranks."""
+"""Enough for an outcome with its diagnosis and the stacks of a few hundred ranks."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -33,10 +33,11 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder. `machine` is 0 but for the records of the other machines of a run over several."""
+    """One run's folder."""
 
     folder: Path
     machine: int = 0
+    """The machine that writes records here, of a run over several."""
 
     @property
     def name(self) -> str:
@@ -45,21 +46,21 @@ class Run:
 
     @property
     def logs(self) -> Path:
-        """Where the ranks' logs lie."""
+        """The folder of the ranks' logs."""
         return self.folder / "logs"
 
     def log(self, rank: int) -> Path:
-        """One rank's log: stdout and stderr as they came."""
+        """One rank's log: its stdout and stderr."""
         return self.logs / f"rank-{rank}.log"
 
     @property
     def metrics(self) -> Path:
-        """What the script writes at every logging step."""
+        """The file to which the script writes metrics at every logging step."""
         return self.folder / "metrics.jsonl"
 
     @property
     def memory(self) -> Path:
-        """What the ranks held of memory, from time to time."""
+        """Samples of the ranks' memory."""
         return self.folder / "memory.jsonl"
 
     @property
@@ -68,7 +69,7 @@ class Run:
         return self.folder / "checkpoints"
 
     def checkpoint(self) -> Path | None:
-        """The newest complete checkpoint. The script renames one to its name when it is complete."""
+        """The newest complete checkpoint; the script gives a checkpoint its name when it is complete."""
         found = {
             int(match[1]): path
             for path in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
@@ -77,12 +78,12 @@ class Run:
         return found[max(found)] if found else None
 
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
-        """Write `command` or `outcome` as JSON, all of it or nothing. Raises `TrainwizError`."""
+        """Write `command` or `outcome` as JSON, atomically. Raises `TrainwizError`."""
         suffix = f"-machine-{self.machine}" if self.machine else ""
         path = self.folder / f"{name}{suffix}.json"
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            # Not flushed to the disk: a launch need not wait for that, and a power cut ends the run anyway.
+            # Not flushed to the disk: a launch need not wait for that, and a power failure ends the run anyway.
             aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             os.replace(aside, path)
         except OSError as error:
@@ -92,12 +93,12 @@ class Run:
         return path
 
     def reserve(self) -> None:
-        """Keep some room on the disk, so that how the run ended can be written down even when the disk is full."""
+        """Reserve some space, so that the outcome can be written even when the disk is full."""
         with contextlib.suppress(OSError):
             (self.folder / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
     def release(self) -> None:
-        """Give that room back."""
+        """Free the reserved space."""
         self._free_reserve()
 
     def _free_reserve(self) -> bool:
@@ -108,7 +109,7 @@ class Run:
         return True
 
     def read(self, name: str) -> dict[str, Any]:
-        """`command` or `outcome` as it was recorded; empty where it was not, or cannot be read."""
+        """The record `command` or `outcome`; empty if it is missing or cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
             return value if isinstance(value, dict) else {}
@@ -121,12 +122,12 @@ def is_name(word: str) -> bool:
 
 
 def named(project: Path, name: str) -> Run:
-    """The run of that name, whether it is there or not."""
+    """The run of that name, whether it exists or not."""
     return Run(project / RUNS / name)
 
 
 def next_name(project: Path, now: float | None = None) -> str:
-    """The name that a run started now would get."""
+    """The name for a run that starts now."""
     stem = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
     n = 1
     while (project / RUNS / f"{stem}-{n}").exists():
@@ -135,9 +136,9 @@ def next_name(project: Path, now: float | None = None) -> str:
 
 
 def create(project: Path, *, continues: Run | None = None, now: float | None = None) -> Run:
-    """Make a new run's folder and point `runs/latest` to it. Two at the same moment get two folders.
+    """Make a new run's folder and point `runs/latest` to it. Simultaneous runs get different folders.
 
-    Raises `TrainwizError` where the project cannot be written to.
+    Raises `TrainwizError` if the project is not writable.
     """
     while True:
         try:
@@ -153,7 +154,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
 
 
 def join(project: Path, name: str, *, machine: int, continues: Run | None = None) -> Run:
-    """The folder of a run that machine 0 named; on a shared file system it is there already."""
+    """The folder of a run that machine 0 has named; on a shared file system it exists already."""
     if not _NAME.fullmatch(name):
         raise TrainwizError(say("machine 0 sent {name!r}, which is no run's name", name=name))
     run = Run(project / RUNS / name, machine)
@@ -176,7 +177,7 @@ def every(project: Path) -> tuple[Run, ...]:
 def to_continue(project: Path, name: str = LATEST) -> Run:
     """The run that `--resume` continues: the newest, or the one named (`latest`, a name, or a path).
 
-    Raises `UsageError` where there is none, and `TrainwizError` where it has no checkpoint or is still running.
+    Raises `UsageError` if there is none, and `TrainwizError` if it has no checkpoint or is still running.
     """
     runs = every(project)
     if not runs:
@@ -198,7 +199,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
 
 
 def preempted(project: Path) -> Run | None:
-    """The newest run, if a scheduler ended it and it left a checkpoint. One that finished or failed is not meant."""
+    """The newest run, if a scheduler stopped it and it left a checkpoint."""
     newest = every(project)[-1:]
     return next((run for run in newest if run.read("outcome").get("preempted") and run.checkpoint()), None)
 
@@ -231,7 +232,7 @@ def _furnish(run: Run, continues: Run | None) -> None:
     run.logs.mkdir(exist_ok=True)
     if continues is None:
         return
-    # Resolved, so that a chain of resumed runs links to the folder itself and survives the deletion of its middle.
+    # The link leads to the folder itself, so that runs in the middle of a lineage can be deleted.
     target = os.path.relpath(os.path.realpath(continues.checkpoints), os.path.realpath(run.folder))
     with contextlib.suppress(FileExistsError):
         run.checkpoints.symlink_to(target, target_is_directory=True)
@@ -241,7 +242,7 @@ def _point(link: Path, name: str) -> None:
     aside = link.with_name(f".{link.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         aside.unlink()
-    # A folder that somebody made under that name stays; the link is a convenience.
+    # A folder of that name is not replaced; the link is only a convenience.
     with contextlib.suppress(OSError):
         aside.symlink_to(name, target_is_directory=True)
         os.replace(aside, link)

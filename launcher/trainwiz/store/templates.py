@@ -1,4 +1,4 @@
-"""The templates that projects are cut from, read as text."""
+"""The templates of generated projects, as text."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.network import ports
 from trainwiz.plan import Plan
-from trainwiz.probe import comm, interpreter, locks, surroundings
+from trainwiz.probe import comm, hub, interpreter, library_caches, locks, ops
 from trainwiz.rules.registry import Facts, check
 from trainwiz.store import machines, plans
 from trainwiz.ui import console
@@ -68,19 +68,19 @@ def _look(folder: str, python: str | None, with_all_reduce: bool) -> tuple[Machi
         console.talk(t("looking at this machine and at {python} …", python=executable), style="dim")
     plan = _plan(folder, required=with_all_reduce)
     port = plan.machine.main_process_port if plan else _DEFAULT_PORT
-    asked = surroundings.ask_for_ops(executable)
+    asked = ops.start(executable)
     with ThreadPoolExecutor(1) as pool:
-        hub = pool.submit(surroundings.hub)
+        answer = pool.submit(hub.look)
         machine = facts.machine(machine_file=None, python=executable, folder=folder, fresh=True)
         found = Surroundings(
-            hub=hub.result(),
-            caches=surroundings.caches(),
+            hub=answer.result(),
+            caches=library_caches.caches(),
             locks=locks.stale_locks(),
             ports=(Port(number=port, free=ports.is_free(port)),) if port else (),
         )
     if machine.interpreter and machine.interpreter.version("deepspeed"):
-        ops, problem = asked.result()
-        found = dataclasses.replace(found, ops=ops, ops_error=problem)
+        known, problem = asked.result()
+        found = dataclasses.replace(found, ops=known, ops_error=problem)
     asked.cancel()
     if with_all_reduce:
         found = dataclasses.replace(found, comm=_all_reduce(plan, machine))

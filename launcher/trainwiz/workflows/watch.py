@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from trainwiz.probe import ranks
 from trainwiz.record import memory, metrics
@@ -13,7 +14,7 @@ from trainwiz.record.complaints import complaints
 from trainwiz.record.pace import Pace
 from trainwiz.record.run import Recorded, State, Summary, started, summary
 from trainwiz.store import history
-from trainwiz.store.growing import Growing
+from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
 from trainwiz.ui.watch import View, frame
@@ -65,7 +66,9 @@ class Watched:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._earlier = [each.records for each in history.earlier(run)]
-        self._growing, self._samples = Growing(run.metrics), Growing(run.memory)
+        self._metrics, self._samples = JsonLines(run.metrics), JsonLines(run.memory)
+        self._records: list[dict[str, Any]] = []
+        self._memory_records: list[dict[str, Any]] = []
         self._lowest: float | None = None
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
@@ -73,10 +76,9 @@ class Watched:
 
     def view(self) -> View:
         """What is known now."""
-        self._read_metrics()
-        self._samples.refresh()
+        self._read()
         now = time.time()
-        records = metrics.sampled(self._growing.records, _RECORDS)
+        records = metrics.sampled(self._records, _RECORDS)
         recorded = dataclasses.replace(history.without_metrics(self._run), records=records)
         line = summary(recorded, now)
         running = line.state is State.RUNNING
@@ -87,14 +89,16 @@ class Watched:
             lowest_loss=self._lowest,
             seconds_left=self._seconds_left(recorded, line, now) if running else None,
             memory=self._memory_of_ranks(recorded.command.get("pid")) if running else {},
-            most=memory.most(self._samples.records) if running else {},
+            most=memory.most(self._memory_records) if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 
-    def _read_metrics(self) -> None:
-        new = self._growing.refresh()
-        if len(new) == len(self._growing.records):
-            self._lowest = None
+    def _read(self) -> None:
+        new = self._metrics.new()
+        if self._metrics.rewritten:
+            self._records, self._lowest = [], None
+        self._records += new
+        self._memory_records += self._samples.new()
         losses = metrics.series(new, "loss").values
         self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
 
@@ -103,7 +107,7 @@ class Watched:
             return None
         if self._pace is None:
             # Until updates are seen to pass, the pace is that of the whole run, its start-up included.
-            first = self._growing.records[0].get("update")
+            first = self._records[0].get("update")
             passed = line.updates - first + 1 if isinstance(first, int) else 0
             began = started(run)
             spent = run.touched - began if run.touched is not None and began is not None else 0.0

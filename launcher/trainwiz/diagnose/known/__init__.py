@@ -1,35 +1,25 @@
-"""The table of known causes, by subject, in the order of trust: the particular before the general."""
+"""The known causes, one module per subject. Modules are found by their place in this folder.
+
+Where two signatures match, that of the lower `TIER` is the cause:
+
+1. a device, or an engine
+2. a compiler, or a package
+3. the script, its data and files, and how it was started
+4. communication, whose messages also follow from all of the others
+"""
 
 from __future__ import annotations
 
-from trainwiz.diagnose.known import (
-    arithmetic,
-    builds,
-    collectives,
-    colossalai,
-    data,
-    deepspeed,
-    devices,
-    files,
-    generated,
-    launchers,
-    memory,
-    packages,
-)
+import importlib
+import pkgutil
+
 from trainwiz.diagnose.signature import Signature
 
-SIGNATURES: tuple[Signature, ...] = (
-    *memory.SIGNATURES,
-    *devices.SIGNATURES,
-    *deepspeed.SIGNATURES,
-    *colossalai.SIGNATURES,
-    *builds.SIGNATURES,
-    *packages.SIGNATURES,
-    *arithmetic.SIGNATURES,
-    *data.SIGNATURES,
-    *files.SIGNATURES,
-    *generated.SIGNATURES,
-    *launchers.SIGNATURES,
-    *collectives.SIGNATURES,
-)
-"""Collectives come last: a lost connection is what the other ranks say of a first failure."""
+
+def _load() -> tuple[Signature, ...]:
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    modules.sort(key=lambda module: (module.TIER, module.__name__))
+    return tuple(signature for module in modules for signature in module.SIGNATURES)
+
+
+SIGNATURES = _load()

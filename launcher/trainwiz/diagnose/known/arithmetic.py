@@ -1,10 +1,11 @@
-"""The model's own arithmetic: types, shapes, gradients, numbers that are none."""
+"""The model's arithmetic: types, shapes, gradients, NaN."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 3
 SIGNATURES = (
     known(
         "scaler_collapse",
@@ -12,7 +13,7 @@ SIGNATURES = (
         r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
         cause=say("in fp16 every gradient overflowed, until the loss scale could not fall any more"),
         remedy=say("set precision.mixed_precision bf16 (Ampere and newer), or lower optimizer.learning_rate"),
-        mending="bf16",
+        plan_change="bf16",
     ),
     known(
         "nan_loss",
@@ -26,7 +27,7 @@ SIGNATURES = (
             "lower optimizer.learning_rate, warm up longer, optimizer.gradient_clipping 1.0, bf16 in place of fp16; "
             "look for empty samples; metrics.jsonl shows whether the gradient norm grew before"
         ),
-        mending="bf16",
+        plan_change="bf16",
     ),
     known(
         "unscale_fp16",

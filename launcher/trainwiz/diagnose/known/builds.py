@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 2
 SIGNATURES = (
     known(
         "cuda_mismatch",
@@ -30,7 +31,7 @@ SIGNATURES = (
         r"Waited on lock file \"(?P<lock>[^\"]+)\"",
         cause=say("a build that was killed left its lock, and everybody waits for it: {lock}"),
         remedy=say("rm {lock}"),
-        warned=True,
+        as_warning=True,
     ),
     known(
         "python_headers",

@@ -1,10 +1,11 @@
-"""What ranks do together: collectives, and the network between them."""
+"""Communication between ranks: collectives, and the network."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 4
 SIGNATURES = (
     known(
         "duplicate_gpu",
@@ -65,7 +66,7 @@ SIGNATURES = (
             "compare the ranks' last lines for the one that is elsewhere (evaluation, saving, an uneven loader); "
             "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 trainwiz launch records who was where"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "nccl_system",
@@ -77,7 +78,7 @@ SIGNATURES = (
             "NCCL_DEBUG=INFO trainwiz launch shows which; then NCCL_SOCKET_IFNAME for the right network, "
             "NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 as a test"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "port_in_use",
@@ -85,8 +86,8 @@ SIGNATURES = (
         r"[Aa]ddress already in use",
         cause=say("the port of the rendezvous is taken by another program"),
         remedy=say("set machine.main_process_port 0 on one machine; `ss -ltnp` shows who listens"),
-        passing=True,
-        mending="any_port",
+        transient=True,
+        plan_change="any_port",
     ),
     known(
         "address_unknown",
@@ -102,7 +103,7 @@ SIGNATURES = (
         r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
         cause=say("only {present} of {expected} ranks came to the rendezvous"),
         remedy=say("start all machines with the same plan; look at the logs of those that did not come"),
-        passing=None,
+        transient=None,
     ),
     known(
         "address_unreachable",
@@ -112,15 +113,15 @@ SIGNATURES = (
         remedy=say(
             "check machine.main_process_ip, the port and the firewall: `nc -vz ADDRESS PORT` from the other machine"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "rendezvous_lost",
         r"Rendezvous(?:Closed|Connection|Timeout)Error",
         cause=say("torchrun's meeting of the machines was closed, or cannot be reached"),
         remedy=say("see why another machine ended; then start all of them anew, at about the same time"),
-        passing=None,
-        aftermath=True,
+        transient=None,
+        secondary=True,
     ),
     known(
         "connection_lost",
@@ -130,8 +131,8 @@ SIGNATURES = (
         r"(?<!\[Errno 111\] )Connection refused",
         cause=say("a rank lost the connection to another one that had ended, or never found it"),
         remedy=say("read the other ranks' logs: one of them failed before; across machines, see the network"),
-        passing=None,
-        aftermath=True,
+        transient=None,
+        secondary=True,
     ),
     known(
         "no_answer",
@@ -142,7 +143,7 @@ SIGNATURES = (
             "another process of the training"
         ),
         remedy=say("the traceback shows what it was; see other ranks' logs for one that failed before"),
-        passing=None,
-        aftermath=True,
+        transient=None,
+        secondary=True,
     ),
 )

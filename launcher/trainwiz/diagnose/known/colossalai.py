@@ -1,10 +1,11 @@
-"""What Colossal-AI's Booster and its plugins refuse."""
+"""Errors of Colossal-AI's Booster and its plugins."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 1
 SIGNATURES = (
     known(
         "colossal_device",

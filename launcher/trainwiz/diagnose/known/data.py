@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 3
 SIGNATURES = (
     known(
         "map_columns",
@@ -75,6 +76,6 @@ SIGNATURES = (
         r"DataLoader timed out after (?P<seconds>\d+) seconds",
         cause=say("the data loader gave nothing for {seconds} s"),
         remedy=say("data.num_workers 0 shows where it hangs: slow storage, a lock, a request without a time limit"),
-        passing=None,
+        transient=None,
     ),
 )

@@ -1,10 +1,11 @@
-"""What DeepSpeed, and accelerate in front of it, refuse."""
+"""Errors of DeepSpeed, and of accelerate about DeepSpeed."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 1
 SIGNATURES = (
     known(
         "deepspeed_batch",
@@ -35,7 +36,7 @@ SIGNATURES = (
         r"libaio\.h: No such file|cannot find -laio",
         cause=say("offloading to NVMe needs libaio, which is not here"),
         remedy=say("apt-get install libaio-dev, or offload to the CPU: strategy.offload_optimizer_device cpu"),
-        mending="offload_to_cpu",
+        plan_change="offload_to_cpu",
     ),
     known(
         "other_world",

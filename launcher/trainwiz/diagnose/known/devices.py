@@ -1,10 +1,11 @@
-"""GPUs, their driver, and what runs on them."""
+"""GPUs, their driver, and kernels."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 1
 SIGNATURES = (
     known(
         "gpu_hardware",
@@ -17,7 +18,7 @@ SIGNATURES = (
             "look at `nvidia-smi -q -d ECC,PAGE_RETIREMENT` and `dmesg | grep -i xid`; reset or leave out that GPU "
             "(CUDA_VISIBLE_DEVICES), then trainwiz launch --resume"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "device_assert",
@@ -43,7 +44,7 @@ SIGNATURES = (
             "CUDA_LAUNCH_BLOCKING=1 trainwiz launch names the operation; mostly an extension (flash-attn, xformers, a "
             "kernel of one's own) that does not fit torch's build"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "device_ordinal",
@@ -63,7 +64,7 @@ SIGNATURES = (
             "`nvidia-smi` shows the memory; CUDA_LAUNCH_BLOCKING=1 trainwiz launch names the first that failed; "
             "env -u LD_LIBRARY_PATH trainwiz launch leaves other libraries out"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "driver_mismatch",
@@ -86,7 +87,7 @@ SIGNATURES = (
         r"all CUDA-capable devices are busy or unavailable",
         cause=say("another process holds the GPU, and it takes one at a time"),
         remedy=say("`nvidia-smi` shows who; nvidia-smi -c DEFAULT lets several in"),
-        passing=None,
+        transient=None,
     ),
     known(
         "device_map",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 3
 SIGNATURES = (
     known(
         "disk_full",
@@ -14,7 +15,7 @@ SIGNATURES = (
         r"I/O error: (?:No space left on device|Disk quota exceeded)",
         cause=say("the disk is full, or your quota is"),
         remedy=say("df -h shows it; free space where runs/ lies, or lower checkpoint.checkpoints_total_limit"),
-        mending="fewer_checkpoints",
+        plan_change="fewer_checkpoints",
     ),
     known(
         "open_files",
@@ -22,7 +23,7 @@ SIGNATURES = (
         r"received \d+ items of ancdata",
         cause=say("too many files are open"),
         remedy=say("ulimit -n 65536 before the launch, or lower data.num_workers"),
-        mending="fewer_workers",
+        plan_change="fewer_workers",
     ),
     known(
         "file_too_large",
@@ -82,7 +83,7 @@ SIGNATURES = (
         r"^OSError: \[Errno (?:5|107|116|121)\] (?P<problem>.+)$",
         cause=say("the storage did not answer as it should: {problem}"),
         remedy=say("`dmesg` and `mount` show the disk or the network's file system; then trainwiz launch --resume"),
-        passing=None,
+        transient=None,
     ),
     known(
         "program_missing",

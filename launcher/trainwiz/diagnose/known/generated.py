@@ -1,10 +1,11 @@
-"""What the generated train.py says itself when it ends: its own sentences, which name what is wrong."""
+"""The error messages of the generated train.py."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 3
 SIGNATURES = (
     known(
         "world_mismatch",
@@ -38,7 +39,7 @@ SIGNATURES = (
             "look in task.py for sqrt, log, division or norm at 0; torch.autograd.set_detect_anomaly(True) names the "
             "operation; optimizer.learning_rate lower, warm-up longer"
         ),
-        mending="bf16",
+        plan_change="bf16",
     ),
     known(
         "two_runs",
@@ -101,6 +102,6 @@ SIGNATURES = (
         r"rank \d+: the checkpoint was not saved: (?P<why>.+)$",
         cause=say("a checkpoint could not be written: {why}"),
         remedy=say("look at the disk under runs/ (df -h, mount, ls -ld); earlier checkpoints are as they were"),
-        passing=None,
+        transient=None,
     ),
 )

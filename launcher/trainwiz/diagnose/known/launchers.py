@@ -1,10 +1,11 @@
-"""How the ranks were started, and who ended them."""
+"""How the ranks were started, and by whom they were stopped."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 3
 SIGNATURES = (
     known(
         "time_limit",
@@ -13,7 +14,7 @@ SIGNATURES = (
         r"=>> PBS: job killed: walltime",
         cause=say("the job's time was up, so the scheduler ended it"),
         remedy=say("ask for more (sbatch --time), save more often (checkpoint.checkpointing_steps), go on: --resume"),
-        passing=True,
+        transient=True,
     ),
     known(
         "preempted",
@@ -21,7 +22,7 @@ SIGNATURES = (
         r"[Pp]reempted by (?:higher priority|scheduler)",
         cause=say("the scheduler gave the machine to a more important job"),
         remedy=say("trainwiz launch --resume; ask for requeueing: sbatch --requeue --signal=B:USR1@120"),
-        passing=True,
+        transient=True,
     ),
     known(
         "node_failed",
@@ -29,7 +30,7 @@ SIGNATURES = (
         r"srun: error: Node failure on \S+",
         cause=say("a machine of the job failed"),
         remedy=say("leave it out (sbatch --exclude NODE), then trainwiz launch --resume"),
-        passing=True,
+        transient=True,
     ),
     known(
         "cancelled",
@@ -37,7 +38,7 @@ SIGNATURES = (
         r"SignalException: Process \d+ got signal: (?:15|1|2)\b",
         cause=say("somebody, or the scheduler, asked the job to end"),
         remedy=say("see `sacct -j JOB` or the container's events for who; trainwiz launch --resume goes on"),
-        passing=None,
+        transient=None,
     ),
     known(
         "debugger",
@@ -74,7 +75,7 @@ SIGNATURES = (
             "something that goes to a data loader's worker cannot be sent: a local class, a lambda, an open file"
         ),
         remedy=say("move it to the top of the module, or set data.num_workers 0"),
-        mending="fewer_workers",
+        plan_change="fewer_workers",
     ),
     known(
         "no_threads",
@@ -86,7 +87,7 @@ SIGNATURES = (
             "`ulimit -u` and the container's pids limit (docker --pids-limit) say how many; lower data.num_workers, "
             "OMP_NUM_THREADS=1"
         ),
-        mending="fewer_workers",
+        plan_change="fewer_workers",
     ),
     known(
         "script_missing",
@@ -114,13 +115,13 @@ SIGNATURES = (
         r"terminate called without an active exception",
         cause=say("a thread of the process group was still there when the program ended"),
         remedy=say("end with torch.distributed.destroy_process_group(); the training itself may be complete"),
-        passing=True,
+        transient=True,
     ),
     known(
         "interrupted",
         r"^(?:\[rank\d+\]: )?KeyboardInterrupt$",
         cause=say("somebody pressed Ctrl-C"),
         remedy=say("trainwiz launch --resume goes on"),
-        passing=True,
+        transient=True,
     ),
 )

@@ -1,10 +1,11 @@
-"""Memory: of the GPU, of the machine, of its container, of /dev/shm."""
+"""Memory of the GPU, of the machine, of its container, and of /dev/shm."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 1
 SIGNATURES = (
     known(
         "cuda_memory",
@@ -18,7 +19,7 @@ SIGNATURES = (
             "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays; "
             "where it is 1 already, shard more (strategy.zero_stage 3, or offload) or shorten batch.sequence_length"
         ),
-        mending="smaller_micro_batch",
+        plan_change="smaller_micro_batch",
     ),
     known(
         "locked_memory",
@@ -34,7 +35,7 @@ SIGNATURES = (
             "say in the pod's requests and limits what it needs, or keep runs/ and the caches (HF_HOME) on a volume; "
             "then trainwiz launch --resume"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "cgroup_memory",
@@ -49,7 +50,7 @@ SIGNATURES = (
             "allow more (docker --memory, sbatch --mem, the pod's limits), or use less: data.num_workers 0, a smaller "
             "micro-batch, no CPU offload (about 18 bytes of host memory per parameter)"
         ),
-        mending="less_host_memory",
+        plan_change="less_host_memory",
     ),
     known(
         "shm_full",
@@ -58,7 +59,7 @@ SIGNATURES = (
         r"unable to mmap \d+ bytes from file </torch_",
         cause=say("/dev/shm is full: the data loader's workers pass batches through it"),
         remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers 0"),
-        mending="fewer_workers",
+        plan_change="fewer_workers",
     ),
     known(
         "nccl_shm",
@@ -74,8 +75,8 @@ SIGNATURES = (
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
         cause=say("a data loader's worker was killed, mostly since host memory ran out"),
         remedy=say("set data.num_workers 0 to see the worker's own error; look at `dmesg | grep -i oom`"),
-        passing=None,
-        mending="fewer_workers",
+        transient=None,
+        plan_change="fewer_workers",
     ),
     known(
         "host_memory",
@@ -88,6 +89,6 @@ SIGNATURES = (
             "see `free -g` for who takes it; lower batch.per_device_batch_size or data.num_workers; "
             "CPU offload takes about 18 bytes per parameter"
         ),
-        mending="less_host_memory",
+        plan_change="less_host_memory",
     ),
 )

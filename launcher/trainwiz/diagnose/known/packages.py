@@ -1,10 +1,11 @@
-"""Python packages, and what the hub gives or keeps."""
+"""Python packages, and downloads from the hub."""
 
 from __future__ import annotations
 
 from trainwiz.diagnose.signature import known
 from trainwiz.message import say
 
+TIER = 2
 SIGNATURES = (
     known(
         "shadowed_module",
@@ -53,7 +54,7 @@ SIGNATURES = (
             "wait and launch again; `hf auth login` raises the hub's limit; hf download NAME before the launch spares "
             "the ranks from asking"
         ),
-        passing=True,
+        transient=True,
     ),
     known(
         "certificate",
@@ -74,7 +75,7 @@ SIGNATURES = (
             "download them where there is a network: hf download NAME; HF_ENDPOINT sets a mirror, HF_HUB_OFFLINE=0 "
             "allows the network, HF_HOME the cache"
         ),
-        passing=None,
+        transient=None,
     ),
     known(
         "wandb_login",
@@ -88,7 +89,7 @@ SIGNATURES = (
         r"wandb\.errors(?:\.errors)?\.CommError: (?P<problem>.+)$",
         cause=say("Weights & Biases could not be reached, or refused: {problem}"),
         remedy=say("WANDB_MODE=offline trainwiz launch, then `wandb sync`; check the project's and the team's name"),
-        passing=None,
+        transient=None,
     ),
     known(
         "remote_code",
@@ -158,7 +159,7 @@ SIGNATURES = (
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause=say("something could not be fetched from the network: {problem}"),
         remedy=say("fetch it where there is a network, before the training; `curl -I ADDRESS` tries it from here"),
-        passing=None,
+        transient=None,
     ),
     known(
         "missing_package",

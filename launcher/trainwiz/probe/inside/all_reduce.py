@@ -1,6 +1,6 @@
-"""One rank of a real all-reduce: is the sum right, and how long does it take?
+"""One rank of an all-reduce: check the sum, and measure the time.
 
-Arguments: device (cuda or cpu) and bytes per rank. The rank and its peers come from torch.distributed's environment.
+Arguments: device (cuda or cpu) and bytes per rank. The environment variables are those of torch.distributed.
 """
 
 from __future__ import annotations

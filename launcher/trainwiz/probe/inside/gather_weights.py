@@ -1,7 +1,7 @@
-"""The whole weights out of a checkpoint of any strategy, written as the task writes its final ones, and read back.
+"""Gather the whole weights of a checkpoint of any strategy, write them as the task does, and read them back.
 
-Arguments: the project's folder, the checkpoint's, and the one to write. Needs no GPU and no other rank. The checkpoint
-must have been compared with its manifest before: what DeepSpeed has written is unpickled here.
+Arguments: the project's folder, the checkpoint's, and the one to write. Needs neither a GPU nor other ranks. The
+checkpoint must have been compared with its manifest before, since DeepSpeed's files are unpickled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 SHARDED_STAGE = "zero3"
 IN_PARTS = ("colossal_zero", "gemini", "colossal_fsdp")
-"""Each rank has its own part of every weight in fp32, and whose they are."""
+"""Layouts in which each rank has a part of every weight in fp32, with the names of the weights."""
 PEFT_PREFIX = "base_model.model."
 
 
@@ -33,12 +33,12 @@ def main() -> None:
     config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
     model = task.build_model(config)
     weights = gather(manifest, checkpoint, model)
-    save(task, model, dict(weights), output)  # transformers empties what it is given
+    save(task, model, dict(weights), output)  # transformers empties the mapping
     sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
 
 
 def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, Any]:
-    """Every weight whole, in the format that the model had when it was saved."""
+    """Every whole weight, with the type that it had in the model."""
     import torch
 
     layout = manifest["layout"]
@@ -53,25 +53,25 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
         dcp.load(state, storage_reader=dcp.FileSystemReader(checkpoint), no_dist=True)
         return dict(state["model"])
     precision = PRECISIONS.get(manifest["config"].get("mixed_precision"))
-    if precision and layout != "colossal_fsdp":  # which keeps its weights in fp32
+    if precision and layout != "colossal_fsdp":  # it keeps its weights in fp32
         model.to(getattr(torch, precision))
     if layout in IN_PARTS:
-        return put_together(checkpoint, manifest["world"], model)
+        return assembled(checkpoint, manifest["world"], model)
     if layout == SHARDED_STAGE:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         whole = get_fp32_state_dict_from_zero_checkpoint(checkpoint, tag="state")
     else:
-        # Up to stage 2 every rank has the whole model, and the first of them writes it.
+        # Up to stage 2 every rank has the whole model, and rank 0 writes it.
         whole = torch.load(checkpoint / "state" / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
         whole = whole["module"]
-    # The engine's 16-bit weights are its fp32 ones, rounded to the nearest.
+    # The engine's 16-bit weights are its fp32 weights, rounded to the nearest.
     formats = {name: value.dtype for name, value in model.state_dict().items()}
     return {name: value.to(formats.get(name, value.dtype)) for name, value in whole.items()}
 
 
-def put_together(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
-    """Every weight from its parts on all ranks, in the model's format."""
+def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
+    """Every weight from its parts on all ranks, with its type in the model."""
     import torch
 
     ranks = [
@@ -93,7 +93,7 @@ def put_together(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
 
 
 def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
-    """As the task's own `save_model`, which a project that never gathers its weights does not have."""
+    """Save them with the task's `save_model`; projects that never gather their weights do not have it."""
     if hasattr(task, "save_model"):
         task.save_model(model, weights, output)
     elif hasattr(model, "save_pretrained"):
@@ -106,9 +106,9 @@ def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
 
 
 def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
-    """What was written, read back: how much it is, and which tensors are not those of the checkpoint.
+    """Read the weights back, and compare them with the checkpoint's.
 
-    A model's file may hold fewer names (a shared weight has several), an adapter's has them as peft writes them.
+    The files may hold fewer names (a shared weight has several); those of an adapter have peft's names.
     """
     import torch
     from safetensors import safe_open

@@ -1,4 +1,4 @@
-"""What this interpreter would train with: packages, and what torch says of itself and of the devices it sees."""
+"""Inspect this interpreter: its packages, torch, and the devices that torch sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main() -> None:
-    # Our own folder must not be where this interpreter looks for modules.
+    # Modules must not be imported from the folder of this file.
     sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != os.path.dirname(os.path.realpath(__file__))]
     found: dict[str, Any] = {
         "python_version": platform.python_version(),
@@ -23,9 +23,9 @@ def main() -> None:
         found.update(torch_facts())
     except ModuleNotFoundError as error:
         found["error"] = str(error)
-    except BaseException as error:  # a broken build raises anything, and OSError for a missing library
+    except BaseException as error:  # a broken build may raise anything
         found["error"] = f"{type(error).__name__}: {error}"
-    # On a line of its own: importing torch may have talked before.
+    # On a line of its own, since importing torch may have printed something.
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 
@@ -46,7 +46,7 @@ def torch_facts() -> dict[str, Any]:
         "fp8": False,
         "backends": [],
     }
-    # The wheel's metadata drops the +cpu or +cu126 that tells builds apart.
+    # The wheel's metadata does not have the +cpu or +cu126 that distinguishes builds.
     facts["torch_version"] = str(torch.__version__)
     distributed = getattr(torch, "distributed", None)
     if distributed and distributed.is_available():
@@ -54,7 +54,7 @@ def torch_facts() -> dict[str, Any]:
     if "nccl" in facts["backends"] and torch.version.cuda:
         facts["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     if torch.version.cuda:
-        # get_arch_list() is empty where no GPU is usable, which is when one wants to know.
+        # get_arch_list() is empty if no GPU is usable, which is when the list is needed.
         facts["arch_list"] = (torch._C._cuda_getArchFlags() or "").split()
         facts.update(device_facts(torch))
     return facts

@@ -1,4 +1,4 @@
-"""Which of DeepSpeed's ops fit this machine, and which are built already. Builds nothing."""
+"""List DeepSpeed's ops, which of them can be built here, and which are built. Builds nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
     for name, builder in sorted(ALL_OPS.items()):
         try:
             compatible = bool(builder.is_compatible(verbose=False))
-        except Exception:  # a builder that cannot even be asked will not build
+        except Exception:  # a builder that cannot be asked cannot build either
             compatible = False
         found = [glob.glob(os.path.join(extensions, where, name + "*", name + "*.so")) for where in ("", "*")]
         ops.append({"name": name, "compatible": compatible, "built": bool(installed_ops.get(name) or any(found))})

@@ -1,8 +1,8 @@
 """One rank of a rehearsal: the project's own train.py with the first part of its data, watched.
 
-Arguments: a JSON file, then those of train.py. The file holds `samples` (how many of the data are used), `record` (the
-folder for what was seen), `gloo` (let accelerate shard on CPU ranks), `steady` (without dropout) and `kill` (the
-micro-batch at which the process ends itself by SIGKILL; 0 for none). The working directory is the project's folder.
+Arguments: a JSON file, then those of train.py. The file holds `samples` (how many samples of the data are used),
+`notes` (the folder for what was seen), `gloo` (let accelerate shard over CPU ranks), `without_dropout`, and `kill_at`
+(the micro-batch at which the process kills itself; 0: none). The working directory is the project's folder.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
 
 import torch  # noqa: E402
 
@@ -31,25 +31,25 @@ def main() -> None:
     if asked["gloo"]:
         let_the_cpu_shard()
     keep_off_trackers_and_nvme()
-    watch_dropout(seen, off=asked["steady"])
+    watch_dropout(seen, off=asked["without_dropout"])
     watch_communication(seen)
     watch_task(seen, asked)
     watch_order(seen)
     try:
         runpy.run_path("train.py", run_name="__main__")
     finally:
-        (Path(asked["record"]) / f"rank-{RANK}.json").write_text(json.dumps(seen))
+        (Path(asked["notes"]) / f"rank-{RANK}.json").write_text(json.dumps(seen))
 
 
 def let_the_cpu_shard() -> None:
-    """Answer for the CPU what accelerate asks of a device before it shards over it: gloo does all that is needed."""
+    """Make accelerate shard over CPU ranks, which it refuses; gloo can do all that is needed."""
     state: Any = importlib.import_module("accelerate.state")
     answer = ("gloo", state.DistributedType.MULTI_GPU)
     state.PartialState._prepare_backend = lambda *_, **__: answer
 
 
 def keep_off_trackers_and_nvme() -> None:
-    """No tracker hears of a rehearsal, and what would be offloaded to nvme goes to the CPU's memory."""
+    """Report to no tracker, and offload to host memory what would be offloaded to NVMe."""
     os.environ["WANDB_MODE"] = "disabled"
     accelerate: Any = importlib.import_module("accelerate")
     accelerate.Accelerator.init_trackers = lambda *_, **__: None
@@ -67,7 +67,7 @@ def keep_off_trackers_and_nvme() -> None:
 
 
 def watch_dropout(seen: dict[str, Any], *, off: bool) -> None:
-    """Count calls that drop something, and drop nothing where it is to be off."""
+    """Count the calls with dropout, and switch dropout off if asked."""
     functions: Any = torch.nn.functional
     drop, attend = functions.dropout, functions.scaled_dot_product_attention
 
@@ -83,7 +83,7 @@ def watch_dropout(seen: dict[str, Any], *, off: bool) -> None:
 
 
 def watch_communication(seen: dict[str, Any]) -> None:
-    """Note the bytes that DDP sends, with the number of micro-batches that were taken until then."""
+    """Note the bytes that DDP sends, with the number of micro-batches taken until then."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     ddp: Any = torch.nn.parallel.DistributedDataParallel
@@ -102,14 +102,14 @@ def watch_communication(seen: dict[str, Any]) -> None:
 
 
 def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Give the loop the first part of the data, count its micro-batches, and end at the one that was named."""
+    """Give the loop the first part of the data, count its micro-batches, and die at the one that was named."""
     task: Any = importlib.import_module("task")
     loss_sum = task.loss_sum
 
     def counted(model: Any, batch: Any) -> Any:
         if torch.is_grad_enabled():
             seen["micro_batches"] += 1
-            if seen["micro_batches"] == asked["kill"]:
+            if seen["micro_batches"] == asked["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)
         return loss_sum(model, batch)
 
@@ -120,7 +120,7 @@ def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
 
 
 def first_part_of(load: Any, samples: int) -> Any:
-    """The loading function, with a data set that ends earlier."""
+    """The loading function, which returns only the first samples."""
 
     def load_first_part(*given: Any, **named: Any) -> FirstPart:
         return FirstPart(load(*given, **named), samples)
@@ -129,7 +129,7 @@ def first_part_of(load: Any, samples: int) -> Any:
 
 
 class FirstPart(torch.utils.data.Dataset[Any]):
-    """The first samples of a data set; its other attributes as they are, or as long as the part where they are long."""
+    """The first samples of a data set. Its attributes with one entry per sample are cut to the same length."""
 
     def __init__(self, data: Any, samples: int) -> None:
         self.data, self.samples = data, min(samples, len(data))
@@ -141,7 +141,7 @@ class FirstPart(torch.utils.data.Dataset[Any]):
         return self.data[index]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("data", "samples"):  # not there yet, while being unpickled
+        if name in ("data", "samples"):  # not set yet, while being unpickled
             raise AttributeError(name)
         value = getattr(self.data, name)
         sliced = isinstance(value, torch.Tensor | list | tuple) and len(value) == len(self.data)
@@ -149,12 +149,12 @@ class FirstPart(torch.utils.data.Dataset[Any]):
 
 
 def watch_order(seen: dict[str, Any]) -> None:
-    """Note the indices of each micro-batch that the loop's samplers give out, the training's first."""
+    """Note the indices of each micro-batch that the loop's samplers return, those of the training first."""
     try:
         batches: Any = importlib.import_module("batches")
         give = batches.RealBatches.__iter__
     except (ImportError, AttributeError):
-        return  # a loop of the user's own
+        return  # a loop that the user wrote
 
     def give_and_note(self: Any) -> Any:
         given: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Look at a project's task.py and schedule by running them: tiny, on the CPU, in one process, without training.
+"""Check a project's task.py and schedule by running them on the CPU in one process, with a small model.
 
 Argument: JSON with `values` (fields of Config to set), `planned` (those that decide the real schedule) and `scale` (how
 many times longer the real data is than what is read here). What was found goes to stdout as one line of JSON. The
@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
 
 import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode, resolve_name  # noqa: E402
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 MOST_RATES = 2000
 LOOKED_AT = 4
-"""Samples; two of them count, two fill up."""
+"""Samples; two of them count, two are padding."""
 WAITING = {
     "_local_scalar_dense": "item",
     "nonzero": "nonzero",
@@ -35,7 +35,7 @@ WAITING = {
     "_unique2": "unique",
     "equal": "equal",
 }
-"""Operations whose result decides what the host does next, under the names that people write."""
+"""Operations for whose result the host must wait, with the names that users write."""
 COPYING = {"torch.Tensor.tolist": "tolist", "torch.Tensor.cpu": "cpu", "torch.Tensor.numpy": "numpy"}
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     try:
         look(asked, found)
-    except BaseException as error:  # a task may end the program, too
+    except BaseException as error:  # a task may also end the program
         if isinstance(error, KeyboardInterrupt):
             raise
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if in_project(frame.filename)]
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
-    """Fill `found`, as far as nothing fails; `stage` says how far it came."""
+    """Fill `found` until something fails; `stage` says where."""
     found["stage"] = "import"
     train, task = importlib.import_module("train"), importlib.import_module("task")
     config = train.Config(**asked["values"])
@@ -80,7 +80,7 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 def seed_all(seed: int, torch_seed: int | None = None) -> None:
-    """Seed every global source of random numbers; torch's by a seed of its own where given."""
+    """Seed every global generator of random numbers; torch's with a seed of its own, if given."""
     random.seed(seed)
     torch.manual_seed(seed if torch_seed is None else torch_seed)
     if "numpy" in sys.modules:
@@ -88,7 +88,7 @@ def seed_all(seed: int, torch_seed: int | None = None) -> None:
 
 
 def twice(make: Callable[[], Any], keyed: int | None = None) -> bool:
-    """Whether the same comes out whatever the global generators hold; torch's is the same where it is `keyed`."""
+    """Whether the result is independent of the global generators; torch's has the same seed if `keyed`."""
     made = []
     for seed in (1, 2):
         seed_all(seed, keyed)
@@ -109,7 +109,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def sample_of(data: Any, index: int) -> Any:
-    """A sample as the loop gets it: augmented by a generator of its own where the task does that."""
+    """A sample as the loop gets it: augmented with a generator of its own, if the task does that."""
     return data.augment(data[index], torch.Generator().manual_seed(index)) if hasattr(data, "augment") else data[index]
 
 
@@ -125,7 +125,7 @@ def built(task: Any, config: Any) -> Any:
 
 
 def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
-    """Whether `loss_sum` is a sum over what `collate` counts, waits for the device, and reaches every parameter."""
+    """Check whether `loss_sum` sums what `collate` counts, waits for the device, and reaches every parameter."""
 
     def loss(chosen: list[Any], counted: list[bool]) -> tuple[float, int]:
         batch, count = task.collate(chosen, counted)
@@ -157,7 +157,7 @@ def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
 
 
 def without_dropout() -> list[float]:
-    """Turn dropout off for good, so that batches of different shape can be compared; the rates that were asked for."""
+    """Switch dropout off, so that batches of different shape can be compared; its rates as they were."""
     functions: Any = torch.nn.functional
     asked: list[float] = []
     drop, attend = functions.dropout, functions.scaled_dot_product_attention
@@ -177,7 +177,7 @@ def without_dropout() -> list[float]:
 
 
 class Waits(TorchDispatchMode):
-    """Notes each operation for whose result a GPU would have to be waited for, with the user's line."""
+    """Notes each operation that would wait for a GPU, with the user's line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Waits(TorchDispatchMode):
         self.copies = Copies(self.note)
 
     def note(self, name: str) -> None:
-        """Remember one, with the innermost line of the project that asked for it."""
+        """Remember an operation with the innermost line of the project that called it."""
         stack = [frame for frame in traceback.extract_stack() if in_project(frame.filename)]
         self.seen.append([name, f"{os.path.basename(stack[-1].filename)}:{stack[-1].lineno}" if stack else ""])
 
@@ -207,7 +207,7 @@ class Waits(TorchDispatchMode):
 
 
 class Copies(TorchFunctionMode):
-    """`tolist`, `cpu` and `numpy`, which do not show among the operations of a tensor on the CPU."""
+    """`tolist`, `cpu` and `numpy`, which are not dispatched for a tensor on the CPU."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__()
@@ -221,13 +221,13 @@ class Copies(TorchFunctionMode):
 
 
 def in_project(file: str) -> bool:
-    """Whether a source file is the user's own."""
+    """Whether a source file belongs to the project."""
     folder = os.getcwd()
     return file.startswith(folder + os.sep) and "site-packages" not in file[len(folder) :]
 
 
 def schedule(train: Any, asked: dict[str, Any], length: int) -> dict[str, Any] | None:
-    """The learning rate over the whole planned run, by the generated function itself; `rates` by update, from 1."""
+    """The learning rate of the whole planned run, from the generated function; `rates` by update, from 1."""
     if not hasattr(train, "learning_rate"):
         return None
     config = train.Config(**{**asked["values"], **asked["planned"]})

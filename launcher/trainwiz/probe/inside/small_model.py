@@ -1,7 +1,7 @@
-"""Make a small model of a named one's architecture: few layers, narrow, random weights.
+"""Make a small model of the same architecture as a named one: few and narrow layers, random weights.
 
-Arguments: the model's name or folder, the task, and the folder to save into. What was done goes to stdout as one line
-of JSON. Nothing but the configuration of the named model is read.
+Arguments: the model's name or folder, the task, and the folder to save into. The result is one line of JSON on stdout.
+Only the configuration of the named model is read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SIZES = {
     "num_local_experts": HEADS,
     "num_experts_per_tok": 2,
 }
-"""By the names that transformers has for them in all architectures, and some that few have."""
+"""By their names in transformers' configurations."""
 
 
 def main() -> None:
-    sys.path[0] = os.getcwd()  # not the folder of this file, whose names may be those of the user's modules
+    sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
     name, task, into = sys.argv[1:4]
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def shrink(shape: Any) -> None:
-    """Make the sizes of a configuration small; key-value heads stay fewer than heads where they are."""
+    """Reduce the sizes of a configuration; key-value heads stay fewer than heads if they are."""
     grouped = getattr(shape, "num_key_value_heads", None) not in (None, getattr(shape, "num_attention_heads", None))
     for name, most in SIZES.items():
         if isinstance(getattr(shape, name, None), int):

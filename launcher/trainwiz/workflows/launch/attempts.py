@@ -100,7 +100,7 @@ def _attempt(outcome: Outcome, update: int, diagnosis: Diagnosis | None) -> Atte
     return recovery.Attempt(
         outcome=outcome,
         update=update,
-        passing=diagnosis.passing if diagnosis else None,
+        passing=diagnosis.transient if diagnosis else None,
         out_of_memory=diagnosis is not None and diagnosis.name in recovery.OUT_OF_MEMORY,
     )
 

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.workflows.launch import provenance
 
 if TYPE_CHECKING:
-    from trainwiz.store.metrics import Metrics
+    from trainwiz.store.jsonl import JsonLines
 
 
 class Remembered:
     """Metrics with the first and the last that came, for the summary."""
 
-    def __init__(self, open_metrics: Callable[[], Metrics]) -> None:
-        self._open = open_metrics
-        self._metrics = open_metrics()
+    def __init__(self, metrics: JsonLines) -> None:
+        self._metrics = metrics
         self.first: Mapping[str, Any] = {}
         self.last: Mapping[str, Any] = {}
         self.began = time.monotonic()
         self.first_update_seconds: float | None = None
         self.peak = provenance.Peak()
-
-    def again(self) -> None:
-        """Read from the beginning: another attempt writes the updates after its checkpoint anew."""
-        self._metrics = self._open()
 
     def update(self) -> int:
         """The last update that was trained; 0 before the first."""

@@ -17,7 +17,7 @@ from trainwiz.ui import console
 if TYPE_CHECKING:
     from trainwiz.cli.launch import Options
     from trainwiz.diagnose import Diagnosis
-    from trainwiz.diagnose.plan_changes import Mending
+    from trainwiz.diagnose.plan_changes import PlanChange
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
     from trainwiz.store.artifacts import Conflict
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from trainwiz.workflows.launch.supervise import Launch
 
 
-def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> tuple[Mending, Plan] | None:
+def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> tuple[PlanChange, Plan] | None:
     """The first change that the diagnosis suggests and no rule forbids, with the plan that it makes."""
     from trainwiz import plan as plans
     from trainwiz.diagnose.plan_changes import candidates
 
-    before = _errors(plan, folder, machine) if diagnosis.mending else set()
-    for mending in candidates(diagnosis.mending, plan):
+    before = _errors(plan, folder, machine) if diagnosis.plan_change else set()
+    for change in candidates(diagnosis.plan_change, plan):
         try:
-            changed = plans.with_changes(plan, mending.changes)
+            changed = plans.with_changes(plan, change.changes)
         except PlanError:
             continue
         if not _errors(changed, folder, machine) - before:
-            return mending, changed
+            return change, changed
     return None
 
 
@@ -48,7 +48,7 @@ def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
     from trainwiz.workflows.launch.supervise import near
 
     plan = launch.plan
-    if plan is None or launch.workers or not diagnosis.mending:
+    if plan is None or launch.workers or not diagnosis.plan_change:
         return None
     folder = near(Path(launch.command.cwd))
     try:
@@ -58,10 +58,10 @@ def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
     overridden = " ".join(launch.arguments)
     if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
         return None
-    mending, _ = found
+    change, _ = found
     words = ["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"]
-    changes = {key: (plan.get(key), value) for key, value in mending.changes.items()}
-    return Fix(changes=changes, why=mending.why, line=shlex.join(words))
+    changes = {key: (plan.get(key), value) for key, value in change.changes.items()}
+    return Fix(changes=changes, why=change.why, line=shlex.join(words))
 
 
 def apply(options: Options) -> Options | None:
@@ -87,9 +87,9 @@ def apply(options: Options) -> Options | None:
             say("run {name} failed, and no change of the plan mends it: {cause}", name=run.name, cause=diagnosis.cause),
             diagnosis.remedy,
         )
-    mending, changed = found
-    console.talk(t("run {name}: {cause}; {why}", name=run.name, cause=text(diagnosis.cause), why=text(mending.why)))
-    _write(plan_file, plan, changed, mending, dry_run=options.dry_run)
+    change, changed = found
+    console.talk(t("run {name}: {cause}; {why}", name=run.name, cause=text(diagnosis.cause), why=text(change.why)))
+    _write(plan_file, plan, changed, change, dry_run=options.dry_run)
     if options.dry_run:
         return None
     return dataclasses.replace(options, resume=options.resume or (run.name if run.checkpoint() else ""))
@@ -125,13 +125,13 @@ def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
     return {(finding.rule, finding.where) for finding in errors(found)}
 
 
-def _write(plan_file: Path, old: Plan, new: Plan, mending: Mending, *, dry_run: bool) -> None:
+def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run: bool) -> None:
     """Change the plan's values in place, and write those generated files that the change alters."""
     from trainwiz import render
     from trainwiz.store import artifacts, plans, templates
 
     before = plan_file.read_text(encoding="utf-8")
-    after = plans.edited(plan_file, mending.changes, comment=t("after a failure: {why}", why=text(mending.why)))
+    after = plans.edited(plan_file, change.changes, comment=t("after a failure: {why}", why=text(change.why)))
     name, folder = plan_file.name, plan_file.parent
     for line in difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""):
         console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
@@ -147,18 +147,18 @@ def _write(plan_file: Path, old: Plan, new: Plan, mending: Mending, *, dry_run: 
     ]
     edited = [c for c in artifacts.conflicts(folder, files) if c.path != render.PLAN_FILE]
     if edited:
-        _refuse(edited, folder, mending)
+        _refuse(edited, folder, change)
     written = artifacts.write(folder, files, lambda _: "overwrite", partial=True)
     console.talk(t("written: {files}", files=", ".join(written.written)))
 
 
-def _refuse(edited: Sequence[Conflict], folder: Path, mending: Mending) -> None:
+def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> None:
     from trainwiz.workflows.create import project_files
 
     for conflict in edited:
         project_files.show(folder, conflict)
     words = ["trainwiz", "init", str(folder)]
-    for key, value in mending.changes.items():
+    for key, value in change.changes.items():
         words += ["--set", f"{key}={value}"]
     raise Refused(
         say(

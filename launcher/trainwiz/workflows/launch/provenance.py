@@ -88,7 +88,7 @@ def diagnosis(launch: Launch, diagnosis: Diagnosis) -> dict[str, Any]:
         "last_lines": list(diagnosis.last),
         "observed": [_message(message) for message in diagnosis.observed],
         "followed_ranks": list(diagnosis.followed),
-        "passing": diagnosis.passing,
+        "passing": diagnosis.transient,
     }
     hidden: dict[str, Any] = redaction.values(told, secrets(launch))
     return hidden

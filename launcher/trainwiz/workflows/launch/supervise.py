@@ -71,7 +71,7 @@ def run(launch: Launch) -> int:
     """Run it, tell how it ended, and return the exit code."""
     from trainwiz.probe import cgroup, space
     from trainwiz.process import ranks
-    from trainwiz.store.metrics import Metrics
+    from trainwiz.store.jsonl import JsonLines
     from trainwiz.ui.live import Progress, Screen, terminal_size
     from trainwiz.workflows.launch.attempts import Attempts
     from trainwiz.workflows.launch.memory_samples import Sampler
@@ -81,13 +81,12 @@ def run(launch: Launch) -> int:
     launch.run.reserve()
     provenance.keep_plan(launch)
     code = provenance.CodeState(launch, described)
-    metrics = Remembered(lambda: Metrics(launch.run.metrics))
+    metrics = Remembered(JsonLines(launch.run.metrics))
     screen = Screen(Progress(metrics.new, launch.total_updates))
     attempts, sampler = Attempts(launch), Sampler(launch.run.memory)
     folder = str(launch.run.folder)
 
     def once(attempt: Launch, inbox: ranks.Inbox) -> Outcome:
-        metrics.again()
         kills = cgroup.oom_kills()
         outcome = ranks.run(
             _processes(attempt, terminal_size()),

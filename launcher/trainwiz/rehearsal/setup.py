@@ -1,4 +1,4 @@
-"""What is rehearsed of a plan: a small shape, few samples, two ways to cut the same real batch."""
+"""The small copy of a plan that is trained in a rehearsal: a small model, few samples, two ways to cut the batch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SCHEDULE = (
     "learning_rate",
     "lr_scheduler_type",
 )
-"""Fields of Config that decide how the planned rate moves."""
-OWN = (
+"""Fields of Config that decide the learning rate of each update."""
+RESERVED = (
     "output_dir",
     "resume",
     "num_processes",
@@ -47,7 +47,7 @@ OWN = (
     "checkpointing_steps",
     "checkpoints_total_limit",
 )
-"""Fields that a rehearsal sets itself."""
+"""Fields of Config that a rehearsal sets itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,80 +55,96 @@ class Split:
     """One way to cut a real batch."""
 
     world: int
+    """Ranks."""
     per_device: int
+    """Samples of one micro-batch."""
     accumulation: int
+    """Micro-batches per rank and update."""
 
     @property
     def real(self) -> int:
-        """The real batch."""
+        """Samples of the real batch."""
         return self.world * self.per_device * self.accumulation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
-    """One run. `killed_at` is the micro-batch at which every rank is killed; `goes_on` names the act it resumes."""
+class TrialRun:
+    """One training of the small copy, from its start to its end."""
 
     name: str
     title: Message
     split: Split
     killed_at: int = 0
-    goes_on: str = ""
-    steady: bool = False
+    """The micro-batch, counted from 1, at which every rank is killed; 0: none."""
+    resumes: str = ""
+    """The name of the run whose checkpoints it resumes from; empty: it starts from the beginning."""
+    without_dropout: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """A rehearsal: the plan as its ranks are started, values for Config, how much data, and what is left out."""
+class Setup:
+    """A small copy of a plan, to be trained on CPU ranks."""
 
     plan: Plan
+    """The plan as its ranks are started."""
     values: Mapping[str, Any]
+    """Fields of Config that are made small."""
     planned: Mapping[str, Any]
+    """Fields of Config that decide the planned learning rate, as they stand in train.py."""
     real_batch: int
+    """Samples per update."""
     samples: int
+    """Samples of the training data that are used."""
     updates: int
+    """Updates of each run."""
     main: Split
     other: Split
+    """Another way to cut the same real batch; its losses must be the same."""
     sharded: bool
+    """Whether accelerate must be made to shard over CPU ranks."""
     saves_weights: bool
+    """Whether the script writes whole weights at its end."""
     notes: tuple[Message, ...] = ()
-    set_by_hand: Mapping[str, str] = field(default_factory=dict)
+    """What differs from the plan, for the user."""
+    by_hand: Mapping[str, str] = field(default_factory=dict)
+    """Fields of Config that the user set, as text."""
 
     @property
     def updates_per_epoch(self) -> int:
         """With the rehearsal's samples."""
         return -(-self.samples // self.real_batch)
 
-    def acts(self) -> tuple[Act, ...]:
+    def runs(self) -> tuple[TrialRun, ...]:
         """The runs in their order."""
         micro = (self.updates - 1) * self.main.accumulation + 2
         return (
-            Act(name="whole", title=say("without interruption"), split=self.main),
-            Act(name="killed", title=say("killed in its last update"), split=self.main, killed_at=micro),
-            Act(name="resumed", title=say("resumed"), split=self.main, goes_on="killed"),
-            Act(name="split", title=say("the batch cut otherwise"), split=self.other, steady=True),
+            TrialRun(name="whole", title=say("without interruption"), split=self.main),
+            TrialRun(name="killed", title=say("killed in its last update"), split=self.main, killed_at=micro),
+            TrialRun(name="resumed", title=say("resumed"), split=self.main, resumes="killed"),
+            TrialRun(name="split", title=say("the batch cut otherwise"), split=self.other, without_dropout=True),
         )
 
-    def steady(self) -> Act:
-        """The uninterrupted run once more without dropout, to be compared with the other split."""
-        return Act(name="steady", title=say("without dropout"), split=self.main, steady=True)
+    def run_without_dropout(self) -> TrialRun:
+        """The uninterrupted run without dropout, to be compared with the other split."""
+        return TrialRun(name="steady", title=say("without dropout"), split=self.main, without_dropout=True)
 
-    def arguments(self, act: Act, output: str) -> list[str]:
-        """What train.py is started with."""
+    def arguments(self, run: TrialRun, output: str) -> list[str]:
+        """The arguments of train.py."""
         values = {
             **self.values,
             "output_dir": output,
-            "resume": "auto" if act.goes_on else "none",
-            "num_processes": act.split.world,
-            "real_batch_size": act.split.real,
-            "per_device_batch_size": act.split.per_device,
-            "gradient_accumulation_steps": act.split.accumulation,
+            "resume": "auto" if run.resumes else "none",
+            "num_processes": run.split.world,
+            "real_batch_size": run.split.real,
+            "per_device_batch_size": run.split.per_device,
+            "gradient_accumulation_steps": run.split.accumulation,
         }
         named = [word for name, value in values.items() for word in (f"--{name}", _written(value))]
-        return [*named, *(word for name, text in self.set_by_hand.items() for word in (f"--{name}", text))]
+        return [*named, *(word for name, text in self.by_hand.items() for word in (f"--{name}", text))]
 
 
-def declared(sources: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of Config and TaskConfig with their defaults, as train.py and task.py say them."""
+def declared_fields(sources: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of Config and TaskConfig in train.py and task.py, with their defaults."""
     found: dict[str, Any] = {}
     for file, name in (("task.py", "TaskConfig"), ("train.py", "Config")):
         tree = ast.parse(sources[file], file)
@@ -136,13 +152,13 @@ def declared(sources: Mapping[str, str]) -> dict[str, Any]:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
                 try:
                     found[node.target.id] = ast.literal_eval(node.value)
-                except ValueError:  # a field that is computed
+                except ValueError:  # computed
                     found[node.target.id] = None
     return found
 
 
-def scene(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], updates: int = UPDATES) -> Scene:
-    """The rehearsal of a plan whose script declares these fields."""
+def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], updates: int = UPDATES) -> Setup:
+    """The small copy of a plan whose script declares these fields."""
     strategy = strategies.of(plan)
     world = 1 if strategy.one_rank else 2
     main = Split(world=world, per_device=_MICRO, accumulation=_ACCUMULATION * 2 // world)
@@ -169,7 +185,7 @@ def scene(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], 
             "precision.mixed_precision": precision,
         },
     )
-    return Scene(
+    return Setup(
         plan=small,
         values={name: value for name, value in values.items() if name in fields and name not in by_hand},
         planned={name: fields[name] for name in _SCHEDULE if name in fields},
@@ -178,23 +194,23 @@ def scene(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], 
         updates=updates,
         main=main,
         other=other,
-        # What the script says of the CPU itself needs no help.
+        # A script that was made for the CPU sets this itself.
         sharded=strategy.sharded_in_rehearsal(plan.machine.device),
         saves_weights=strategy.saves_final_weights(plan),
         notes=tuple(_notes(plan, precision)),
-        set_by_hand=by_hand,
+        by_hand=by_hand,
     )
 
 
-def without_runs(plan: Plan) -> Message | None:
-    """Why this plan cannot train on CPU ranks at all; None where it can."""
+def obstacle(plan: Plan) -> Message | None:
+    """Why this plan cannot train on CPU ranks; None if it can."""
     if strategies.of(plan).rehearsable:
         return None
     return say("{kind} trains on GPUs only", kind=plan.strategy.kind)
 
 
 def _small(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
-    # The sizes of a custom task are its own: nobody else knows which of them go together.
+    # Only the author of a custom task knows which of its sizes go together.
     if tasks.of(plan).own_code:
         return {"num_workers": min(1, fields.get("num_workers", 0))}
     values = {name: min(most, fields[name]) for name, most in _SMALLEST.items() if isinstance(fields.get(name), int)}

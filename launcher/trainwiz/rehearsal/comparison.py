@@ -1,0 +1,231 @@
+"""Checks of the runs of a rehearsal: each by itself, and compared with one another."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from trainwiz.message import Message, say
+from trainwiz.rehearsal.check import Check
+from trainwiz.rehearsal.result import RunResult
+from trainwiz.rehearsal.setup import CHECKPOINT_EVERY, Setup, TrialRun
+
+TOLERANCE = {"no": 1e-5, "bf16": 2e-2}
+"""Relative difference between losses of one real batch that was cut in two ways, by the precision of the runs."""
+_SEEDS = say(
+    "draw random numbers where seed, update and rank decide them: with torch, in loss_sum or the model; what the model "
+    "remembers belongs into a buffer (register_buffer), or no checkpoint holds it"
+)
+
+
+def checks(setup: Setup, results: Mapping[str, RunResult]) -> Iterator[Check]:
+    """The checks of the results, which have their runs' names. A failed or missing run has no other checks."""
+    for result in results.values():
+        if not result.succeeded:
+            yield _failed(result)
+    good = {name: result for name, result in results.items() if result.succeeded}
+    whole = good.get("whole")
+    if whole is None:
+        return
+    yield _trained(whole, setup)
+    if whole.notes and whole.notes[0].get("indices"):
+        yield _counted_once(whole, setup)
+    if whole.notes and whole.notes[0].get("sent"):
+        yield _sent(whole, setup)
+    yield _saved(whole, setup)
+    if "resumed" in good:
+        yield _exactly(whole, good["resumed"], setup)
+    one, other = good.get("steady") if "steady" in results else whole, good.get("split")
+    if one and other:
+        yield _alike(one, other, setup)
+        if one.evaluations:
+            yield _evaluated(one.evaluations, other.evaluations, setup)
+
+
+def _failed(result: RunResult) -> Check:
+    cause = result.cause or say("no reason was found in its log")
+    return Check(
+        name=f"run_{result.run.name}",
+        title=result.run.title,
+        verdict="failed",
+        found=say("exit code {code}: {cause}", code=result.exit_code, cause=cause),
+        fix=result.remedy or say("read its log: {log}", log=result.log),
+        numbers={"exit_code": result.exit_code, "log": result.log},
+    )
+
+
+def _trained(result: RunResult, setup: Setup) -> Check:
+    losses = list(result.losses.values())
+    finite = len(losses) == setup.updates and all(loss is not None and math.isfinite(loss) for loss in losses)
+    values = {
+        "ranks": result.run.split.world,
+        "updates": len(losses),
+        "size": setup.real_batch,
+        "first": f"{losses[0]:.4g}" if finite else "-",
+        "last": f"{losses[-1]:.4g}" if finite else "-",
+    }
+    return Check(
+        name="training",
+        title=say("training"),
+        verdict="passed" if finite else "failed",
+        found=say("ranks: {ranks}, updates: {updates} of {size} samples, loss {first} to {last}", **values),
+        fix=None if finite else say("look at the losses: {losses}", losses=", ".join(map(str, losses))),
+        numbers={"losses": losses, "seconds": round(result.seconds, 1)},
+    )
+
+
+def _counted_once(result: RunResult, setup: Setup) -> Check:
+    per_epoch = setup.updates_per_epoch * result.run.split.accumulation
+    wrong: Counter[int] = Counter()
+    epochs = setup.updates // setup.updates_per_epoch
+    longest = max(max(b) for rank in result.notes for b in rank["indices"][0])
+    for epoch in range(epochs):
+        times: Counter[int] = Counter()
+        for rank in result.notes:
+            for batch in rank["indices"][0][epoch * per_epoch : (epoch + 1) * per_epoch]:
+                times.update(index for index in batch if index >= 0)
+        wrong.update(index for index in range(longest + 1) if times[index] != 1)
+    values = {"samples": longest + 1, "epochs": epochs, "wrong": len(wrong)}
+    return Check(
+        name="once_per_epoch",
+        title=say("every sample once"),
+        verdict="failed" if wrong else "passed",
+        found=say("samples that an epoch did not take exactly once: {wrong}", **values)
+        if wrong
+        else say("samples: {samples}, epochs: {epochs}, each sample once in each", **values),
+        fix=say("look at RealBatches in batches.py") if wrong else None,
+        numbers=values,
+    )
+
+
+def _sent(result: RunResult, setup: Setup) -> Check:
+    rank = result.notes[0]
+    whole, sent = rank["gradient_bytes"], Counter[int]()
+    for micro_batches, size in rank["sent"]:
+        sent[-(-micro_batches // result.run.split.accumulation)] += size
+    most = max(sent.values())
+    good = len(sent) == setup.updates and set(sent.values()) == {whole}
+    values = {"sent": most, "whole": whole, "n": result.run.split.accumulation}
+    return Check(
+        name="communication",
+        title=say("communication"),
+        verdict="passed" if good else "failed",
+        found=say("each update sends one gradient: {sent} bytes of {whole}, micro-batches: {n}", **values)
+        if good
+        else say("an update sends {sent} bytes where one gradient has {whole}, micro-batches: {n}", **values),
+        fix=None if good else say("let ranks communicate after the last micro-batch only: accelerator.accumulate"),
+        numbers={"gradient_bytes": whole, "sent_bytes": dict(sent)},
+    )
+
+
+def _saved(result: RunResult, setup: Setup) -> Check:
+    newest = f"checkpoint-{setup.updates:08d}"
+    good = not result.damaged and newest in result.checkpoints and bool(result.weights or not setup.saves_weights)
+    found = say("complete and as written: {names}", names=", ".join(result.checkpoints))
+    if result.damaged:
+        found = say("not as their manifests say: {names}", names=", ".join(result.damaged))
+    elif newest not in result.checkpoints:
+        found = say("{newest} is missing among {names}", newest=newest, names=", ".join(result.checkpoints) or "-")
+    elif not good:
+        found = say("no final weights were written to model/")
+    return Check(
+        name="checkpoints",
+        title=say("checkpoints"),
+        verdict="passed" if good else "failed",
+        found=found,
+        fix=None if good else say("look at save_model in task.py and at checkpoints.py"),
+        numbers={"saved": list(result.checkpoints), "torn": list(result.damaged)},
+    )
+
+
+def _exactly(whole: RunResult, resumed: RunResult, setup: Setup) -> Check:
+    start = resumed.start(setup.updates)
+    changed = [u for u, loss in resumed.losses.items() if whole.losses.get(u) != loss]
+    same = not changed and whole.weights == resumed.weights and start == _before(setup)
+    values = {"at": setup.updates, "start": start, "digest": whole.weights[:12]}
+    if same and whole.weights:
+        found = say("killed at update {at}, resumed from {start}: the final weights are the same, {digest}", **values)
+    elif same:
+        found = say("killed at update {at}, resumed from {start}: every loss is the same", **values)
+    elif start != _before(setup):
+        found = say(
+            "killed at update {at}, it resumed from {start} and not from {newest}", newest=_before(setup), **values
+        )
+    elif changed:
+        first = changed[0]
+        found = say(
+            "the loss of update {at} is {mine} after resuming, {theirs} without",
+            at=first,
+            mine=resumed.losses[first],
+            theirs=whole.losses.get(first),
+        )
+    else:
+        found = say("the losses are the same after resuming, the final weights are not")
+    return Check(
+        name="resume",
+        title=say("resume after kill -9"),
+        verdict="passed" if same else "failed",
+        found=found,
+        fix=None if same else _SEEDS,
+        numbers={"whole": whole.weights, "resumed": resumed.weights, "resumed_from": start, "changed": changed},
+    )
+
+
+def _before(setup: Setup) -> int:
+    """The checkpoint that a run left which was killed in its last update."""
+    return (setup.updates - 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY
+
+
+def _alike(one: RunResult, other: RunResult, setup: Setup) -> Check:
+    apart = {u: _apart(loss, other.losses.get(u)) for u, loss in one.losses.items()}
+    worst = max(apart, key=lambda update: apart[update])
+    limit = TOLERANCE[setup.plan.precision.mixed_precision]
+    good = apart[worst] <= limit
+    values = {
+        "one": _cut(one.run),
+        "other": _cut(other.run),
+        "apart": f"{apart[worst]:.1e}",
+        "at": worst,
+        "limit": f"{limit:.0e}",
+    }
+    return Check(
+        name="split",
+        title=say("cut another way"),
+        verdict="passed" if good else "failed",
+        found=say("{one} and {other}: losses apart by {apart} at most", **values)
+        if good
+        else say("{one} and {other}: losses apart by {apart} at update {at}, more than {limit}", **values),
+        fix=None if good else say("a loss must be a sum over samples, each by itself: see the lines on task.py"),
+        numbers={"relative": apart, "limit": limit},
+    )
+
+
+def _evaluated(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]], setup: Setup) -> Check:
+    pairs = [(a.get(k), b.get(k)) for a, b in zip(one, other, strict=False) for k in a]
+    worst = max((_apart(a, b) for a, b in pairs), default=math.inf)
+    good = worst <= 10 * TOLERANCE[setup.plan.precision.mixed_precision] and len(one) == len(other)
+    return Check(
+        name="evaluation",
+        title=say("evaluation"),
+        verdict="passed" if good else "failed",
+        found=say("{names}: apart by {apart} at most", names=", ".join(one[-1]), apart=f"{worst:.1e}"),
+        fix=None if good else say("let evaluation_sums return sums and counts over what counts, never means"),
+        numbers={"relative": worst, "metrics": dict(one[-1])},
+    )
+
+
+def _cut(run: TrialRun) -> Message:
+    split = run.split
+    return say(
+        "{per_device} × {accumulation} × ranks {world}",
+        per_device=split.per_device,
+        accumulation=split.accumulation,
+        world=split.world,
+    )
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    if one is None or other is None or not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    return abs(one - other) / max(abs(one), abs(other), 1e-12)

@@ -1,0 +1,182 @@
+"""A rehearsal: look at task.py, train a small copy of the project several times, and compare the runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainwiz import tasks
+from trainwiz.errors import UsageError
+from trainwiz.language import t, text
+from trainwiz.message import say
+from trainwiz.probe import host, interpreter
+from trainwiz.probe import rehearsal as programs
+from trainwiz.rehearsal import comparison, schedule, setup, task
+from trainwiz.rehearsal.check import Check, failed
+from trainwiz.rehearsal.result import RunResult
+from trainwiz.rehearsal.setup import Setup
+from trainwiz.store import plans, rehearsals
+from trainwiz.store.rehearsals import Workspace
+from trainwiz.ui import console
+from trainwiz.ui import rehearsal as card
+from trainwiz.workflows.rehearse import trial_run
+from trainwiz.workflows.rehearse.trial_run import Environment
+
+_MODEL_FIELD = "model_name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for."""
+
+    folder: str
+    updates: int
+    """Updates of each run."""
+    as_json: bool
+    python: str
+    """The Python that trains; empty: the one that runs trainwiz."""
+    task_only: bool
+    """Whether nothing is trained."""
+    keep: str | None
+    """A folder in which logs, metrics and checkpoints are kept."""
+    arguments: Sequence[str] = ()
+    """The script's own settings, as `--name value` or `--name=value`."""
+
+
+def rehearse(request: Request) -> int:
+    """Show the report card; 1 if anything failed. Raises `UsageError` for a project that cannot be read."""
+    began = time.monotonic()
+    plan_file = plans.find(request.folder)
+    plan, folder = plans.read(plan_file), plan_file.parent.absolute()
+    fields = setup.declared_fields(rehearsals.sources(folder))
+    small = setup.small_copy(plan, fields, by_hand=_by_hand(request.arguments, fields), updates=request.updates)
+    workspace = Workspace(request.keep)
+    environment = Environment(
+        folder=folder,
+        python=interpreter.located(request.python) if request.python else sys.executable,
+        workspace=workspace,
+        machine=host.host(str(folder), interfaces=False),
+    )
+    try:
+        checks = tuple(_checks(environment, small, fields, train=not request.task_only))
+        if failed(checks) and workspace.has_runs:
+            workspace.kept = True
+    finally:
+        workspace.remove()
+    _report(checks, small, request, time.monotonic() - began, workspace)
+    return 1 if failed(checks) else 0
+
+
+def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
+    """The script's settings by name. Raises `UsageError` for those that it does not have or a rehearsal sets itself."""
+    joined = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    names, values = joined[::2], joined[1::2]
+    if len(names) != len(values) or not all(name.startswith("--") for name in names):
+        raise UsageError(
+            say("{words}: settings of the script are written --name value", words=" ".join(words)),
+            say("trainwiz rehearse DIR -- --hidden_size 32"),
+        )
+    found = {name[2:]: value for name, value in zip(names, values, strict=True)}
+    for name, word in found.items():
+        if name not in fields:
+            raise UsageError(say("{name}: neither Config nor TaskConfig has such a field", name=name))
+        if name in setup.RESERVED:
+            raise UsageError(say("{name} is what a rehearsal sets itself", name=name), say("leave it out"))
+        try:
+            _typed(fields[name], word)
+        except ValueError:
+            raise UsageError(
+                say("{name}: {word} is not of the kind of {default}", name=name, word=word, default=fields[name])
+            ) from None
+    return found
+
+
+def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *, train: bool) -> Iterator[Check]:
+    console.talk(t("looking at task.py …"), style="dim")
+    cut, scale = rehearsals.first_parts(environment.folder, fields, environment.workspace.place("data"))
+    model, problem = _small_model(environment, small, fields)
+    if problem:
+        yield problem
+        return
+    values = {**small.values, **cut, **model}
+    if tasks.of(small.plan).generative and "sequence_length" in values:
+        scale *= values["sequence_length"] / fields["sequence_length"]
+    by_hand = {name: _typed(fields[name], word) for name, word in small.by_hand.items()}
+    found = programs.look(
+        environment.python, environment.folder, values={**values, **by_hand}, planned=small.planned, scale=scale
+    )
+    yield from task.checks(found, small.plan)
+    if "schedule" in found:
+        yield schedule.check(found["schedule"], estimated=bool(fields.get("n_epochs")) and scale != 1)
+    if not train or "length" not in found:
+        return
+    if obstacle := setup.obstacle(small.plan):
+        yield Check(name="runs", title=say("runs"), verdict="skipped", found=obstacle)
+        return
+    small = dataclasses.replace(small, values=values, samples=min(small.samples, found["length"]))
+    yield from comparison.checks(small, _results(environment, small))
+
+
+def _small_model(
+    environment: Environment, small: Setup, fields: Mapping[str, Any]
+) -> tuple[dict[str, str], Check | None]:
+    """The field that names a small model of the same architecture, and the failed check if none could be made."""
+    name = fields.get(_MODEL_FIELD)
+    if not name or _MODEL_FIELD in small.by_hand:
+        return {}, None
+    into = environment.workspace.place("model")
+    made = programs.small_model(environment.python, environment.folder, name=name, task=small.plan.task, into=into)
+    if "error" not in made:
+        return {_MODEL_FIELD: str(into)}, None
+    return {}, Check(
+        name="small_model",
+        title=say("small model"),
+        verdict="failed",
+        found=say("{name} could not be made small: {what}", name=name, what=made["error"]["what"]),
+        fix=say("rehearse with a model of your own: trainwiz rehearse DIR -- --model_name FOLDER"),
+    )
+
+
+def _results(environment: Environment, small: Setup) -> dict[str, RunResult]:
+    """Run one after the other; none after the first failed, and none that would resume from one that failed."""
+    results: dict[str, RunResult] = {}
+    planned = list(small.runs())
+    for number, run in enumerate(planned, start=1):
+        if run.name != "whole" and not results["whole"].succeeded:
+            break
+        if run.resumes and not results[run.resumes].succeeded:
+            continue
+        values = {"number": number, "of": len(planned), "what": text(run.title), "world": run.split.world}
+        console.talk(t("run {number} of {of}: {what}, ranks: {world} …", **values), style="dim")
+        results[run.name] = trial_run.train(environment, small, run)
+        if run.name == "whole" and any(rank.get("dropout") for rank in results["whole"].notes):
+            planned.append(small.run_without_dropout())
+    return results
+
+
+def _typed(default: Any, word: str) -> Any:
+    if isinstance(default, bool):
+        return word == "true"
+    return type(default)(word) if isinstance(default, int | float) else word
+
+
+def _report(checks: Sequence[Check], small: Setup, request: Request, seconds: float, workspace: Workspace) -> None:
+    for note in small.notes:
+        console.talk(console.styled(t("note: {what}", what=text(note)), "dim"))
+    if request.as_json:
+        console.data_json(
+            {
+                "passed": not failed(checks),
+                "seconds": round(seconds, 1),
+                "checks": [card.to_dict(check) for check in checks],
+                "notes": [text(note) for note in small.notes],
+            }
+        )
+    else:
+        card.show(checks, seconds=seconds)
+    if workspace.kept:
+        console.talk(t("logs, metrics and checkpoints of its runs: {folder}", folder=workspace.folder))
