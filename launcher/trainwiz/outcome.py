@@ -17,29 +17,46 @@ PREEMPTING = (10, 15)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended.
-
-    `codes` holds each rank's own exit code, negative for a death by signal, None for one that did not end.
-    `exit_code` is the training's own: that of the rank that failed first, a signal as 128 + n.
-    `signal` is the signal that asked trainwiz itself to stop; `killed` names the ranks that had to be killed;
-    `saving_seconds` is how long the last rank took to end after that signal; `hung` means stopped for standing still,
-    and `stalls` holds every silence that was too long, with where the ranks were; `stragglers` ranks that were slower
-    than the others, and for how much of the time these waited;
-    `observed` is what the surroundings showed at the end: `oom_kills` of the cgroup during the run, `shm_free_bytes`,
-    `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`, each where it is known.
-    """
+    """How a run ended."""
 
     exit_code: int
+    """The training's own: that of the rank that failed first, a signal as 128 + n."""
     codes: Mapping[int, int | None] = field(default_factory=dict)
+    """Each rank's own exit code, negative for a death by signal, None for a rank that did not end."""
     first_failed: int | None = None
+    """The rank that failed first."""
     seconds: float = 0.0
+    """From the first rank's start to the end."""
     signal: int | None = None
+    """The signal that asked trainwiz itself to stop."""
     killed: tuple[int, ...] = ()
+    """The ranks that had to be killed."""
     saving_seconds: float | None = None
+    """How long the last rank took to end after that signal."""
     hung: bool = False
+    """Whether it was stopped because it hung."""
     stalls: tuple[Mapping[str, object], ...] = ()
+    """Every silence that was too long, with where the ranks were."""
     stragglers: tuple[Mapping[str, object], ...] = ()
+    """Ranks that were slower than the others, and for how much of the time these waited."""
     observed: Mapping[str, int] = field(default_factory=dict)
+    """What the surroundings showed at the end, as far as known: `oom_kills` of the cgroup during the run,
+    `shm_free_bytes`, `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`."""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Outcome | None:
+        """The outcome that `outcome.json` holds; None where it is missing or torn."""
+        code, ranks = record.get("exit_code"), record.get("ranks")
+        if not isinstance(code, int) or not isinstance(ranks, dict):
+            return None
+        first, observed = record.get("first_failed_rank"), record.get("observed")
+        return cls(
+            exit_code=code,
+            codes={int(rank): value for rank, value in ranks.items() if str(rank).isdigit()},
+            first_failed=first if isinstance(first, int) else None,
+            signal=record["signal"] if isinstance(record.get("signal"), int) else None,
+            observed={k: v for k, v in observed.items() if isinstance(v, int)} if isinstance(observed, dict) else {},
+        )
 
     @property
     def interrupted(self) -> bool:
@@ -72,11 +89,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was found of a checkpoint: its files, how many were read whole, and those that are not as written."""
+    """What was found of a checkpoint."""
 
     files: int
+    """How many files it has."""
     read: int
+    """How many were read whole."""
     damaged: tuple[str, ...] = ()
+    """Those that are not as written."""
 
     @property
     def whole(self) -> bool:

@@ -34,10 +34,10 @@ def export(
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
     from trainwiz.checkpoint import not_gathered
-    from trainwiz.cli.launch import interpreter
     from trainwiz.store import checkpoints as stored
     from trainwiz.ui import console
     from trainwiz.ui.checkpoints import amount
+    from trainwiz.workflows import interpreter
 
     place = stored.folder_of(Path(folder))
     project = _project(place, Path(folder))
@@ -54,7 +54,7 @@ def export(
     if problem := not_gathered(found.layout):
         raise TrainwizError(problem.what, problem.instead)
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=chosen))
-    gathered, written = _gather(interpreter(python), project, chosen, targets)
+    gathered, written = _gather(interpreter.path_of(python), project, chosen, targets)
     console.talk(
         t("written and read back: {size}, tensors: {n}", size=amount(gathered.size_bytes), n=gathered.tensors),
         style="good",

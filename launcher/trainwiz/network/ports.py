@@ -31,6 +31,12 @@ class Port:
             self._lock.close()
             self._lock = None
 
+    def __enter__(self) -> Port:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 def claim(wanted: int) -> Port:
     """The wanted port if it is free (0: any), else another that is."""

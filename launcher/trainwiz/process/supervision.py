@@ -56,7 +56,7 @@ class Stall(Protocol):
 
 
 class Late(Protocol):
-    """What the watch tells of a rank that the others wait for again and again; `process.beats.Straggler` is one."""
+    """What the watch tells of a rank that keeps the others waiting; `process.heartbeats.Straggler` is one."""
 
     @property
     def rank(self) -> int: ...

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz.hangs import Verdict, compare
-from trainwiz.process.beats import WINDOW_SECONDS, Beats, Straggler
+from trainwiz.process.heartbeats import WINDOW_SECONDS, Heartbeats, Straggler
 from trainwiz.process.progress import FLOOR_SECONDS, LEARNED_UPDATES, Progress
 from trainwiz.process.stacks import Look, Stacks
 
@@ -70,7 +70,7 @@ class Watch:
     ) -> None:
         self._watching, self._codes, self._tell = watching, codes, tell
         self._stacks = Stacks(watching.stacks)
-        self._beats = Beats(watching.stacks, watching.ranks, min(WINDOW_SECONDS, max(8.0, watching.floor)))
+        self._heartbeats = Heartbeats(watching.stacks, watching.ranks, min(WINDOW_SECONDS, max(8.0, watching.floor)))
         self._signs = 0
         self._tick = min(_TICK_SECONDS, watching.floor / 4)
         self._sizes: dict[Path, int] = {}
@@ -94,7 +94,7 @@ class Watch:
             codes = self._codes()
             if any(code is None for code in codes.values()) and 0 in codes.values():
                 progress.ended_well(now)
-            moved = self._beats.read(now)
+            moved = self._heartbeats.read(now)
             if self._grew() or (moved and self._watching.machine):
                 self._signs += 1
                 gap = progress.sign(now, update=self._watching.metrics in self._grown)
@@ -106,8 +106,8 @@ class Watch:
                 self._overdue(progress.silence(now), progress.limit(now), may_stop=progress.known)
 
     def _name_straggler(self, now: float) -> None:
-        if self._beats.due(now):
-            slow = self._beats.straggler(moving=self._signs >= LEARNED_UPDATES)
+        if self._heartbeats.due(now):
+            slow = self._heartbeats.straggler(moving=self._signs >= LEARNED_UPDATES)
             self._signs = 0
             if slow:
                 self._tell(slow)

@@ -7,11 +7,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from trainwiz.machine import Interpreter, Machine, Toolchain
+from trainwiz.network import ports
+from trainwiz.probe import host, toolchain
+from trainwiz.probe import interpreter as interpreters
+from trainwiz.probe.interpreter import PendingInterpreter
+from trainwiz.store import cache, machines, records
+
 if TYPE_CHECKING:
-    from trainwiz.machine import Interpreter, Machine, Toolchain
     from trainwiz.plan import Plan
-    from trainwiz.probe.interpreter import PendingInterpreter
-    from trainwiz.rules.registry import Facts
+    from trainwiz.rules import Facts
 
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""
@@ -36,16 +41,10 @@ def machine(
     Raises `UsageError` for a bad file.
     """
     if machine_file is not None:
-        from trainwiz.store import machines
-
         return machines.read(machine_file)
-    from trainwiz.probe import host
-
     executable = python or sys.executable
     interpreter = None if fresh else _recalled(executable)
     if interpreter is None and executable not in _pending:
-        from trainwiz.probe import interpreter as interpreters
-
         _pending[executable] = interpreters.start(executable)
     here = host.host(folder, toolchain=None if fresh else _toolchain, interfaces=interfaces)
     if interpreter is None and wait:
@@ -58,9 +57,10 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
 
     `folder` is where the project is or will be. On a machine read from a file, ports and locks here mean nothing.
     """
+    # `machine` comes before the first question, which waits for no rules and no pydantic.
     from trainwiz.estimate import estimate
     from trainwiz.probe import project as surroundings
-    from trainwiz.rules.registry import Facts
+    from trainwiz.rules import Facts
 
     here = machine is not None and machine.probed
     found = surroundings.project(plan, folder)
@@ -83,8 +83,6 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
 
 
 def _port_in_use(plan: Plan) -> int | None:
-    from trainwiz.network import ports
-
     port = plan.machine.main_process_port
     return port if plan.machine.num_processes > 1 and port and not ports.is_free(port) else None
 
@@ -107,11 +105,7 @@ def _generated(plan: Plan, folder: str) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def _recalled(python: str) -> Interpreter | None:
-    from trainwiz.machine import Interpreter
-    from trainwiz.probe import interpreter
-    from trainwiz.store import cache, records
-
-    key = interpreter.cache_key(python) or python
+    key = interpreters.cache_key(python) or python
     if key in _seen:
         return _seen[key]
     values = cache.recall("interpreters", key)
@@ -124,11 +118,8 @@ def _recalled(python: str) -> Interpreter | None:
 
 
 def _looked_at(python: str) -> Interpreter:
-    from trainwiz.probe import interpreter
-    from trainwiz.store import cache, records
-
-    found = _pending.pop(python).result(interpreter.SECONDS)
-    key = interpreter.cache_key(python)
+    found = _pending.pop(python).result(interpreters.SECONDS)
+    key = interpreters.cache_key(python)
     # A failure may be mended without a trace in site-packages (a driver, a library path): look again next time.
     _seen[key or python] = found
     if key and found.error is None and found.cuda_error is None:
@@ -137,10 +128,6 @@ def _looked_at(python: str) -> Interpreter:
 
 
 def _toolchain() -> Toolchain:
-    from trainwiz.machine import Toolchain
-    from trainwiz.probe import toolchain
-    from trainwiz.store import cache, records
-
     key = toolchain.cache_key()
     try:
         return records.build(Toolchain, cache.recall("toolchains", key))

@@ -26,10 +26,10 @@ _ROWS_OF_TOKENS = ("causal_lm", "sft")
 
 def rehearse(options: Options) -> int:
     """Show the report card; 1 if anything failed. Raises `UsageError` for a project that cannot be read."""
-    from trainwiz.cli.launch import interpreter
     from trainwiz.probe import host
     from trainwiz.rehearsal import check, scene
     from trainwiz.store import plans, rehearsals
+    from trainwiz.workflows import interpreter
 
     began = time.monotonic()
     plan_file = plans.find(options.folder)
@@ -39,7 +39,7 @@ def rehearse(options: Options) -> int:
     stage = rehearsals.Stage(options.keep)
     house = runs.House(
         folder=folder,
-        python=interpreter(options.python),
+        python=interpreter.path_of(options.python),
         stage=stage,
         machine=host.host(str(folder), interfaces=False),
     )

@@ -112,7 +112,7 @@ def _command(house: House, scene: Scene, act: Act, port: int, arguments: list[st
 
 def _processes(command: Command, scene: Scene, noted: Path) -> list[Any]:
     from trainwiz.probe import rehearsal
-    from trainwiz.process.ranks import Process
+    from trainwiz.process.child import Process
 
     added = dict(rehearsal.CPU_ONLY)
     if scene.plan.strategy.kind not in ("single", "ddp"):
