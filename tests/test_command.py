@@ -107,7 +107,7 @@ def test_rtx_40_in_foreign_configurations(kind: str, count: int, off: bool) -> N
 
 def test_torchrun_over_machines() -> None:
     plan = make(machine__device="cuda", machine__num_processes=16, machine__num_machines=2, strategy__kind="ddp")
-    place = Place(rank=1, address="10.0.0.1", port=29501)
+    place = Place(rank=1, machines=2, address="10.0.0.1", port=29501)
     started = command.for_plan(plan, python="py", folder="/p", port=place.port, place=place)
     assert started.launcher == "torchrun"
     assert " ".join(started.argv) == (

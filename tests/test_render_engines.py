@@ -88,7 +88,7 @@ def test_launcher_and_world_are_the_planned_ones(yamls: list[tuple[Plan, dict[st
 def test_environment_is_what_accelerate_launch_would_set(yamls: list[tuple[Plan, dict[str, Any]]]) -> None:
     compared = set()
     for plan, found in yamls:
-        place = Place(rank=1, address="10.0.0.1", port=29500) if plan.machine.num_machines > 1 else None
+        place = Place(rank=1, machines=2, address="10.0.0.1", port=29500) if plan.machine.num_machines > 1 else None
         ours = command.for_plan(
             plan, python="python", folder=found["folder"], port=29500, place=place, machine=EIGHT_CORES
         )

@@ -50,7 +50,8 @@ def test_the_spares_take_the_places_of_the_dead(tmp_path: Path) -> None:
     packages.mkdir()
     (packages / "heavy.py").write_text(HEAVY)
     folder = project(tmp_path / "p", SCRIPT)
-    done = launch(folder, "--max-restarts", "5", "--spares", "--", "--lr", "1", PYTHONPATH=str(packages))
+    paths = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    done = launch(folder, "--max-restarts", "5", "--spares", "--", "--lr", "1", PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
     outcome = read(folder, "outcome")
     assert [a["exit_code"] for a in outcome["attempts"]] == [137, 137, 0]  # type: ignore[attr-defined]

@@ -33,15 +33,11 @@ class Command(TyperCommand):
 @launch_options.taking(launch_options.Options)
 def launch(ctx: typer.Context, **options: Any) -> int:
     """Check, launch and supervise the planned world; the exit code is the training's own."""
+    from trainwiz.workflows import launch
+
     request = _request(ctx, **options)
     _check_usage(request)
-    if request.config:
-        from trainwiz.workflows.launch import script
-
-        return script.launch(request)
-    from trainwiz.workflows.launch import project
-
-    return project.launch(request)
+    return launch.launch(request)
 
 
 def _request(ctx: typer.Context, words: list[str] | None, config: str, **options: Any) -> Request:

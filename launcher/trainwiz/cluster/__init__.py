@@ -8,15 +8,12 @@ before all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainwiz.cluster import by_hand, slurm, torchrun
 from trainwiz.cluster.types import Known, Place, Target
+from trainwiz.plan import Plan, with_changes
 
-if TYPE_CHECKING:
-    from trainwiz.plan import Plan
-
-__all__ = ["TARGETS", "Known", "Place", "Target", "address", "place"]
+__all__ = ["TARGETS", "Known", "Place", "Target", "address", "addressed", "place", "ranks"]
 
 TARGETS: Mapping[str, Target] = {"torchrun": torchrun, "slurm": slurm}
 
@@ -35,9 +32,25 @@ def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> P
     return by_hand.place(plan, rank=rank, address=plan.machine.main_process_ip or address(environ))
 
 
+def ranks(plan: Plan, place: Place | None) -> range:
+    """The ranks of the machine at this place; all of the plan's on a single machine."""
+    if place is None:
+        return range(plan.machine.num_processes)
+    here = plan.machine.ranks_per_machine
+    return range(place.rank * here, (place.rank + 1) * here)
+
+
 def address(environ: Mapping[str, str]) -> str | None:
     """The address of machine 0, as far as the environment knows it."""
     return next((known.address for known in _known(environ) if known.address), None)
+
+
+def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """The plan with the address of machine 0 that the environment knows, where the plan itself has none."""
+    if plan.machine.num_machines == 1 or plan.machine.main_process_ip:
+        return plan
+    known = address(environ)
+    return with_changes(plan, {"machine.main_process_ip": known}) if known else plan
 
 
 def _known(environ: Mapping[str, str]) -> list[Known]:

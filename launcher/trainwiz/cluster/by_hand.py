@@ -29,4 +29,4 @@ def place(plan: Plan, *, rank: int | None, address: str | None) -> Place:
         )
     if not port:
         raise UsageError(say("machine.main_process_port is 0; over several machines they must all know one port"))
-    return Place(rank=rank, address=address, port=port)
+    return Place(rank=rank, machines=machines, address=address, port=port)

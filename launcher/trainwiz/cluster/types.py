@@ -27,6 +27,8 @@ class Place:
 
     rank: int
     """The rank of this machine among those of the plan, from 0."""
+    machines: int
+    """The number of machines."""
     address: str
     """A name or address of machine 0 that the other machines reach."""
     port: int

@@ -34,7 +34,9 @@ class Send:
     """Send a signal to these ranks."""
 
     signal: int
+    """The signal's number."""
     ranks: tuple[int, ...]
+    """The ranks that get it."""
 
 
 Action = Send | Message

@@ -23,32 +23,42 @@ _CONFIRM_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What to watch: files whose growth is life, the metrics among them, and where stacks are written.
-
-    `machine` is set where the world spans several: one but the first lives by its ranks' beats, for rank 0 alone writes
-    the metrics, and ends its part only when nothing moves and the run is `over` on the first, which alone sees whether
-    it comes on.
-    """
+    """What to watch, and what to do about a hang."""
 
     files: Callable[[], Sequence[Path]]
+    """Names the files whose growth is a sign of life."""
     metrics: Path
+    """The metrics, whose growth is an update."""
     stacks: Path
+    """The folder that the ranks write stacks and heartbeats into."""
     ranks: Sequence[int]
+    """The ranks of this machine."""
     floor: float = FLOOR_SECONDS
+    """The shortest silence that counts as a hang, in seconds."""
     stop: bool = False
+    """Whether a hang ends the run."""
     machine: int | None = None
+    """The rank of this machine, where the world spans several. Rank 0 alone writes the metrics, so on the other
+    machines heartbeats are the signs of life."""
     over: Callable[[], bool] = lambda: False
+    """Whether the run is over on the first machine. Only then does another machine end its part of a hang: the first
+    alone sees whether the training goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """Nothing has come for `silence` seconds, longer than `limit`; `stop`: nothing moved, and it may be ended."""
+    """No sign of life for too long."""
 
     silence: float
+    """Seconds since the last sign."""
     limit: float
+    """Seconds that were allowed."""
     verdict: Verdict
+    """Where the ranks are."""
     stop: bool = False
+    """Whether nothing moved between two looks, so that the run may be ended."""
     machine: int | None = None
+    """The rank of this machine, where the world spans several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,9 @@ class Resumed:
     """Signs of life again, after a stall was told."""
 
     silence: float
+    """Seconds that it lasted."""
     suspects: tuple[int, ...]
+    """The ranks that the others had waited for."""
 
 
 class Watch:

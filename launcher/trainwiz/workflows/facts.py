@@ -60,47 +60,32 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     # `machine` comes before the first question, which waits for no rules and no pydantic.
     from trainwiz.estimate import estimate
     from trainwiz.probe import project as surroundings
+    from trainwiz.render import PLAN_FILE, training_files
     from trainwiz.rules import Facts
+    from trainwiz.store import artifacts, templates
 
     here = machine is not None and machine.probed
     found = surroundings.project(plan, folder)
-    missing, changed, stale = _generated(plan, folder)
+    changed = artifacts.changed(folder)
+    # Rendered only if the plan's file was edited: a newer trainwiz renders differently, and that is no mistake.
+    stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
+    generated = [path for path in changed if path != PLAN_FILE]
+    missing = {path for path in generated if not os.path.lexists(os.path.join(folder, path))}
+    parameters = found.model.parameters if found.model else None
+    port = plan.machine.main_process_port
     project = dataclasses.replace(
         found,
-        port_in_use=_port_in_use(plan) if here else None,
+        port_in_use=port if here and plan.machine.num_processes > 1 and port and not ports.is_free(port) else None,
         build_locks=found.build_locks if here else (),
-        missing_files=missing,
-        changed_files=changed,
-        stale_files=stale,
+        missing_files=tuple(path for path in generated if path in missing),
+        changed_files=tuple(path for path in generated if path not in missing),
+        stale_files=tuple(path for path in stale if path not in missing),
     )
-    parameters = project.model.parameters if project.model else None
     return Facts(
         plan=plan,
         machine=machine,
         project=project,
         estimate=estimate(plan, parameters) if parameters else None,
-    )
-
-
-def _port_in_use(plan: Plan) -> int | None:
-    port = plan.machine.main_process_port
-    return port if plan.machine.num_processes > 1 and port and not ports.is_free(port) else None
-
-
-def _generated(plan: Plan, folder: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Which generated files are gone, edited, or made from an earlier plan."""
-    from trainwiz.render import PLAN_FILE, training_files
-    from trainwiz.store import artifacts, templates
-
-    changed = artifacts.changed(folder)
-    others = [path for path in changed if path != PLAN_FILE]
-    missing = tuple(path for path in others if not os.path.lexists(os.path.join(folder, path)))
-    # Rendered only if the plan's file was edited: a newer trainwiz renders differently, and that is no mistake.
-    stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
-    return (
-        missing,
-        tuple(path for path in others if path not in missing),
-        tuple(path for path in stale if path not in missing),
     )
 
 

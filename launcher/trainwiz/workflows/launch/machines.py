@@ -9,26 +9,25 @@ from pathlib import Path
 from trainwiz.cluster import Place
 from trainwiz.language import t
 from trainwiz.network import ports, rollcall
-from trainwiz.plan import Plan
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 
 
 def call_roll(
-    place: Place, plan: Plan, project: Path, *, wait: float, continues: Run | None
+    place: Place, project: Path, *, digest: str, wait: float, continues: Run | None
 ) -> tuple[Run, Run | None, Mapping[str, str]]:
     """Hold or attend the roll-call, for up to `wait` seconds. Raises `TrainwizError` that names who is missing.
 
+    `digest` is the plan's, which must be the same everywhere.
     Returns the run that machine 0 named, the one that it continues, and what to add to the environment.
     """
-    machines = plan.machine.num_machines
-    me = rollcall.Machine(rank=place.rank, hostname=os.uname().nodename, plan=plan.digest(), machines=machines)
+    me = rollcall.Machine(rank=place.rank, hostname=os.uname().nodename, plan=digest, machines=place.machines)
     console.talk(
         t(
             "machine {rank} of {n}: roll-call at {address}:{port}, for up to {wait:g} s",
             rank=place.rank,
-            n=machines,
+            n=place.machines,
             address=place.address,
             port=place.port,
             wait=wait,

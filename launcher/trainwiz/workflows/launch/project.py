@@ -9,7 +9,6 @@ from pathlib import Path
 
 from trainwiz import cluster
 from trainwiz import command as commands
-from trainwiz import plan as planning
 from trainwiz.cluster import Place
 from trainwiz.errors import Refused, UsageError
 from trainwiz.finding import Finding
@@ -33,23 +32,22 @@ from trainwiz.workflows.launch.request import Request
 
 def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
-    if request.apply_fix:
-        from trainwiz.workflows.launch import plan_fix  # it brings all signatures of failures with it
-
-        changed = plan_fix.apply(request)
-        if changed is None:
-            return 0
-        request = changed
     plan_file = plans.find(request.folder)
-    plan, folder = plans.read(plan_file), plan_file.parent
+    return launch_plan(request, plans.read(plan_file), plan_file.parent)
+
+
+def launch_plan(request: Request, plan: Plan, folder: Path) -> int:
+    """Check a plan here and now, find its place, what it continues, and its port; prepare its world and run it."""
     machine, findings = _checked(request, plan, folder)
-    debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
-    place = _place(request, plan)
     continues = resume.continued(request, plan, folder)
-    with _claimed_port(plan, place) as port, debugger.claimed(debugged) as debug_ports:
-        run, continues, added = _run_folder(request, plan, folder, place, continues)
-        first = place.rank * plan.machine.ranks_per_machine if place else 0
-        here = plan.machine.ranks_per_machine if place else plan.machine.num_processes
+    place = _place(request, plan)
+    ranks = cluster.ranks(plan, place)
+    debugged = debugger.chosen(request, world=len(ranks))
+    with (
+        _claimed_port(place, plan.machine.main_process_port, alone=len(ranks) < 2) as port,
+        debugger.claimed(debugged) as debug_ports,
+    ):
+        run, continues, added = _run_folder(request, folder, place, continues, digest=plan.digest())
         arguments = ("--output_dir", str(run.folder.relative_to(folder)), *(RESUMING if continues else ()))
         command = commands.for_plan(
             plan,
@@ -58,7 +56,7 @@ def launch(request: Request) -> int:
             port=port,
             place=place,
             arguments=(*arguments, *request.arguments),
-            torchrun_options=WorkerLogs(run.logs.resolve(), first_rank=first).options if place else (),
+            torchrun_options=WorkerLogs(run.logs.resolve(), first_rank=ranks.start).options if place else (),
             added=added,
             machine=machine,
             inherited=os.environ,
@@ -68,16 +66,14 @@ def launch(request: Request) -> int:
             machine=machine,
             command=debugger.applied(command, debug_ports),
             run=run,
-            ranks=range(first, first + here),
+            ranks=ranks,
             plan=plan,
             place=place,
             continues=continues,
             debug_ports=debug_ports,
         )
         by_hand = _by_hand(prepared, arguments if continues else (), added)
-        if request.dry_run:
-            return dry_run.show(prepared, findings, by_hand)
-        return supervision.run(prepared, by_hand)
+        return dry_run.show(prepared, findings, by_hand) if request.dry_run else supervision.run(prepared, by_hand)
 
 
 def _checked(request: Request, plan: Plan, folder: Path) -> tuple[Machine, tuple[Finding, ...]]:
@@ -88,7 +84,7 @@ def _checked(request: Request, plan: Plan, folder: Path) -> tuple[Machine, tuple
         folder=str(folder),
         interfaces=plan.machine.num_machines > 1,
     )
-    findings = preflight.of_plan(_addressed(plan), str(folder), machine, ignore=request.ignore)
+    findings = preflight.of_plan(cluster.addressed(plan, os.environ), str(folder), machine, ignore=request.ignore)
     if not request.dry_run:
         preflight.show(findings)
         preflight.refuse_errors(findings)
@@ -100,48 +96,45 @@ def _checked(request: Request, plan: Plan, folder: Path) -> tuple[Machine, tuple
     return machine, findings
 
 
-def _addressed(plan: Plan) -> Plan:
-    """The plan with the address of machine 0 that the environment knows, where the plan itself has none."""
-    if plan.machine.num_machines == 1 or plan.machine.main_process_ip:
-        return plan
-    address = cluster.address(os.environ)
-    return planning.with_changes(plan, {"machine.main_process_ip": address}) if address else plan
-
-
 def _place(request: Request, plan: Plan) -> Place | None:
-    """Where this machine stands among several; None where the plan has one."""
-    if plan.machine.num_machines == 1:
+    """Where this machine stands among several; None where the plan has one. Raises `UsageError`."""
+    machines = plan.machine.num_machines
+    if machines == 1:
         return None
     if request.max_restarts or request.auto_batch:
         raise UsageError(
-            say("--max-restarts and --auto-batch are for one machine; the plan has {n}", n=plan.machine.num_machines),
+            say("--max-restarts and --auto-batch are for one machine; the plan has {n}", n=machines),
             say("let the scheduler start the job again: a preempted run goes on by itself, a failed one with --resume"),
+        )
+    if request.debug:
+        raise UsageError(
+            say("--debug is for one machine; the plan has {n}", n=machines),
+            say("debug a smaller world: trainwiz init --set machine.num_machines=1 in a folder of its own"),
         )
     rank = request.machine_rank
     return cluster.place(plan, 0 if rank is None and request.dry_run else rank, os.environ)
 
 
 @contextlib.contextmanager
-def _claimed_port(plan: Plan, place: Place | None) -> Iterator[int]:
+def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[int]:
     """The port of the rendezvous, held until the launch ends; over several machines the roll-call listens on it."""
     if place:
         yield place.port
         return
-    wanted = plan.machine.main_process_port
     with ports.claim(wanted) as port:
-        if wanted not in (0, port.number) and plan.machine.num_processes > 1:
+        if wanted not in (0, port.number) and not alone:
             console.talk(t("port {wanted} is taken; using {port}", wanted=wanted, port=port.number))
         yield port.number
 
 
 def _run_folder(
-    request: Request, plan: Plan, folder: Path, place: Place | None, continues: Run | None
+    request: Request, folder: Path, place: Place | None, continues: Run | None, *, digest: str
 ) -> tuple[Run, Run | None, Mapping[str, str]]:
     """The run's folder, the run that it continues, and what the ranks get into their environment."""
     if request.dry_run:
         return runs.named(folder, runs.next_name(folder)), continues, {}
     if place:
-        return machines.call_roll(place, plan, folder, wait=request.wait, continues=continues)
+        return machines.call_roll(place, folder, digest=digest, wait=request.wait, continues=continues)
     return runs.create(folder, continues=continues), continues, {}
 
 
