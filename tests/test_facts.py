@@ -132,7 +132,7 @@ def test_a_machine_file_is_not_probed() -> None:
 WARM = """
 import time
 start = time.perf_counter()
-from trainwiz.cli import facts
+from trainwiz.workflows import facts
 machine = facts.machine(machine_file=None, python=None, folder=".")
 print(time.perf_counter() - start, machine.interpreter.version("torch") is not None)
 import sys

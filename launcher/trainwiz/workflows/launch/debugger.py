@@ -44,10 +44,15 @@ def ranks(words: str, world: int) -> list[int]:
     return chosen
 
 
-def chosen(request: Request, *, world: int, launcher: str | None = None) -> list[int]:
+def chosen(request: Request, *, world: int, machines: int = 1, launcher: str | None = None) -> list[int]:
     """The ranks to be debugged, none without --debug. Raises where that cannot work, or debugpy is missing."""
     if not request.debug:
         return []
+    if machines > 1:
+        raise UsageError(
+            say("--debug is for one machine; the plan has {n}", n=machines),
+            say("debug a smaller world: trainwiz init --set machine.num_machines=1 in a folder of its own"),
+        )
     if launcher:
         raise UsageError(say("--debug needs ranks that trainwiz starts itself; these go through {name}", name=launcher))
     if request.max_restarts or request.auto_batch:

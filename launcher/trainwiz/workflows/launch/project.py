@@ -33,16 +33,30 @@ from trainwiz.workflows.launch.request import Request
 def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
     plan_file = plans.find(request.folder)
-    return launch_plan(request, plans.read(plan_file), plan_file.parent)
+    plan, folder = plans.read(plan_file), plan_file.parent
+    machine = facts.machine(
+        machine_file=request.machine or None,
+        python=request.python,
+        folder=str(folder),
+        interfaces=plan.machine.num_machines > 1,
+    )
+    findings = _findings(request, plan, folder, machine)
+    debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
+    return launch_plan(request, plan, folder, machine, findings, debugged)
 
 
-def launch_plan(request: Request, plan: Plan, folder: Path) -> int:
-    """Check a plan here and now, find its place, what it continues, and its port; prepare its world and run it."""
-    machine, findings = _checked(request, plan, folder)
-    continues = resume.continued(request, plan, folder)
+def launch_plan(
+    request: Request,
+    plan: Plan,
+    folder: Path,
+    machine: Machine,
+    findings: Sequence[Finding],
+    debugged: Sequence[int],
+) -> int:
+    """Find this machine's place, what a checked plan continues, and a port; prepare the world and run it."""
     place = _place(request, plan)
     ranks = cluster.ranks(plan, place)
-    debugged = debugger.chosen(request, world=len(ranks))
+    continues = resume.continued(request, plan, folder)
     with (
         _claimed_port(place, plan.machine.main_process_port, alone=len(ranks) < 2) as port,
         debugger.claimed(debugged) as debug_ports,
@@ -76,14 +90,8 @@ def launch_plan(request: Request, plan: Plan, folder: Path) -> int:
         return dry_run.show(prepared, findings, by_hand) if request.dry_run else supervision.run(prepared, by_hand)
 
 
-def _checked(request: Request, plan: Plan, folder: Path) -> tuple[Machine, tuple[Finding, ...]]:
-    """The machine and what the rules find on it. Raises `Refused` where one of them forbids a start."""
-    machine = facts.machine(
-        machine_file=request.machine or None,
-        python=request.python,
-        folder=str(folder),
-        interfaces=plan.machine.num_machines > 1,
-    )
+def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
+    """What the rules find here. Raises `Refused` where that, or a machine from a file, forbids a start."""
     findings = preflight.of_plan(cluster.addressed(plan, os.environ), str(folder), machine, ignore=request.ignore)
     if not request.dry_run:
         preflight.show(findings)
@@ -93,7 +101,7 @@ def _checked(request: Request, plan: Plan, folder: Path) -> tuple[Machine, tuple
                 say("{file} describes a machine; a launch happens on the one that is here", file=request.machine),
                 say("leave --machine away, or add --dry-run to see what would be done there"),
             )
-    return machine, findings
+    return findings
 
 
 def _place(request: Request, plan: Plan) -> Place | None:
@@ -106,11 +114,6 @@ def _place(request: Request, plan: Plan) -> Place | None:
             say("--max-restarts and --auto-batch are for one machine; the plan has {n}", n=machines),
             say("let the scheduler start the job again: a preempted run goes on by itself, a failed one with --resume"),
         )
-    if request.debug:
-        raise UsageError(
-            say("--debug is for one machine; the plan has {n}", n=machines),
-            say("debug a smaller world: trainwiz init --set machine.num_machines=1 in a folder of its own"),
-        )
     rank = request.machine_rank
     return cluster.place(plan, 0 if rank is None and request.dry_run else rank, os.environ)
 
@@ -122,8 +125,8 @@ def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[
         yield place.port
         return
     with ports.claim(wanted) as port:
-        if wanted not in (0, port.number) and not alone:
-            console.talk(t("port {wanted} is taken; using {port}", wanted=wanted, port=port.number))
+        if port.wanted not in (0, port.number) and not alone:
+            console.talk(t("port {wanted} is taken; using {port}", wanted=port.wanted, port=port.number))
         yield port.number
 
 
