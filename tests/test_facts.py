@@ -132,7 +132,7 @@ def test_a_machine_file_is_not_probed() -> None:
 WARM = """
 import os
 start = sum(os.times()[:4])
-from trainwiz.cli import facts
+from trainwiz.workflows import facts
 machine = facts.machine(machine_file=None, python=None, folder=".")
 print(sum(os.times()[:4]) - start, machine.interpreter.version("torch") is not None)
 import sys

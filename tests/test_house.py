@@ -52,7 +52,8 @@ CORE = {
     # accelerate.yaml is the settings of a launch written down, and the README shows the commands.
     "checkup": {"machine", "finding", "quantities", "rules", "message"},
     "render": {"machine", "plan", "errors", "message", "vocabulary", "estimate", "command"},
-    "command": {"machine", "plan", "message", "errors", "vocabulary"},
+    "cluster": {"errors", "message", "plan"},
+    "command": {"machine", "plan", "message", "errors", "vocabulary", "cluster"},
     "diagnose": {"machine", "plan", "project", "batch", "estimate", "finding", "message", "outcome"},
     "checkpoint": {"message", "plan"},
     "outcome": set(),
