@@ -57,6 +57,7 @@ MAY_COMPARE = {
     "probe/inside": "programs for a child process import nothing of trainwiz",
     "strategies": "the rows themselves",
     "tasks": "the rows themselves",
+    "plan/model.py": "the label of a strategy, which the rows are found by",
 }
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainwiz import strategies
 from trainwiz.command.settings import ACCELERATE_FILE, distributed_type
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def equivalents(
     there; `python` alone is there for one rank. Over several machines the line is that of `machine_rank`.
     """
     tail = (script, *arguments)
-    environ = {}
-    if plan.machine.device == "cpu" and plan.strategy.kind == "deepspeed":
-        environ["DS_ACCELERATOR"] = "cpu"
+    environ = strategies.of(plan).environment(plan.machine.device)
     kind = distributed_type(plan)
     if plan.engine == "colossalai":
         torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from trainwiz import strategies
 from trainwiz.command import environment
 from trainwiz.command.settings import for_accelerate
 from trainwiz.command.types import Command, Rank
@@ -40,7 +41,7 @@ def for_plan(
     `added` is what the launch itself puts into their environment, and `torchrun_options` into torchrun's command line.
     `machine` decides the threads of each rank and whether RTX 40 cards need peer-to-peer turned off.
     """
-    alone = plan.machine.num_processes if plan.strategy.kind != "single" else 1
+    alone = 1 if strategies.of(plan).one_rank else plan.machine.num_processes
     world = plan.machine.ranks_per_machine if place else alone
     environ = {**_shared(plan, folder=folder, world=world, machine=machine, inherited=inherited), **added}
     simple = plan.engine == "accelerate" and environment.launcher(for_accelerate(plan)) == "simple"
@@ -114,7 +115,7 @@ def _shared(
     computes_on_cpu = on_cpu or plan.strategy.offload_optimizer_device != "none"
     threads = threads_per_rank(
         on_cpu=computes_on_cpu,
-        by_torchrun=plan.strategy.kind == "deepspeed",
+        by_torchrun=strategies.of(plan).uses_deepspeed,
         local_ranks=world,
         machine=machine,
         inherited=inherited,
@@ -124,8 +125,7 @@ def _shared(
     else:
         path = inherited.get("PYTHONPATH", "")
         environ = environment.shared(for_accelerate(plan), threads=threads, folder=folder, pythonpath=path)
-    if on_cpu and plan.strategy.kind == "deepspeed":
-        environ["DS_ACCELERATOR"] = "cpu"
+    environ |= strategies.of(plan).environment(plan.machine.device)
     if world > 1 and plan.machine.device == "cuda":
         environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}
     return environ

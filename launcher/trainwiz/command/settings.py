@@ -8,24 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import strategies, tasks
+
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 ACCELERATE_FILE = "accelerate.yaml"
 DEEPSPEED_FILE = "ds_config.json"
-
-LAYERS_OF_TASKS = {"custom": "Block", "image_classification": "Block"}
-"""Module classes that FSDP shards one by one, for tasks whose model does not name its own (`_no_split_modules`).
-The same as SHARDED_LAYERS in the task's template."""
-
-_DISTRIBUTED_TYPES = {
-    "cuda": "MULTI_GPU",
-    "cpu": "MULTI_CPU",
-    "npu": "MULTI_NPU",
-    "xpu": "MULTI_XPU",
-    "mlu": "MULTI_MLU",
-    "mps": "NO",
-}
 
 
 def for_accelerate(plan: Plan) -> dict[str, Any]:
@@ -53,29 +42,22 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
             "machine_rank": None,
             "main_process_ip": machine.main_process_ip,
         }
-    if plan.strategy.kind == "deepspeed":
+    if strategies.of(plan).uses_deepspeed:
         return values | {"deepspeed_config": _deepspeed(plan)}
     values["mixed_precision"] = plan.precision.mixed_precision
-    if plan.strategy.kind == "fsdp":
+    if strategies.of(plan).uses_fsdp:
         values["fsdp_config"] = _fsdp(plan)
     return values
 
 
 def distributed_type(plan: Plan) -> str:
     """accelerate's word for the plan's strategy on its device."""
-    match plan.strategy.kind:
-        case "deepspeed":
-            return "DEEPSPEED"
-        case "fsdp":
-            return "FSDP"
-        case "ddp" if plan.machine.num_processes > 1:
-            return _DISTRIBUTED_TYPES[plan.machine.device]
-    return "NO"
+    return strategies.of(plan).distributed_type(plan.machine.device, plan.machine.num_processes)
 
 
 def _use_cpu(plan: Plan) -> bool:
     # With DeepSpeed or FSDP, `use_cpu` would turn them off and train plain DDP.
-    return plan.machine.device == "cpu" and plan.strategy.kind in ("single", "ddp")
+    return plan.machine.device == "cpu" and not strategies.of(plan).needs_process_group
 
 
 def _deepspeed(plan: Plan) -> dict[str, Any]:
@@ -100,6 +82,6 @@ def _fsdp(plan: Plan) -> dict[str, Any]:
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_activation_checkpointing": False,
     }
-    if plan.task in LAYERS_OF_TASKS:
-        values["fsdp_transformer_layer_cls_to_wrap"] = LAYERS_OF_TASKS[plan.task]
+    if layer := tasks.of(plan).sharded_layer:
+        values["fsdp_transformer_layer_cls_to_wrap"] = layer
     return values

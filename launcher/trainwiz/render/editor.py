@@ -79,6 +79,4 @@ def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, A
 
 def _environ(plan: Plan) -> dict[str, str]:
     environ = {"PYTHONFAULTHANDLER": "1"}
-    if plan.machine.device == "cpu" and strategies.of(plan).uses_deepspeed:
-        environ["DS_ACCELERATOR"] = "cpu"
-    return environ
+    return environ | strategies.of(plan).environment(plan.machine.device)

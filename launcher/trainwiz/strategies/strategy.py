@@ -132,6 +132,10 @@ class Strategy:
         """What accelerate.yaml calls it."""
         return "NO"
 
+    def environment(self, device: str) -> dict[str, str]:  # noqa: ARG002
+        """Variables that each rank needs on this device."""
+        return {}
+
     def stands_in_for(self, label: str, *, bf16_on_gpu: bool) -> bool:  # noqa: ARG002
         """Whether it is its engine's counterpart of this strategy of accelerate's."""
         return False

@@ -100,6 +100,10 @@ class Zero(Strategy):
         """accelerate's word for DeepSpeed."""
         return "DEEPSPEED"
 
+    def environment(self, device: str) -> dict[str, str]:
+        """DeepSpeed takes a GPU that it finds unless it is told otherwise."""
+        return {"DS_ACCELERATOR": "cpu"} if device == "cpu" else {}
+
     def sharded_in_rehearsal(self, device: str) -> bool:
         """A script that is rendered for the CPU asks for it itself."""
         return device != "cpu"
