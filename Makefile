@@ -5,6 +5,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 COLOSSALAI := .venv-colossalai
+CATALOGUE := launcher/trainwiz/locale/zh_CN/LC_MESSAGES/trainwiz
 
 .PHONY: help install colossalai demo check test format catalogue docs benchmark constraints clean
 
@@ -20,7 +21,7 @@ help:
 	@echo "make constraints  pin what .venv holds now in constraints.txt"
 	@echo "make clean        delete what the targets above have made, .venv included"
 
-install: $(READY)
+install: $(READY) $(CATALOGUE).mo
 
 # torch first and pinned: a later package that wants any torch must find it there. Where no GPU is, torch's CPU build
 # saves gigabytes; pip takes it from the index that pytorch.org names, given by PIP_EXTRA_INDEX_URL.
@@ -31,6 +32,10 @@ $(READY): pyproject.toml constraints.txt docs/requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,sft,image-classification,tracking]'
 	touch $@
+
+# The editable install compiles it, too; this is for a .po file that changed since.
+$(CATALOGUE).mo: $(CATALOGUE).po | $(READY)
+	$(BIN)/python hatch_build.py
 
 colossalai: $(COLOSSALAI)/.ready
 
@@ -47,8 +52,9 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-test: check
-	$(BIN)/python -m pytest
+# tests/shares.py says what each of the two workers takes, tests/conftest.py in which order.
+test: check $(CATALOGUE).mo
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 format: $(READY)
 	$(BIN)/ruff format
@@ -56,6 +62,7 @@ format: $(READY)
 
 catalogue: $(READY)
 	$(BIN)/python tests/catalogue.py
+	$(BIN)/python hatch_build.py
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/startup.py
@@ -64,14 +71,14 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
-docs: $(READY)
+docs: $(READY) $(CATALOGUE).mo
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
 	mv docs/rules.md.new docs/rules.md
 
 # The main job on embedded real data: 2 CPU ranks, whatever machine this is.
-demo: $(READY)
+demo: install
 	$(BIN)/trainwiz init demo --defaults --yes --force \
 	  --set machine.device=cpu --set strategy.kind=ddp --set machine.num_processes=2 \
 	  --set batch.real_batch_size=16 --set schedule.n_steps=250 --set optimizer.learning_rate=0.004

@@ -1,4 +1,4 @@
-"""Collect every sentence that a person reads into the translation catalogue, and compile it: `make catalogue`.
+"""Collect every sentence that a person reads into the translation catalogue, for `make catalogue`.
 
 Sentences are the literal first arguments of `say(…)` and `t(…)`, and the rules' manual entries. Translations that
 are there already stay; those whose sentence is gone are dropped.
@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
-from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 ROOT = Path(__file__).parent.parent
@@ -68,20 +67,12 @@ def as_po(catalogue: Catalog) -> bytes:
     return buffer.getvalue()
 
 
-def as_mo(catalogue: Catalog) -> bytes:
-    """The bytes of a compiled catalogue."""
-    buffer = io.BytesIO()
-    write_mo(buffer, catalogue)
-    return buffer.getvalue()
-
-
 def main() -> None:
-    """Renew the catalogue and compile it; say what is not translated yet."""
+    """Renew the catalogue; say what is not translated yet."""
     old = load() if PO.exists() else Catalog(locale="zh_CN")
     catalogue = renewed(old)
     PO.parent.mkdir(parents=True, exist_ok=True)
     PO.write_bytes(as_po(catalogue))
-    MO.write_bytes(as_mo(load()))
     missing = [message.id for message in catalogue if message.id and not message.string]
     print(f"{len(catalogue)} sentences, {len(missing)} without a translation")
 

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import apart
+import operators
 import pytest
 
-OPERATORS = ("deepspeed_shm_comm", "cpu_adam", "fused_adam")
+OWN = apart.prepare()  # before anything reads the environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,10 +22,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     import warm
 
     warm.cold = config.getoption("--cold")
+    _compile_catalogue()
+    if not hasattr(config, "workerinput") and config.option.basetemp is None:
+        config.option.basetemp = OWN.parent / "t"
+
+
+def _compile_catalogue() -> None:
+    """Compile the translations where that was never done, or before their text changed."""
+    import catalogue
+
+    if not catalogue.MO.exists() or catalogue.MO.stat().st_mtime < catalogue.PO.stat().st_mtime:
+        subprocess.run([sys.executable, catalogue.ROOT / "hatch_build.py"], check=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from shares import Shares
+
+    return Shares(config, log)
 
 
 def trains(item: pytest.Item) -> bool:
@@ -41,25 +63,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
+def _compiling(request: pytest.FixtureRequest) -> Iterator["subprocess.Popen[bytes] | None"]:
     """DeepSpeed's operators, in the making where they are wanted and not made yet."""
-    from trainwiz.probe.locks import extensions_folder
-
-    there = all([*extensions_folder().glob(f"**/{name}.so")] for name in OPERATORS)
-    if there or not any(map(wants_operators, request.session.items)):
-        yield None
-        return
-    command = ["nice", sys.executable, str(Path(__file__).with_name("operators.py"))]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as compiling:
-        yield compiling
+    compiling = operators.begun() if any(map(wants_operators, request.session.items)) else None
+    yield compiling
+    if compiling:
+        operators.given_up(compiling)
 
 
-@pytest.fixture(scope="session")
-def operators(_compiled: "subprocess.Popen[bytes] | None") -> None:
+@pytest.fixture(scope="session", name="operators")
+def _operators(_compiling: "subprocess.Popen[bytes] | None") -> None:
     """Waits for DeepSpeed's operators; on a machine so slow that a test could time out here, no longer than it may."""
-    if _compiled:
+    if _compiling:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            _compiled.wait(300)
+            _compiling.wait(300)
+    operators.copied(OWN / "home")
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +98,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return together.ran(pyfuncitem) or None if pyfuncitem.get_closest_marker("waits") else None
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     import warm
 
     warm.close()
+    if not hasattr(session.config, "workerinput"):
+        apart.leave(bool(exitstatus))

@@ -101,7 +101,7 @@ def test_a_launch_knows_the_script_and_the_address(folder: Path) -> None:
     )
     machine = str(Path(__file__).parent / "machines" / "8xh100.json")
     command = [sys.executable, "-m", "trainwiz", "launch", "--config", "acc.yaml", "train.py", "--dry-run"]
-    done = subprocess.run([*command, "--machine", machine], cwd=folder, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, "--machine", machine], cwd=folder, capture_output=True, text=True, timeout=180)
     shown = done.stdout + done.stderr
     assert "TW387" in shown, "the model's heads"
     assert "TW436" in shown, "what the script accumulates"

@@ -156,7 +156,7 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
         time.sleep(10)  # silent, but alive: longer than three times the limit
         assert heard == []
         (tmp_path / "hang").touch()
-        until = time.monotonic() + 40
+        until = time.monotonic() + 150
         while not heard and time.monotonic() < until:
             time.sleep(0.1)
         time.sleep(4)

@@ -1,5 +1,7 @@
 """The door to subprocesses: ends, limits, missing programs, and nothing left behind."""
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +23,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
+def gone(pid: int, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.02)
@@ -75,24 +77,26 @@ def test_environment_and_folder(tmp_path: Path) -> None:
 
 def test_the_time_limit_ends_the_whole_group_and_keeps_what_was_said() -> None:
     begin = time.monotonic()
-    ended = capture(python(GRANDCHILD.format(after="time.sleep(600)")), timeout=2)
-    assert time.monotonic() - begin < 10
+    ended = capture(python(GRANDCHILD.format(after="time.sleep(600)")), timeout=4)
+    assert time.monotonic() - begin < 120
     assert ended.timed_out
     assert ended.code == -9
     assert gone(int(ended.stdout))
 
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_us() -> None:
-    ended = capture(python(GRANDCHILD.format(after="")), timeout=2)
+    ended = capture(python(GRANDCHILD.format(after="")), timeout=4)
     assert ended.timed_out
     assert gone(int(ended.stdout))
 
 
 def test_a_grandchild_in_a_session_of_its_own_does_not_hold_us() -> None:
-    escape = GRANDCHILD.format(after="").replace("time.sleep(600)'])", "time.sleep(8)'], start_new_session=True)")
+    escape = GRANDCHILD.format(after="").replace("time.sleep(600)'])", "time.sleep(90)'], start_new_session=True)")
     begin = time.monotonic()
-    assert capture(python(escape), timeout=1).timed_out
-    assert time.monotonic() - begin < 6
+    ended = capture(python(escape), timeout=2)
+    assert time.monotonic() - begin < 60
+    assert ended.timed_out
+    os.kill(int(ended.stdout), signal.SIGKILL)
 
 
 def test_cancel_ends_it_and_may_be_repeated() -> None:
@@ -110,7 +114,7 @@ def test_cancel_wakes_a_thread_that_waits() -> None:
     thread.start()
     time.sleep(0.7)
     running.cancel()
-    thread.join(10)
+    thread.join(60)
     assert ends[0].code == -9
     assert not ends[0].timed_out
 

@@ -40,7 +40,7 @@ def on_a_terminal(*arguments: str, width: int = 80, env: Mapping[str, str] | Non
     except OSError:
         pass
     os.close(outside)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=180) == 0
     return said.decode().replace("\r", "").splitlines()
 
 
@@ -56,7 +56,7 @@ def run_folder(project: Path, outcome: Outcome | None, logs: Mapping[int, str]) 
 def diagnosed(*arguments: str, folder: Path, text: str | None = None) -> Done:
     done = subprocess.run(
         [sys.executable, "-m", "trainwiz", "diagnose", *arguments], cwd=folder, env=environment(),
-        capture_output=True, text=True, input=text, timeout=30, check=False,
+        capture_output=True, text=True, input=text, timeout=180, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 

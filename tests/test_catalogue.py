@@ -1,5 +1,6 @@
 """Every sentence a person reads has its Chinese, with the same values in it."""
 
+import gettext
 import string
 
 import catalogue
@@ -32,7 +33,14 @@ def test_a_translation_keeps_the_values() -> None:
 
 
 def test_the_compiled_catalogue_is_that_of_the_text() -> None:
-    assert catalogue.MO.read_bytes() == catalogue.as_mo(catalogue.load())
+    with catalogue.MO.open("rb") as file:
+        compiled = gettext.GNUTranslations(file)
+    translated = {m.id: m.string for m in catalogue.load() if m.id and m.string}
+    assert len(translated) > 200
+    assert {sentence: compiled.gettext(sentence) for sentence in translated} == translated
+
+
+def test_the_catalogue_holds_todays_sentences() -> None:
     assert catalogue.PO.read_bytes() == catalogue.as_po(catalogue.renewed(catalogue.load()))
 
 

@@ -236,7 +236,7 @@ def test_check_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, "check", str(tmp_path), "--machine", CPU]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "TRAINWIZ_LANG": "en"}
+        command, capture_output=True, text=True, timeout=180, env={**os.environ, "TRAINWIZ_LANG": "en"}
     )
     assert done.stdout.splitlines()[-1] == "1 []", done.stderr
 

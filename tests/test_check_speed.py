@@ -42,7 +42,7 @@ def environ(folder: Path) -> dict[str, str]:
 def calls(folder: Path, *arguments: str, cwd: Path | None = None) -> int:
     """Python functions that a command calls, imports included."""
     done = subprocess.run([sys.executable, "-c", COUNTING, *arguments], cwd=cwd, env=environ(folder),
-                          capture_output=True, text=True, timeout=100)  # fmt: skip
+                          capture_output=True, text=True, timeout=180)  # fmt: skip
     return int(done.stdout.splitlines()[-1])
 
 
@@ -64,7 +64,7 @@ def cpu_seconds(folder: Path, *command: str, times: int) -> float:
 def project(tmp_path: Path) -> Path:
     flags = ("--defaults", "--yes", "--device", "cpu", "--num-processes", "2", "--strategy", "ddp")
     command = [sys.executable, "-m", "trainwiz", "init", str(tmp_path / "project"), *flags]
-    subprocess.run(command, env=environ(tmp_path), capture_output=True, timeout=100, check=True)
+    subprocess.run(command, env=environ(tmp_path), capture_output=True, timeout=180, check=True)
     return tmp_path / "project"
 
 

@@ -57,7 +57,7 @@ def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
     assert rows[0] == ["UPDATE", "SIZE", "FILES", "RANKS", "AGE", "COMPLETE", "VALID"]
     shown = {row[0]: (row[1:5], " ".join(row[6:])) for row in rows[1:]}
     assert list(shown) == ["300", "800", "900", "1000"]
-    assert shown["300"] == (["7", "kB", "3", "2"], "yes yes")
+    assert shown["300"] == (["7.3", "KiB", "3", "2"], "yes yes")
     assert shown["800"][1] == "no no: put aside as damaged"
     assert shown["900"][1] == "yes no: model"
     assert shown["1000"][1] == "no -"
@@ -93,7 +93,7 @@ def test_a_resumed_run_shows_those_of_its_lineage(tmp_path: Path) -> None:
 def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
     write(tmp_path, 300)
     command = f"-m trainwiz checkpoints {tmp_path}"
-    terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=60)  # type: ignore[arg-type]
+    terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=180)  # type: ignore[arg-type]
     terminal.expect("comparing: [0-9]+ % of")
     terminal.expect(pexpect.EOF)
     terminal.close()

@@ -9,7 +9,6 @@ import pytest
 from trainwiz import rules
 from trainwiz.checkup import Line, Surroundings, checkup
 from trainwiz.checkup.known_bad import KNOWN_BAD
-from trainwiz.checkup.line import size
 from trainwiz.checkup.surroundings import Cache, Comm, Hub, Op, Port
 from trainwiz.finding import Finding, Fix, Level
 from trainwiz.machine import Disk, Gpu, GpuProcess, Limits, Machine, Memory, Problem, Toolchain
@@ -335,11 +334,3 @@ def test_comm_shows_its_arithmetic() -> None:
     failed = line("comm", comm=Comm(world=4, backend="nccl", error="rank 2: out of memory"))
     assert (failed.level, "rank 2: out of memory" in str(failed.found)) == (Level.ERROR, True)
     assert Comm(world=2, backend="gloo").bus_bandwidth == 0
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (1024, "1.0 KiB"), (64 * MIB, "64.0 MiB"), (100 * GIB, "100 GiB"), (5 << 50, "5120 TiB")],
-)  # fmt: skip
-def test_sizes(count: int, words: str) -> None:
-    assert size(count) == words

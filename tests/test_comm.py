@@ -1,21 +1,15 @@
 """A real all-reduce over real processes, and every way it may fail."""
 
 import os
-import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from engine_children.claimed import port
 
 from trainwiz.probe import comm
 from trainwiz.process.capture import Running
-
-
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def left(mark: Path) -> list[int]:
@@ -53,13 +47,13 @@ def test_a_failing_rank_ends_the_others_and_is_named(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     found = comm.all_reduce(python, world=3, device="cuda", port=port(), environ=environ)
     assert (found.error, found.backend) == ("rank 1: RuntimeError: no such device", "nccl")
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 120
     assert left(tmp_path) == []
 
 
 def test_a_rank_that_lives_is_seen_by_this_test(tmp_path: Path) -> None:
     running = Running([sys.executable, "-c", "import time; time.sleep(60)"], env={"PYTHONPATH": str(tmp_path)})
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while not left(tmp_path):  # a fork shows its parent's environment until it has become the program
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from engine_children import claimed
 from plans import make
 from test_render_engines import CORES, EIGHT_CORES, child
 
@@ -37,7 +38,7 @@ CORPUS: list[dict[str, Any]] = [
 BARE = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "COLUMNS": "80", "LINES": "24"}
 
 
-def on_torchrun(world: int, tmp_path: Path) -> list[dict[str, str]]:
+def on_torchrun(world: int, port: int, tmp_path: Path) -> list[dict[str, str]]:
     """The environment of each rank as a real torchrun makes it."""
     script = tmp_path / "show.py"
     script.write_text(
@@ -45,14 +46,15 @@ def on_torchrun(world: int, tmp_path: Path) -> list[dict[str, str]]:
         "pathlib.Path(os.environ['RANK'] + '.json').write_text(json.dumps(dict(os.environ)))\n"
     )
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(world)]
-    argv += ["--master_addr", "127.0.0.1", "--master_port", "29613", str(script)]
+    argv += ["--master_addr", "127.0.0.1", "--master_port", str(port), str(script)]
     subprocess.run(argv, cwd=tmp_path, env=BARE, check=True, timeout=120, capture_output=True)
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world)]
 
 
 def test_ranks_get_the_contract_as_torchrun_sets_it(tmp_path: Path) -> None:
-    theirs = on_torchrun(2, tmp_path)
-    ours = environment.ranks(world=2, address="127.0.0.1", port=29613)
+    port = claimed.port()
+    theirs = on_torchrun(2, port, tmp_path)
+    ours = environment.ranks(world=2, address="127.0.0.1", port=port)
     for rank, environ in zip(ours, theirs, strict=True):
         added = {k: v for k, v in environ.items() if BARE.get(k) != v and not k.startswith("TORCHELASTIC_")}
         added.pop("OMP_NUM_THREADS", None)

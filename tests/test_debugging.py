@@ -48,7 +48,7 @@ class Launched:
 
     def ports(self, n: int) -> dict[int, int]:
         """Where so many ranks wait, by what is said."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 150
         while time.monotonic() < until and self.process.poll() is None:
             found = re.findall(r"rank (\d+) waits for a debugger on 127\.0\.0\.1:(\d+)", self.text())
             if len(found) == n:
@@ -56,7 +56,7 @@ class Launched:
             time.sleep(0.05)
         raise AssertionError(self.text())
 
-    def code(self, within: float = 60) -> int:
+    def code(self, within: float = 150) -> int:
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -193,10 +193,10 @@ def test_a_taken_port_is_replaced_and_all_ranks_can_be_held(tmp_path: Path) -> N
 
 
 def test_ctrl_c_while_nobody_attaches_ends_it(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", "Path('ran').touch(); time.sleep(60)\n")
+    folder = project(tmp_path / "p", "Path('ran').touch(); time.sleep(300)\n")
     with launched(folder, "--debug", "0") as run:
         run.ports(1)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 90
         while not (pids := debugpy_processes(folder)) and time.monotonic() < until:
             time.sleep(0.05)
         time.sleep(1)
@@ -204,8 +204,8 @@ def test_ctrl_c_while_nobody_attaches_ends_it(tmp_path: Path) -> None:
         assert pids
         began = time.monotonic()
         run.process.send_signal(signal.SIGINT)
-        assert run.code(20) == 130
-        assert time.monotonic() - began < 10
+        assert run.code(90) == 130
+        assert time.monotonic() - began < 60
     assert all(gone(pid) for pid in pids)
 
 

@@ -18,7 +18,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.process.capture import Captured, capture
 from trainwiz.store import machines
-from trainwiz.ui import doctor as table
+from trainwiz.ui import doctor as checklist
 
 FIXTURES = Path(__file__).parent / "machines"
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
@@ -149,7 +149,7 @@ def test_a_stale_build_lock_stops_a_training(bare: str, tmp_path: Path) -> None:
 def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path) -> None:
     child = pexpect.spawn(
         TRAINWIZ[0], [*TRAINWIZ[1:], "doctor", "--python", bare], dimensions=(60, columns), encoding="utf-8",
-        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}, timeout=60, cwd=str(tmp_path),
+        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}, timeout=180, cwd=str(tmp_path),
     )  # fmt: skip
     child.expect(pexpect.EOF)
     child.close()
@@ -157,12 +157,14 @@ def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path)
     assert "\x1b[" in child.before, "colour on a terminal"
     rows = re.sub(r"\x1b\[[0-9;]*m", "", child.before).splitlines()
     assert any(row.startswith("✗  torch") for row in rows)
-    assert max(len(row) for row in rows if not row.startswith("looking")) <= columns
+    # A path stays in one piece, so that it can be copied.
+    paths = [row for row in rows if any(len(word) > 40 for word in row.split())]
+    assert max(len(row) for row in rows if row not in paths and not row.startswith("looking")) <= columns
 
 
 def test_a_reader_that_leaves_is_no_bug(bare: str, tmp_path: Path) -> None:
     ended = capture(
-        ["sh", "-c", f"{' '.join(TRAINWIZ)} doctor --python {bare} | head -1"], timeout=60, cwd=str(tmp_path)
+        ["sh", "-c", f"{' '.join(TRAINWIZ)} doctor --python {bare} | head -1"], timeout=180, cwd=str(tmp_path)
     )
     assert "bug" not in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -170,7 +172,7 @@ def test_a_reader_that_leaves_is_no_bug(bare: str, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
     child = pexpect.spawn(
-        TRAINWIZ[0], [*TRAINWIZ[1:], "doctor"], dimensions=(60, 100), encoding="utf-8", timeout=30, cwd=str(tmp_path),
+        TRAINWIZ[0], [*TRAINWIZ[1:], "doctor"], dimensions=(60, 100), encoding="utf-8", timeout=180, cwd=str(tmp_path),
         env={**os.environ, "TRAINWIZ_TEST_MARK": str(tmp_path)},
     )  # fmt: skip
     child.expect("looking at this machine")
@@ -179,7 +181,7 @@ def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130, child.before
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left(str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left(str(tmp_path)) == []
@@ -199,15 +201,15 @@ def left(mark: str) -> list[int]:
 def test_lines_as_json() -> None:
     good = Line(subject="a", title="A", found=say("{n} things", n=3))
     bad = Line(subject="b", title=say("B"), found="data", level=Level.WARNING, fix=say("do"), rule="TW101")
-    assert table.to_dict(good) == {
+    assert checklist.to_dict(good) == {
         "subject": "a", "title": "A", "found": "3 things", "level": "good", "fix": None, "rule": None,
     }  # fmt: skip
-    assert (table.to_dict(bad)["level"], table.to_dict(bad)["rule"]) == ("warning", "TW101")
-    assert table.count([good, bad, bad]) == (0, 2)
+    assert (checklist.to_dict(bad)["level"], checklist.to_dict(bad)["rule"]) == ("warning", "TW101")
+    assert checklist.count([good, bad, bad]) == (0, 2)
 
 
 def test_brackets_in_findings_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    table.show([Line(subject="a", title="A", found="[red]not markup[/red] [Errno 2]")])
+    checklist.show([Line(subject="a", title="A", found="[red]not markup[/red] [Errno 2]")])
     assert "[red]not markup[/red] [Errno 2]" in capsys.readouterr().out
 
 

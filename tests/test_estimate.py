@@ -1,6 +1,6 @@
 """Model state in bytes, and the shapes of the presets."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,12 +10,23 @@ from plans import make
 from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import activation_bytes_per_token
 from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.models import PRESETS, ModelShape, preset, preset_parameters
-from trainwiz.estimate.state import CHUNK_ELEMENTS, REDUCE_BUCKET_ELEMENTS, state_bytes_per_rank
 from trainwiz.render import deepspeed
-from trainwiz.vocabulary import MODEL_PRESETS, PRESETS_OF_TASKS
+from trainwiz.strategies import Training, labelled
+from trainwiz.strategies.colossal import CHUNK_ELEMENTS
+from trainwiz.strategies.zero import REDUCE_BUCKET_ELEMENTS
+from trainwiz.tasks import named
+from trainwiz.tasks.shapes import DECODERS, ModelShape
 
 B = 10**9
+
+
+def state_bytes_per_rank(label: str, **values: Any) -> int:
+    return labelled(label).state_bytes(Training(**values))
+
+
+def parameters_of(name: str, task: str = "causal_lm") -> int | None:
+    shape = named(task).shape(name)
+    return shape.parameters if shape else None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +49,8 @@ def test_bytes_per_parameter(label: str, world: int, half: bool, per_parameter: 
 
 def test_zero_3_holds_its_reduce_bucket_for_ever() -> None:
     """16 P / N and the elements that ds_config.json allows, two bytes each."""
-    assert REDUCE_BUCKET_ELEMENTS == deepspeed.BUCKET_ELEMENTS
+    written = deepspeed.config(make(strategy__kind="deepspeed", strategy__zero_stage=3))
+    assert written["zero_optimization"]["reduce_bucket_size"] == REDUCE_BUCKET_ELEMENTS
     assert state_bytes_per_rank("zero3", parameters=8 * B, world=8, half=True) == 16 * B + B // 10
     assert state_bytes_per_rank("zero3", parameters=B // 100, world=10, half=True) == 16 * B // 1000 + 2 * B // 100
 
@@ -52,9 +64,9 @@ def test_zero_2_is_what_deepspeed_estimates() -> None:
 
 
 def test_offload_leaves_weights_and_gradients() -> None:
-    assert state_bytes_per_rank("zero2", parameters=8 * B, world=8, half=True, optimizer_away=True) == 18 * B
+    assert state_bytes_per_rank("zero2", parameters=8 * B, world=8, half=True, optimizer_offloaded=True) == 18 * B
     away = state_bytes_per_rank(
-        "zero3", parameters=8 * B, world=8, half=True, optimizer_away=True, parameters_away=True
+        "zero3", parameters=8 * B, world=8, half=True, optimizer_offloaded=True, parameters_offloaded=True
     )
     assert away == 2 * B + B // 10
 
@@ -75,7 +87,7 @@ def test_offload_leaves_weights_and_gradients() -> None:
     ],
 )
 def test_what_fp32_offload_and_colossalai_hold(label: str, half: bool, away: bool, per_parameter: float) -> None:
-    found = state_bytes_per_rank(label, parameters=8 * B, world=8, half=half, optimizer_away=away)
+    found = state_bytes_per_rank(label, parameters=8 * B, world=8, half=half, optimizer_offloaded=away)
     number = 2 if half else 4
     fixed = {"zero3": REDUCE_BUCKET_ELEMENTS, "gemini": CHUNK_ELEMENTS}.get(label, 0) * number
     assert found == per_parameter * 8 * B + fixed
@@ -102,21 +114,20 @@ def test_estimate_of_a_plan() -> None:
 
 
 def test_every_preset_of_the_vocabulary_has_a_shape() -> None:
-    assert tuple(PRESETS) == MODEL_PRESETS
-    assert preset("tiny").hidden_size == 128
-    assert preset_parameters("tiny") == 869_760
-    assert preset_parameters("gpt2-124m") == 124_439_808
-    assert preset_parameters("llama-1b") == 1_100_048_384
-    assert preset_parameters("my/model") is None
+    assert DECODERS["tiny"].hidden_size == 128
+    assert parameters_of("tiny") == 869_760
+    assert parameters_of("gpt2-124m") == 124_439_808
+    assert parameters_of("llama-1b") == 1_100_048_384
+    assert parameters_of("my/model") is None
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", MODEL_PRESETS)
+@pytest.mark.parametrize("name", list(DECODERS))
 def test_the_formula_counts_what_transformers_builds(name: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shape = preset(name)
+    shape = DECODERS[name]
     config = AutoConfig.for_model(shape.model_type, vocab_size=shape.vocab_size)
     if shape.model_type == "gpt2":
         config.n_embd, config.n_layer, config.n_head = shape.hidden_size, shape.num_hidden_layers, 12
@@ -166,12 +177,10 @@ def test_what_is_frozen_takes_its_weights_alone(
 
 
 def test_presets_belong_to_their_tasks() -> None:
-    for task, names in PRESETS_OF_TASKS.items():
-        assert all(preset_parameters(name, task) for name in names)
-    assert preset_parameters("tiny", "text_classification") == 937_989
-    assert preset_parameters("resnet18", "image_classification") == 11_172_170
-    assert preset_parameters("resnet18") is None
-    assert preset_parameters("tiny", "custom") is None
+    assert parameters_of("tiny", "text_classification") == 937_989
+    assert parameters_of("resnet18", "image_classification") == 11_172_170
+    assert parameters_of("resnet18") is None
+    assert parameters_of("tiny", "custom") is None
 
 
 def saved_bytes(shape: ModelShape, layers: int, samples: int, *, half: bool) -> int:

@@ -130,11 +130,11 @@ def test_a_machine_file_is_not_probed() -> None:
 
 
 WARM = """
-import time
-start = time.perf_counter()
+import os
+start = sum(os.times()[:4])
 from trainwiz.workflows import facts
 machine = facts.machine(machine_file=None, python=None, folder=".")
-print(time.perf_counter() - start, machine.interpreter.version("torch") is not None)
+print(sum(os.times()[:4]) - start, machine.interpreter.version("torch") is not None)
 import sys
 heavy = {"torch", "pydantic", "deepspeed", "accelerate", "rich", "questionary", "typer"} & set(sys.modules)
 assert not heavy, heavy
@@ -145,10 +145,10 @@ def test_a_warm_machine_takes_milliseconds() -> None:
     facts.machine(machine_file=None, python=sys.executable, folder=".")
     seconds = []
     for _ in range(5):
-        ended = capture([sys.executable, "-c", WARM], timeout=60)
+        ended = capture([sys.executable, "-c", WARM], timeout=180)
         assert ended.code == 0, ended.stderr
         taken, there = ended.stdout.split()
         assert there == "True"
         seconds.append(float(taken))
-    # The aim is 0.06 s on an idle machine; a busy one must still stay far from the seconds of importing torch.
+    # Of a core, children included. The aim is 0.06 s; importing torch takes seconds.
     assert statistics.median(seconds) < 0.5

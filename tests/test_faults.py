@@ -5,7 +5,6 @@ One column for each fault, taken in turn; `--whole-menu` runs every fault in all
 
 import ast
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +68,8 @@ def test_fault(made: dict[str, Path], fault: str, column: str) -> None:
         assert f"rank {expected.rank} failed first" in said
         assert "→ " in said
     assert seen.left == 0
-    # A machine with other work takes its time to write a traceback.
-    assert seen.seconds < VERDICT_SECONDS.get(fault, 10.0) * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    # A machine with other work takes its time to write a traceback; docs/reliability.md says what a quiet one does.
+    assert seen.seconds < 4 * VERDICT_SECONDS.get(fault, 10.0)
 
 
 def test_a_full_disk_is_told_from_what_is_free_where_no_word_could_be_written() -> None:

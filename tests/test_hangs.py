@@ -192,7 +192,7 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
     started = time.monotonic()
     done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
     assert done.returncode == 124, done.stderr
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < 120
     assert re.search(said, done.stderr), done.stderr
     assert re.search(r"rank 0 waits in all_reduce, called at train.py:\d+", done.stderr), done.stderr
     assert re.search(r"wait for rank 1|rank 1 ended, and the others wait", done.stderr), done.stderr
@@ -317,7 +317,7 @@ def test_ctrl_c_while_it_hangs_ends_in_order(tmp_path: Path) -> None:
     assert process.stderr
     assert any("no progress" in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
     assert process.returncode == 130
     assert all(gone(int(wait_for(folder / f"pid-{rank}"))) for rank in (0, 1))
 

@@ -202,7 +202,7 @@ def test_the_table_fits_a_terminal(project: Path, width: int, lang: str) -> None
 
 def _in_terminal(words: list[str], width: int) -> str:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", *words], dimensions=(24, width), timeout=30, encoding="utf-8",
+        sys.executable, ["-m", "trainwiz", *words], dimensions=(24, width), timeout=180, encoding="utf-8",
         env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     child.expect(pexpect.EOF)
@@ -244,7 +244,7 @@ def test_logs_are_shown_as_they_are(
 
 def follower(project: Path) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "logs", str(project), "-f"], timeout=20, encoding="utf-8",
+        sys.executable, ["-m", "trainwiz", "logs", str(project), "-f"], timeout=180, encoding="utf-8",
         env={**os.environ, "TRAINWIZ_LANG": "en"},
     )  # fmt: skip
 
@@ -412,7 +412,7 @@ def browse(folder: Path, *words: str) -> str:
     quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
              "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
     done = subprocess.run(
-        [CHROMIUM, *quiet, f"--user-data-dir={folder / 'browser'}", *words], capture_output=True, text=True, timeout=60
+        [CHROMIUM, *quiet, f"--user-data-dir={folder / 'browser'}", *words], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

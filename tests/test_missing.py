@@ -158,7 +158,7 @@ def test_tw103_another_library_than_torchs(tmp_path: Path) -> None:
     (tmp_path / "libstdc++.so.6").touch()
     for program in (["-c", "import torch"], ["-m", "torch.distributed.run", "train.py"],
                     ["-m", "accelerate.commands.launch", "train.py"]):  # fmt: skip
-        done = subprocess.run([sys.executable, *program], capture_output=True, text=True, timeout=60, check=False,
+        done = subprocess.run([sys.executable, *program], capture_output=True, text=True, timeout=180, check=False,
                               env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})  # fmt: skip
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == f"ImportError: {tmp_path}/libstdc++.so.6: file too short"
@@ -179,7 +179,7 @@ def test_tw101_accelerate_is_not_for_python_3_9(tmp_path: Path) -> None:
            "--index-url", tmp_path.as_uri(), "--target", str(tmp_path / "x"), "accelerate"]  # fmt: skip
     for version, words in (("3.9", f"{theirs.version} Requires-Python >=3.10"), ("3.10", f"Would install {name}")):
         done = subprocess.run(
-            [*pip, "--python-version", version], capture_output=True, text=True, timeout=60, check=False
+            [*pip, "--python-version", version], capture_output=True, text=True, timeout=180, check=False
         )
         assert words in done.stdout + done.stderr
 

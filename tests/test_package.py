@@ -85,7 +85,11 @@ def test_the_sdist_holds_the_tests_and_no_leftovers(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "Makefile", "constraints.txt", "README.md", "tests/test_package.py"} <= names
-    assert "benchmarks/startup.py" in names
+    assert {
+        "benchmarks/startup.py",
+        "hatch_build.py",
+        "launcher/trainwiz/locale/zh_CN/LC_MESSAGES/trainwiz.mo",
+    } <= names
     assert not {name for name in names if re.search(r"__pycache__|\.venv|\.git/|_cache/|\.hypothesis", name)}
 
 

@@ -54,7 +54,7 @@ def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[
     )  # fmt: skip
     pids = [int(wait_for(folder / f"ready-{rank}")) for rank in (0, 1)]
     process.send_signal(signum)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=180)
     assert all(gone(pid) for pid in pids)
     for rank in (0, 1):
         (folder / f"ready-{rank}").unlink()
@@ -157,7 +157,7 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ) as first:
         wait_for(folder / "runs" / "latest" / "metrics.jsonl", 60)
         first.send_signal(signal.SIGUSR1)
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=180)
     assert first.returncode == 0, said
     assert "its files are as they were written" in said
     interrupted = projects.losses(folder)
@@ -218,7 +218,7 @@ def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
             time.sleep(0.02)
         process.send_signal(signum)
         began = time.monotonic()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     return process.returncode, said, time.monotonic() - began
 
 
@@ -241,7 +241,7 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
     ):
         code, said, seconds = met(folder, moment, signum)
         assert code == 0, said
-        assert seconds < 20, said
+        assert seconds < 60, said
         assert ("going on from its last checkpoint" in said) == (moment != "evaluating")
         outcome = json.loads((folder / "runs/latest/outcome.json").read_text())
         assert outcome["preempted"] is True

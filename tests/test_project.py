@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from trainwiz import plan as plans
-from trainwiz.estimate import models
 from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.render import script
 from trainwiz.store import templates
+from trainwiz.tasks.shapes import DECODERS
 
 
 def look(folder: Path, environ: dict[str, str] | None = None, **changes: Any) -> Project:
@@ -175,10 +175,10 @@ def test_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert found.train.kind == "missing"
 
 
-@pytest.mark.parametrize("name", list(models.PRESETS))
+@pytest.mark.parametrize("name", list(DECODERS))
 def test_presets(tmp_path: Path, name: str) -> None:
     found = model(tmp_path, name)
-    assert (found.kind, found.parameters) == ("preset", models.preset_parameters(name))
+    assert (found.kind, found.parameters) == ("preset", DECODERS[name].parameters)
     assert found.max_positions == (1024 if name == "gpt2-124m" else None)
 
 

@@ -12,10 +12,10 @@ import pytest
 from plans import product
 
 from trainwiz import command
-from trainwiz.cli import bug
 from trainwiz.probe import code
 from trainwiz.record import redaction
 from trainwiz.store import liveness, plans
+from trainwiz.workflows import bug_report
 from trainwiz.workflows.launch import provenance
 
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
@@ -53,7 +53,7 @@ def project(folder: Path, script: str) -> Path:
 def run(folder: Path, *words: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     state = {"XDG_STATE_HOME": str(folder.parent / "state"), "XDG_CACHE_HOME": str(folder.parent / "cache")}
     return subprocess.run(
-        [*TRAINWIZ, *words], cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        [*TRAINWIZ, *words], cwd=folder, capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL,
         env={**os.environ, "TRAINWIZ_LANG": "en", **state, **(environ or {})},
     )  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_a_bug_report_holds_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: p
     try:
         raise KeyError("CANARY-hf-token", "CANARY-option", "https://anna:CANARY-url@host/x")
     except KeyError as error:
-        file = Path(bug.report(error))
+        file = Path(bug_report.write(error))
     try:
         text = file.read_text()
     finally:

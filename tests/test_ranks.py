@@ -1,5 +1,6 @@
 """Real processes: output, order of deaths, signals, and that nothing is left behind."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def run(folder: Path, code: str, n: int = 1, grace: float = 5) -> tuple[Outcome,
     return ranks.run(world(folder, code, n), audience=heard, grace=grace), heard
 
 
-def gone(pid: int, within: float = 5) -> bool:
+def gone(pid: int, within: float = 30) -> bool:
     until = time.monotonic() + within
     while time.monotonic() < until:
         try:
@@ -63,7 +64,7 @@ def gone(pid: int, within: float = 5) -> bool:
     return False
 
 
-def wait_for(file: Path, within: float = 10) -> str:
+def wait_for(file: Path, within: float = 90) -> str:
     until = time.monotonic() + within
     while time.monotonic() < until:
         if file.exists() and (text := file.read_text()):
@@ -90,7 +91,7 @@ def test_first_failure_is_named_and_the_waiting_ones_are_ended(tmp_path: Path) -
     code = "import os, time; os.environ['RANK'] == '2' and exit(7); time.sleep(60)"
     started = time.monotonic()
     outcome, heard = run(tmp_path, code, n=3)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
     assert (outcome.exit_code, outcome.first_failed) == (7, 2)
     assert outcome.codes == {0: -15, 1: -15, 2: 7}
     assert "rank 2 failed (exit code 7)" in heard.sentences[0]
@@ -183,7 +184,7 @@ def launcher(folder: Path, script: str, grace: float = 20) -> tuple[subprocess.P
 def test_one_signal_lets_the_ranks_save(tmp_path: Path, signum: int) -> None:
     process, pids = launcher(tmp_path, SAVES)
     process.send_signal(signum)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=90)
     assert process.returncode == 0, out
     assert (tmp_path / "saved-0").exists()
     assert (tmp_path / "saved-1").exists()
@@ -192,12 +193,12 @@ def test_one_signal_lets_the_ranks_save(tmp_path: Path, signum: int) -> None:
 
 
 def test_ctrl_c_twice_ends_now(tmp_path: Path) -> None:
-    process, pids = launcher(tmp_path, STUBBORN)
+    process, pids = launcher(tmp_path, STUBBORN, grace=300)
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=5)
+    process.communicate(timeout=180)
     assert process.returncode == 130
     assert all(gone(pid) for pid in pids)
 
@@ -205,7 +206,7 @@ def test_ctrl_c_twice_ends_now(tmp_path: Path) -> None:
 def test_the_grace_has_an_end(tmp_path: Path) -> None:
     process, pids = launcher(tmp_path, STUBBORN, grace=0.5)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=180)
     assert process.returncode == 143
     assert "'killed_ranks': [0, 1]" in out
     assert all(gone(pid) for pid in pids)
@@ -215,15 +216,16 @@ def test_the_grace_has_an_end(tmp_path: Path) -> None:
 def test_a_killed_launcher_leaves_nothing(tmp_path: Path, signum: int) -> None:
     process, pids = launcher(tmp_path, STUBBORN)
     process.send_signal(signum)
-    process.communicate(timeout=10)
+    process.communicate(timeout=180)
     assert all(gone(pid) for pid in pids)
 
 
 def test_the_mark_finds_a_process_by_its_environment() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"TRAINWIZ_LAUNCH": "abc"})
+    mark = f"mark of {os.getpid()}"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"TRAINWIZ_LAUNCH": mark})
     try:
         time.sleep(0.1)
-        assert marked("abc") == [child.pid]
-        assert marked("ab") == []
+        assert marked(mark) == [child.pid]
+        assert marked(mark[:-1]) == []
     finally:
         child.communicate(b"\n")

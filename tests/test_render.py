@@ -12,8 +12,7 @@ import pytest
 import yaml
 from plans import make, product
 
-from trainwiz import command, plan, render
-from trainwiz import vocabulary as v
+from trainwiz import command, plan, render, strategies
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
 from trainwiz.render.yaml_text import commented
@@ -109,7 +108,7 @@ def test_the_files_of_a_project() -> None:
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
 
 
-@pytest.mark.parametrize("kind", v.COLOSSAL_KINDS)
+@pytest.mark.parametrize("kind", [row.kind for row in strategies.every() if row.engine == "colossalai"])
 def test_a_project_for_colossalai_knows_nothing_of_accelerate(kind: str) -> None:
     made = make(engine="colossalai", strategy__kind=kind, machine__device="cuda", machine__num_processes=4)
     rendered = files(made)

@@ -70,12 +70,16 @@ ESTIMATES = {
     "gpu": {
         "parameters": 10**9,
         "device_bytes_per_rank": 20 * 10**9,
+        "activation_bytes_per_rank": 0,
+        "cast_bytes_per_rank": 0,
         "host_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**9,
     },
     "cpu": {
         "parameters": 10**6,
         "device_bytes_per_rank": 20 * 10**6,
+        "activation_bytes_per_rank": 0,
+        "cast_bytes_per_rank": 0,
         "host_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**6,
     },

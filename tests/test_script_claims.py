@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import test_claims
+from engine_children import claimed
 
 from trainwiz import rules
 from trainwiz.finding import Level
@@ -72,10 +72,7 @@ COLOSSALAI = Path(__file__).parent.parent / ".venv-colossalai" / "bin" / "python
 def world(size: int) -> dict[str, str]:
     """The environment of a rank, but for its number."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {**kept, **meeting, **sizes}
 
@@ -91,7 +88,7 @@ def run(child: Path, *arguments: str, size: int = 1, **environ: str) -> dict[str
         shown, problem = ranks[0].communicate(timeout=540)
         assert ranks[0].returncode == 0, problem
         for other in ranks[1:]:
-            other.communicate(timeout=30)
+            other.communicate(timeout=180)
     finally:
         for process in ranks:
             process.kill()

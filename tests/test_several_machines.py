@@ -192,7 +192,7 @@ def project(folder: Path, *, ranks: int = 4) -> Path:
 
 def both(hosts: Hosts, folder: Path, *words: str) -> list[tuple[int, str]]:
     started = [hosts.start(n, folder, "--machine-rank", str(n), *words) for n in (0, 1)]
-    said = [p.communicate(timeout=100)[0] for p in started]
+    said = [p.communicate(timeout=180)[0] for p in started]
     return [(p.returncode, text) for p, text in zip(started, said, strict=True)]
 
 
@@ -229,7 +229,7 @@ def test_a_request_to_stop_reaches_the_ranks_behind_torchrun(hosts: Hosts, tmp_p
         wait_for(folder / f"ready-{rank}", within=60)
     for process in started:
         process.send_signal(signal.SIGTERM)
-    said = [p.communicate(timeout=60)[0] for p in started]
+    said = [p.communicate(timeout=180)[0] for p in started]
     assert [p.returncode for p in started] == [0, 0], said
     logs = folder / "runs" / "latest" / "logs"
     assert all(f"saved {r}" in (logs / f"rank-{r}.log").read_text() for r in range(4))
@@ -253,7 +253,7 @@ def test_each_machine_says_where_its_own_ranks_are_when_nothing_comes(hosts: Hos
 def test_a_missing_machine_is_named_in_time_and_nothing_is_left(hosts: Hosts, tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     process = hosts.start(0, folder, "--machine-rank", "0", "--wait", "1")
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "missing after 1 s: machine rank 1; present: 0" in said
     assert not (folder / "runs").exists()
@@ -261,7 +261,7 @@ def test_a_missing_machine_is_named_in_time_and_nothing_is_left(hosts: Hosts, tm
 
 def test_machine_0_that_does_not_answer_is_named(hosts: Hosts, tmp_path: Path) -> None:
     process = hosts.start(1, project(tmp_path / "p"), "--machine-rank", "1", "--wait", "1")
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     assert f"machine 0 did not answer at 10.78.0.1:{PORT} within 1 s" in said
 
@@ -271,7 +271,7 @@ def test_two_machines_0_and_another_plan_are_named(hosts: Hosts, tmp_path: Path)
     started = [hosts.start(1, folder, "--machine-rank", "0", "--wait", "15")]
     time.sleep(3)  # the wrong one may well be first
     started.append(hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"))
-    said = [p.communicate(timeout=60)[0] for p in started]
+    said = [p.communicate(timeout=180)[0] for p in started]
     assert [p.returncode for p in started] == [1, 1]
     assert all("machine 0 is there 2 times" in text for text in said), said
     (other / "trainwiz.yaml").write_text((other / "trainwiz.yaml").read_text().replace("32", "16"))
@@ -279,5 +279,5 @@ def test_two_machines_0_and_another_plan_are_named(hosts: Hosts, tmp_path: Path)
         hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"),
         hosts.start(1, other, "--machine-rank", "1", "--wait", "15"),
     ]
-    said = [p.communicate(timeout=60)[0] for p in started]
+    said = [p.communicate(timeout=180)[0] for p in started]
     assert all("has another plan" in text for text in said), said

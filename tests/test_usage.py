@@ -93,7 +93,7 @@ def test_usage_errors_speak_chinese(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_not_known_is_said_as_it_is() -> None:
-    from trainwiz.cli.usage import explained
+    from trainwiz.cli.usage_errors import translated
 
     class Strange(Exception):
         ctx: Any = None
@@ -101,7 +101,7 @@ def test_what_is_not_known_is_said_as_it_is() -> None:
         def format_message(self) -> str:
             return "something else"
 
-    assert str(explained(Strange()).message) == "something else"
+    assert str(translated(Strange()).message) == "something else"
 
 
 def test_the_language_may_stand_behind_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ def view(ranks: int = 2, **changes: Any) -> View:
     }  # fmt: skip
     return View(
         summary=Summary(**values), records=RECORDS, lowest_loss=0.02, seconds_left=3700.0, live=True,
-        memory=dict.fromkeys(range(ranks), (2_500_000_000, 40_000_000_000)),
+        memory=dict.fromkeys(range(ranks), (5 * 2**29, 40 * 2**30)),
         complaints=[Complaint(text="UserWarning: " + "long " * 40, ranks=(0, 1, 2, 3, 4), times=9)],
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_a_frame_says_it_all() -> None:
     assert lines[0] == f"{NAMES[0]}  running  1:01:40"
     assert re.fullmatch(r"update 199/400  #+\.+  50%|update 199/400  █+░+  50%", lines[1])
     assert lines[2] == "loss 0.0251 (lowest 0.0200) · evaluation 1.5000 · 1,234 tokens/s · 1:01:40 left"
-    assert "  rank 0: 2.5 GB, GPU 40.0 GB   rank 1: 2.5 GB, GPU 40.0 GB" in lines
+    assert "  rank 0: 2.5 GiB, GPU 40.0 GiB   rank 1: 2.5 GiB, GPU 40.0 GiB" in lines
     assert any(line.startswith("  [0,1,2,3…] ×9 UserWarning: long") for line in lines)
     assert lines[-1] == "q quits; the training goes on"
     assert len(lines) == 24
@@ -172,8 +172,8 @@ def test_a_frame_says_it_all() -> None:
 
 def test_many_ranks_are_told_together() -> None:
     lines = frame(view(64), 80, 24)
-    assert "  host: 2.5 GB to 2.5 GB for a rank, 160.0 GB for all 64" in lines
-    assert "  GPU: 40.0 GB to 40.0 GB for a rank, 2,560.0 GB for all 64" in lines
+    assert "  host: 2.5 GiB to 2.5 GiB for a rank, 160 GiB for all 64" in lines
+    assert "  GPU: 40.0 GiB to 40.0 GiB for a rank, 2.5 TiB for all 64" in lines
 
 
 def test_a_frame_of_a_run_that_has_not_begun() -> None:
@@ -193,7 +193,7 @@ def project(tmp_path: Path) -> Path:
 
 def start(project: Path, *words: str, width: int = 60) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project), *words], dimensions=(24, width), timeout=20,
+        sys.executable, ["-m", "trainwiz", "watch", str(project), *words], dimensions=(24, width), timeout=180,
         encoding="utf-8", env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "xterm", "NO_COLOR": "1"},
     )  # fmt: skip
 
@@ -270,7 +270,7 @@ def test_without_a_terminal_it_is_a_snapshot(
 ) -> None:
     began = time.monotonic()
     assert trainwiz(["watch", str(project)]) == 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "update 39/100" in out
@@ -284,7 +284,7 @@ def test_without_a_terminal_it_is_a_snapshot(
 
 def test_a_dumb_terminal_gets_a_snapshot(project: Path) -> None:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project)], timeout=20, encoding="utf-8",
+        sys.executable, ["-m", "trainwiz", "watch", str(project)], timeout=180, encoding="utf-8",
         env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "dumb"},
     )  # fmt: skip
     shown = finish(child)

@@ -37,7 +37,7 @@ class Terminal:
         }
         self.child: pexpect.spawn[str] = pexpect.spawn(
             sys.executable, ["-m", "trainwiz", *arguments], env=variables, cwd=str(tmp_path), encoding="utf-8",
-            timeout=20, dimensions=(rows, columns),
+            timeout=180, dimensions=(rows, columns),
         )  # fmt: skip
         self.seen = ""
 
@@ -287,7 +287,7 @@ def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None
 
 def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> None:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=30,
+        sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=180,
         dimensions=(30, 120), env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
     )  # fmt: skip
     child.expect("Ctrl-C ends")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import projects
+from engine_children import claimed
 
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 LENGTH = struct.Struct("!I")
@@ -162,7 +163,7 @@ def run(
 ) -> list[projects.Done]:
     """A script's ranks in that folder, run to their end: for each its code and what it said."""
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     environ = projects.environment({**world, **meeting, **(env or {})})
     imports = imported(folder / "train.py")
     with contextlib.ExitStack() as open_files:
@@ -186,12 +187,6 @@ def run(
         for file in itertools.chain(*said):
             file.seek(0)
         return [projects.Done(code, out.read(), err.read()) for code, (out, err) in zip(codes, said, strict=True)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

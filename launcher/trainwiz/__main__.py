@@ -1,4 +1,4 @@
-"""The way in: choose the language, run the command, turn whatever happens into an exit code."""
+"""The entry point: choose the language, run the command, exit with its code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run trainwiz with these arguments (default: the process's own) and exit with its code."""
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
-        _open_what_is_closed()
-        # What imports make is kept, and looking through it for garbage again and again costs some 20 ms.
+        _open_missing_streams()
+        # What imports create is kept; looking for garbage in it again and again takes some 20 ms.
         gc.set_threshold(100_000)
     from trainwiz import language
 
@@ -28,10 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     sys.exit(code)
 
 
-def _open_what_is_closed() -> None:
-    """Give a process without stdin, stdout or stderr (`>&-`, some daemons) the null device for it.
+def _open_missing_streams() -> None:
+    """Open the null device for a missing stdin, stdout or stderr (`>&-`, some daemons).
 
-    Else the next file that is opened takes the number, and what is said goes into it.
+    Otherwise the next file that is opened gets its number, and what is printed goes into that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -42,7 +42,7 @@ def _open_what_is_closed() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    # Taking thousands of imported objects apart costs some 60 ms, and the system frees them anyway.
+    # Freeing thousands of imported objects takes some 60 ms, and the system does it anyway.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):

@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from trainwiz import strategies
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 
-_WHOLE = "whole"
-_LAYOUTS = {
-    "single": _WHOLE,
-    "ddp": _WHOLE,
-    "colossal_ddp": _WHOLE,
-    "fsdp": "fsdp",
-    "colossal_zero1": "colossal_zero",
-    "colossal_zero2": "colossal_zero",
-}
-_COLOSSAL = ("colossal_zero", "gemini", "colossal_fsdp")
-_GATHERED = (_WHOLE, "fsdp", "zero0", "zero1", "zero2", "zero3", *_COLOSSAL)
 _ORDER = {"seed": "seed", "real_batch_size": "batch.real_batch_size"}
 """Values that decide which samples an update takes, with their keys in the plan."""
 
@@ -65,23 +55,6 @@ class Obstacle:
     """What to do."""
 
 
-def layout_of(plan: Plan) -> str | None:
-    """How the plan's engine spreads its state over files; None if trainwiz does not know."""
-    if plan.strategy.kind == "deepspeed":
-        return plan.strategy.label
-    return _LAYOUTS.get(plan.strategy.kind)
-
-
-def any_world(plan: Plan) -> bool:
-    """Whether train.py can load what the plan's engine saved with any number of ranks."""
-    strategy = plan.strategy
-    if strategy.kind == "deepspeed" and strategy.zero_stage != 0:
-        # DeepSpeed's converter, which train.py calls, supports the state of Adam in memory only.
-        on_nvme = "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
-        return plan.optimizer.name == "adamw" and not on_nvme
-    return layout_of(plan) in (_WHOLE, "fsdp", "zero0")
-
-
 def not_gathered(layout: str | None) -> Obstacle | None:
     """Why whole weights cannot be assembled from this layout; None if they can."""
     if layout is None:
@@ -89,7 +62,7 @@ def not_gathered(layout: str | None) -> Obstacle | None:
             say("its manifest does not say how the weights are spread over files: an older train.py wrote it"),
             say("go on with the train.py that wrote it; at its end that leaves the weights in model/"),
         )
-    if layout not in _GATHERED:
+    if layout not in {row.layout for row in strategies.every()}:
         return Obstacle(
             say("it was saved as {layout}, which this trainwiz does not know", layout=layout),
             say("go on with the training; at its end it leaves the weights in model/"),
@@ -113,8 +86,9 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
                 ),
                 say("set {key} back to {before}, or start anew (without --resume)", key=key, before=before),
             )
-    layout, before, now = layout_of(plan), manifest.get("layout"), manifest.get("world")
-    if layout is None or before is None:
+    strategy = strategies.of(plan)
+    layout, before, now = strategy.layout, manifest.get("layout"), manifest.get("world")
+    if before is None:
         return None
     if layout != before:
         return Obstacle(
@@ -126,7 +100,7 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
             say("set the strategy back, or take only the weights: trainwiz export, then start from them as model.name"),
         )
     world = plan.machine.num_processes
-    if now is not None and now != world and not any_world(plan):
+    if now is not None and now != world and not strategy.any_world(plan):
         return Obstacle(
             say(
                 "the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "

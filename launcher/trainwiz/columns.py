@@ -1,4 +1,4 @@
-"""How many columns of a terminal words take; cutting, padding and breaking them by it.
+"""Widths of text on a terminal, and how to cut, pad and break text by them.
 
 A Chinese character takes two columns, and a line may break beside it without a space.
 """
@@ -13,7 +13,7 @@ _NEVER_LAST = frozenset("（【《「『“‘([{")
 
 
 def width(text: str) -> int:
-    """The columns that a text without control characters takes."""
+    """The columns that a text takes. It must not have control characters."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -28,7 +28,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def pad(text: str, columns: int) -> str:
-    """The text with spaces behind it up to so many columns; a longer one as it is."""
+    """The text, filled with spaces to so many columns; a longer one is unchanged."""
     return text + " " * (columns - width(text))
 
 
@@ -54,7 +54,7 @@ def wrap(text: str, columns: int, *, first: str = "", rest: str = "") -> list[st
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Pieces that stay together, each with the number of spaces before it."""
+    """Pieces that are not broken, each with the number of spaces before it."""
     spaces, word = 0, ""
     for character in text:
         if character == " ":

@@ -1,6 +1,6 @@
-"""The reader's language: choosing it, and turning messages into it.
+"""The reader's language: choose it, and translate messages into it.
 
-The only owner of the gettext catalogue. A process speaks one language, chosen once by `choose`.
+The only user of the gettext catalogue. A process has one language, set once by `choose`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def text(message: Message | str) -> str:
 
 
 def t(template: str, /, **values: object) -> str:
-    """`text` of a literal template at once, for edges that print it where it stands."""
+    """Translate a literal template at once, for edges that print it."""
     return text(Message(template, values))
 
 
 def _wanted(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     for i, arg in enumerate(argv):
         if arg == "--" or (arg.endswith(".py") and "launch" in argv[:i]):
-            break  # what follows are the script's own words
+            break  # what follows are the script's own arguments
         if arg == "--lang" and i + 1 < len(argv):
             return _normal(argv[i + 1])
         if arg.startswith("--lang="):

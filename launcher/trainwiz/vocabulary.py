@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal
 
 Task = Literal["causal_lm", "sft", "text_classification", "image_classification", "custom"]
 Engine = Literal["accelerate", "colossalai"]
@@ -20,22 +20,6 @@ Tracker = Literal["none", "tensorboard", "wandb"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 
-ModelPreset = Literal["tiny", "gpt2-124m", "llama-1b"]
-
-MODEL_PRESETS: tuple[str, ...] = get_args(ModelPreset)
-"""Language models."""
-PRESETS_OF_TASKS: dict[str, tuple[str, ...]] = {
-    "causal_lm": MODEL_PRESETS,
-    "sft": MODEL_PRESETS,
-    "text_classification": ("tiny",),
-    "image_classification": ("tiny", "resnet18"),
-    "custom": (),
-}
-"""The models that each task can make from a name alone."""
-GENERATIVE: tuple[str, ...] = ("causal_lm", "sft")
-"""The tasks whose models write text: rows of tokens, which documents may share."""
-COLOSSAL_KINDS: tuple[str, ...] = ("colossal_ddp", "colossal_zero1", "colossal_zero2", "gemini", "colossal_fsdp")
-"""The strategies of the engine colossalai, each one of its Booster's plugins; all others are accelerate's."""
 EMBEDDED = "embedded"
 """The data set that every Python carries: no download, no file."""
 
@@ -80,3 +64,10 @@ Left out is what another loop would have to be written for: other optimizers, pi
 
 UNPROVEN_DEVICES: tuple[str, ...] = ("npu", "xpu", "mlu", "mps")
 """Devices that are rendered from accelerate's documentation and were never run here."""
+
+
+def spelled(value: Any) -> str:
+    """A value as plans and command lines spell it: `true`, `null`, `0.001`."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,20 +2,17 @@
 
 import json
 import os
-import socket
 import sys
 
-with socket.socket() as probe:
-    probe.bind(("127.0.0.1", 0))
-    port = str(probe.getsockname()[1])
-os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-
+import claimed
 import torch
 from colossalai.booster import Booster
 from colossalai.booster.plugin import GeminiPlugin, HybridParallelPlugin, LowLevelZeroPlugin, TorchDDPPlugin
 from colossalai.zero.gemini.gemini_ddp import GeminiDDP
 from colossalai.zero.gemini.gemini_optimizer import GeminiOptimizer
 
+port = str(claimed.port())
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 torch.distributed.init_process_group("gloo")
 MODEL = torch.nn.Linear(2, 2)
 

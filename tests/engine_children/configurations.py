@@ -18,7 +18,6 @@ import functools
 import importlib
 import json
 import os
-import socket
 import sys
 import types
 import warnings
@@ -29,6 +28,7 @@ from unittest import mock
 warnings.simplefilter("ignore")
 os.environ["DS_ACCELERATOR"] = "cpu"
 
+import claimed  # noqa: E402
 import torch  # noqa: E402
 from accelerate.commands import launch as launcher  # noqa: E402
 from accelerate.parallelism_config import ParallelismConfig  # noqa: E402
@@ -332,9 +332,7 @@ def deepspeed(case: dict[str, Any]) -> None:
 
 
 def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return str(claimed.port())
 
 
 def engine(case: dict[str, Any]) -> None:

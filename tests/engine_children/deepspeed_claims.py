@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sysconfig
 import tempfile
 import types
@@ -17,6 +16,7 @@ from unittest import mock
 warnings.simplefilter("ignore")
 os.environ.update(DS_ACCELERATOR="cpu", MAX_JOBS="1")
 
+import claimed  # noqa: E402
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
@@ -135,9 +135,7 @@ def tw521_a_file_that_is_gone() -> Any:
 
 
 def main() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(claimed.port())
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     deepspeed.init_distributed("gloo", verbose=False)
     answers = {name: ask() for name, ask in CLAIMS.items()}

@@ -6,20 +6,17 @@ update moves it. The gradients are 3 and 1, and the step is g / (g + 1).
 
 import json
 import os
-import socket
 import sys
 
-with socket.socket() as probe:
-    probe.bind(("127.0.0.1", 0))
-    port = probe.getsockname()[1]
-os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-
+import claimed
 import colossalai
 import torch
 from colossalai.booster import Booster
 from colossalai.booster.plugin import GeminiPlugin
 from colossalai.nn.optimizer import FusedAdam
 
+port = claimed.port()
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 colossalai.launch(rank=0, world_size=1, host="127.0.0.1", port=port, backend="gloo", verbose=False)
 
 

@@ -8,7 +8,6 @@ to stdout as JSON; what the ranks say goes to `rank-N.log` in the output folder.
 import json
 import os
 import runpy
-import socket
 import sys
 import traceback
 from collections import Counter
@@ -17,6 +16,7 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import accelerate  # noqa: F401
+import claimed
 import deepspeed  # noqa: F401  # accelerate imports it in the end, which would take each rank 0.6 s
 import torch
 import torch._dynamo  # and the optimizer this, 1.1 s
@@ -31,18 +31,12 @@ def main():
     for run in runs:
         output = Path(run["output"])
         output.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        port = claimed.port()
         children = [fork(run, rank, port) for rank in range(run["ranks"])]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         notes = [json.loads(file.read_text()) for file in sorted(output.glob("noted-*.json"))]
         ended.append({"codes": codes, "notes": notes})
     print(json.dumps(ended))
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def fork(run, rank, port):

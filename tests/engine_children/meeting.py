@@ -6,7 +6,6 @@ for the others; here it is told to wait for some seconds.
 
 import argparse
 import re
-import socket
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +19,6 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 MET = "met"
 OPEN: list[Any] = []
 """The stores, kept until this program ends: the first machine must not close its own while another still reads."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def machine(arguments: argparse.Namespace, seconds: int) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 warnings.simplefilter("ignore")
 
-from meeting import MET, at_once, free_port, machine  # noqa: E402
+from claimed import port as free_port  # noqa: E402
+from meeting import MET, at_once, machine  # noqa: E402
 from torch.distributed.run import parse_args  # noqa: E402
 
 CLAIMS: dict[str, Callable[[], Any]] = {}

@@ -7,7 +7,6 @@ folder of 4 MiB each (`--full FOLDER`), these are asked, too; else they are None
 import json
 import os
 import resource
-import socket
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 warnings.simplefilter("ignore")
 os.environ["DS_ACCELERATOR"] = "cpu"
 
+import claimed  # noqa: E402
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
@@ -160,9 +160,7 @@ def small(option: str) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(claimed.port())
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     answers = {name: ask() for name, ask in CLAIMS.items()}
     print("\n" + json.dumps(answers))

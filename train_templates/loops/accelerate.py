@@ -1,13 +1,13 @@
 """Train with accelerate: one rank, DDP, DeepSpeed ZeRO or FSDP2.
 
-Data, model and loss are in task.py, the order of the samples in batches.py, saving and resuming in checkpoints.py.
+task.py holds data, model and loss; batches.py the sample order; checkpoints.py saving and resuming.
 
 Run it with `python train.py`, `torchrun --nproc_per_node N train.py` or `accelerate launch train.py`; `--name value`
-overrides a field of `Config`. What holds, whatever the number of ranks and however the batch is split:
+overrides a field of `Config`. For any number of ranks and any split of the batch:
 
-- An update's gradient is that of one big batch: losses are summed, then divided by the count of the whole real batch.
-- Each epoch is one permutation by (seed, epoch), cut into real batches. Every sample counts once; padding counts zero.
-- The learning rate and all randomness are functions of the update, so that resuming continues exactly.
+- An update's gradient is that of one big batch: losses are summed and divided by the count of the whole real batch.
+- Each epoch is one permutation by (seed, epoch), cut into real batches. Each sample counts once; padding counts zero.
+- The learning rate and all randomness are functions of the update, so a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 # feature: deepspeed_cpu
-os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when it is imported
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads this at import
 # end: deepspeed_cpu
 
 import torch
@@ -89,7 +89,7 @@ from metrics import Metrics
 
 @dataclass
 class Config(task.TaskConfig):
-    """Every setting of the run, together with the task's own."""
+    """All settings of the run, including those of the task."""
 
     seed: int = 42
     output_dir: str = "output"
@@ -100,21 +100,21 @@ class Config(task.TaskConfig):
     real_batch_size: int = 32
     per_device_batch_size: int = 8
     gradient_accumulation_steps: int = 4
-    # How long: n_steps updates, or n_epochs where n_steps is 0. Schedule, logs and checkpoints count updates.
+    # Length: n_steps updates, or n_epochs if n_steps is 0. Schedule, logs and checkpoints count updates.
     n_steps: int = 100
     n_epochs: int = 0
     n_warmup_steps: int = 0
     lr_scheduler_type: str = "cosine"  # constant, linear or cosine
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
-    gradient_clipping: float = 1.0  # greatest norm of the gradient; 0: off
+    gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
     mixed_precision: str = "no"
     logging_steps: int = 10
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
-    on_failed_save: str = "continue"  # or "stop": what follows a checkpoint that could not be written
+    on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
     # feature: deepspeed
-    zero3_init: bool = False  # build the model in parts, for one that does not fit into a machine's memory
+    zero3_init: bool = False  # shard the model while building it, if it does not fit into a machine's memory
     # end: deepspeed
     # feature: tracker
     log_with: str = "tensorboard"
@@ -130,7 +130,7 @@ CHOICES = {
 
 
 def read_config(arguments: list[str]) -> Config:
-    """The config with overrides from the command line. An unknown name or a wrong value ends the program."""
+    """Return the config with overrides from the command line; exit on an unknown name or a wrong value."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
         kind = json.loads if field.type == "bool" else type(field.default)
@@ -142,7 +142,7 @@ def read_config(arguments: list[str]) -> Config:
 
 
 def learning_rate(config: Config, update: int, total: int) -> float:
-    """The rate of update 0 … `total` - 1: linear warm-up, then its schedule, which reaches 0 after the last update."""
+    """Return the rate of update 0 … `total` - 1: a linear warm-up, then a schedule that ends after the last update."""
     if update < config.n_warmup_steps:
         return config.learning_rate * (update + 1) / config.n_warmup_steps
     progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
@@ -152,32 +152,32 @@ def learning_rate(config: Config, update: int, total: int) -> float:
 
 # feature: sgd
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """SGD with momentum."""
+    """Return SGD with momentum."""
     return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
 
 
 # end: sgd
 # feature: adamw
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not. The rate is set at each update."""
+    """Return AdamW. Matrices and embeddings decay, vectors (biases, norms) do not. Each update sets the rate."""
     groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
     for parameter in (p for p in model.parameters() if p.requires_grad):
-        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat part
+        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat shard
         groups[config.weight_decay if len(shape) > 1 else 0.0].append(parameter)
     return torch.optim.AdamW(
         [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters],
         lr=0.0,
         betas=(0.9, 0.95),
-        fused=device.type in ("cuda", "cpu"),  # one kernel for all parameters; other devices may lack it
+        fused=device.type in ("cuda", "cpu"),  # one kernel for all parameters; not on every device
     )
 
 
 # end: adamw
 # feature: compile
 def compile_layers(model: nn.Module) -> None:
-    """Let each repeated layer be compiled when it is first used; without such layers, the model as a whole.
+    """Compile each repeated layer at its first use, or the whole model if it has no such layers.
 
-    Alike layers share their code, and ranks exchange one layer's gradients while the next one's are computed.
+    Identical layers share their code, and ranks exchange one layer's gradients while computing the next one's.
     """
     layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
     for part in layers or [model]:
@@ -187,17 +187,17 @@ def compile_layers(model: nn.Module) -> None:
 # end: compile
 # feature: deepspeed
 def build_accelerator(config: Config) -> Accelerator:
-    """DeepSpeed as ds_config.json says, with the values that a person may override here."""
+    """Set up DeepSpeed from ds_config.json; the config overrides batch sizes, clipping and precision."""
     settings = json.loads(Path(__file__).with_name("ds_config.json").read_text())
     for name, enabled in (("bf16", config.mixed_precision == "bf16"), ("fp16", config.mixed_precision == "fp16")):
         settings.setdefault(name, {})["enabled"] = enabled
     settings["train_micro_batch_size_per_gpu"] = config.per_device_batch_size
     settings["gradient_accumulation_steps"] = config.gradient_accumulation_steps
     settings["gradient_clipping"] = config.gradient_clipping
-    os.environ.pop("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None)  # would win over the value above
+    os.environ.pop("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None)  # would override the value above
     handlers: list[Any] = []
     # feature: deepspeed_cpu
-    # Without it each rank would believe that it is alone.
+    # Without this, each rank would act as if it were alone.
     handlers.append(InitProcessGroupKwargs(backend="gloo"))
     # end: deepspeed_cpu
     accelerator = Accelerator(
@@ -212,7 +212,7 @@ def build_accelerator(config: Config) -> Accelerator:
     accelerator.gradient_accumulation_steps = config.gradient_accumulation_steps
     # feature: zero3
     if not config.zero3_init:
-        accelerator.state.deepspeed_plugin.dschf = None  # the sign for transformers to build the model in parts
+        accelerator.state.deepspeed_plugin.dschf = None  # tells transformers to shard the model while building it
     # end: zero3
     return accelerator
 
@@ -220,14 +220,14 @@ def build_accelerator(config: Config) -> Accelerator:
 # end: deepspeed
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
-    """FSDP2: parameters, gradients and optimizer state sharded over all ranks, layer by layer."""
+    """Set up FSDP2: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         reshard_after_forward=True,
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=list(task.SHARDED_LAYERS) or None,
         state_dict_type="SHARDED_STATE_DICT",
-        cpu_ram_efficient_loading=False,  # every rank builds the model by itself
+        cpu_ram_efficient_loading=False,  # every rank builds the model itself
     )
     return Accelerator(
         fsdp_plugin=plugin,
@@ -243,10 +243,10 @@ def build_accelerator(config: Config) -> Accelerator:
 # end: fsdp
 # feature: plain
 def build_accelerator(config: Config) -> Accelerator:
-    """One rank, or DDP over several."""
+    """Set up a single rank, or DDP over several."""
     handlers: list[Any] = []
     # feature: ddp
-    # Gradients are views of the buckets they are reduced in, which saves a copy of them.
+    # Gradients are views of the reduction buckets, which saves a copy of them.
     handlers.append(DistributedDataParallelKwargs(gradient_as_bucket_view=True))
     # end: ddp
     return Accelerator(
@@ -266,7 +266,7 @@ def build_accelerator(config: Config) -> Accelerator:
 # end: plain
 # feature: engine_backward
 def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
-    """Add a micro-batch's gradient. After the last one the engine clips and steps; return the norm before."""
+    """Add a micro-batch's gradient. After the last one, clip, step and return the norm before clipping."""
     model.set_gradient_accumulation_boundary(accelerator.sync_gradients)
     model.backward(loss)
     if not accelerator.sync_gradients:
@@ -278,12 +278,12 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
 # end: engine_backward
 # feature: zero0_fp32
 def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
-    """Add a micro-batch's gradient. After the last one the engine clips and steps; return the norm before."""
+    """Add a micro-batch's gradient. After the last one, clip, step and return the norm before clipping."""
     model.set_gradient_accumulation_boundary(accelerator.sync_gradients)
     model.backward(loss)
     if not accelerator.sync_gradients:
         return None
-    # At stage 0 in fp32 the engine keeps no norm: measured here, before it clips.
+    # At stage 0 in fp32 the engine keeps no norm, so it is measured here, before clipping.
     norm = sum(p.grad.float().square().sum() for p in model.parameters() if p.grad is not None).sqrt()
     model.step()
     return norm
@@ -292,7 +292,7 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
 # end: zero0_fp32
 # feature: plain_backward
 def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
-    """Add a micro-batch's gradient. After the last one: clip; return the norm before, still on the device."""
+    """Add a micro-batch's gradient. After the last one, clip and return the norm before, still on the device."""
     accelerator.backward(loss)
     if not accelerator.sync_gradients:
         return None
@@ -302,11 +302,11 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
 # end: plain_backward
 # feature: zero3
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all trained weights, from this rank's part of each. Reads the device."""
+    """Return the norm of all trained weights, from the shards of all ranks. Synchronizes with the device."""
     total = torch.zeros((), device=accelerator.device)
     for parameter in (p for p in model.parameters() if p.requires_grad):
         part = parameter.ds_tensor
-        filled = parameter.ds_numel - accelerator.process_index * part.numel()  # the last parts are padded
+        filled = parameter.ds_numel - accelerator.process_index * part.numel()  # the last shards are padded
         total += part[: max(0, filled)].to(total.device).float().square().sum()
     return float(accelerator.reduce(total).sqrt())
 
@@ -314,7 +314,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: zero3
 # feature: fsdp
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all trained weights, over all shards. Reads the device."""
+    """Return the norm of all trained weights, over all shards. Synchronizes with the device."""
     trained = (p.detach() for p in model.parameters() if p.requires_grad)
     return float(sum(part.float().square().sum().full_tensor() for part in trained).sqrt())
 
@@ -322,7 +322,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: fsdp
 # feature: whole_weights
 def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
-    """The norm of all trained weights. Reads the device."""
+    """Return the norm of all trained weights. Synchronizes with the device."""
     return float(sum(p.detach().float().square().sum() for p in model.parameters() if p.requires_grad).sqrt())
 
 
@@ -330,7 +330,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # feature: eval
 @torch.no_grad()
 def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Any) -> dict[str, float]:
-    """The task's metrics over the whole evaluation set, each sample counted once, on all ranks together."""
+    """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
     sums: Any = 0
@@ -345,8 +345,8 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
 # end: eval
 # feature: plain
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
-    """The whole state from the main process: any number of ranks can go on from it."""
-    # Without DDP; `unwrap_model` would import DeepSpeed for it.
+    """The main process saves the full state; any number of ranks can resume from it."""
+    # The model inside DDP. `unwrap_model` would import DeepSpeed.
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
     def save_state(folder: Path) -> None:
@@ -368,7 +368,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
 # end: plain
 # feature: fsdp
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
-    """Each rank writes its shards, by name: any number of ranks can go on from them."""
+    """Each rank saves its shards by parameter name; any number of ranks can resume from them."""
 
     def state() -> dict[str, Any]:
         weights, moments = get_state_dict(model, optimizer.optimizer)
@@ -376,7 +376,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
         return {"model": weights, "optimizer": moments, **scaler}
 
     def save_state(folder: Path) -> None:
-        dcp.save(state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))  # synced with the others
+        dcp.save(state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))  # `Checkpoints` syncs them
 
     def load_state(folder: Path) -> None:
         dcp.load(read := state(), storage_reader=dcp.FileSystemReader(folder))
@@ -390,12 +390,12 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
 # end: fsdp
 # feature: recut
 def put_together(saved: Path, whole: Path) -> None:
-    """Make of some ranks' parts what any number of ranks can load: DeepSpeed's universal checkpoint."""
+    """Convert the ranks' shards to DeepSpeed's universal checkpoint, which any number of ranks can load."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
     converter = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     command = [*converter, "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
-    # From there, since it takes its output's path for a regular expression.
+    # Run it in that folder, because it treats the path of its output as a regular expression.
     done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -405,7 +405,7 @@ def put_together(saved: Path, whole: Path) -> None:
 # end: recut
 # feature: deepspeed
 def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, optimizer: Any) -> Checkpoints:
-    """The engine's own files, one or more for each rank."""
+    """DeepSpeed saves its own files, one or more for each rank."""
 
     def save_state(folder: Path) -> None:
         try:
@@ -416,7 +416,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
             model.save_checkpoint(folder, "state", exclude_frozen_parameters=True)
             # end: lora
         except Exception as error:
-            # The others wait for this rank inside of the engine; once it has ended, their launcher ends them.
+            # The other ranks wait for this one inside the engine; when it exits, the launcher ends them.
             raise SystemExit(f"rank {accelerator.process_index}: the checkpoint was not saved: {error}") from None
 
     def load_state(folder: Path) -> None:
@@ -428,7 +428,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
             model._config.load_universal_checkpoint = True
             model.load_checkpoint(whole, "state")
             model._config.load_universal_checkpoint = False
-            # Stage 3 has given all groups the first one's values, and one count of steps to share.
+            # Stage 3 gives all groups the first one's values and lets all states share one step count.
             for group, decay in zip(optimizer.param_groups, decays, strict=True):
                 group["weight_decay"] = decay
             for state in optimizer.state.values():
@@ -451,8 +451,8 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
 
 # end: deepspeed
 def train(config: Config, accelerator: Accelerator) -> bool:
-    """Train; return whether it reached the end, and was not asked to stop before."""
-    agreement = Agreement()  # first of all, to hear while data and model are loaded that a stop is asked for
+    """Train. Return whether training finished, and was not stopped before."""
+    agreement = Agreement()  # first, so that a stop request is noticed while data and model load
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     train_data = task.load_train_data(config)
     if len(train_data) == 0:
@@ -469,13 +469,13 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     optimizer = build_optimizer(config, model, accelerator.device)
     model, optimizer = accelerator.prepare(model, optimizer)
     # feature: plain
-    if accelerator.scaler is None:  # then accelerate's wrapper adds nothing but a search on the disk at each step
+    if accelerator.scaler is None:  # then accelerate's wrapper only adds a disk lookup to each step
         optimizer = optimizer.optimizer
     # end: plain
     model.train()
     # feature: zero0_16bit
     for state in optimizer.state.values():
-        state.get("step", torch.zeros(())).zero_()  # this engine begins with an empty step, and Adam counts it
+        state.get("step", torch.zeros(())).zero_()  # DeepSpeed takes an empty first step, which Adam counts
     # end: zero0_16bit
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
@@ -494,9 +494,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
 
     loss_since, count_since, updates_since = torch.zeros((), device=accelerator.device), 0, 0
     # feature: fp16
-    skipped = 0  # updates that the scaler left out, since a gradient did not fit into fp16
+    skipped = 0  # updates that the scaler skipped because a gradient overflowed fp16
     # end: fp16
-    # On a CPU `torch.manual_seed` notes the stack for each device that might be started later: 0.2 ms.
+    # On a CPU, `torch.manual_seed` formats the stack for each device that may start later, which takes 0.2 ms.
     seed_generators = torch.default_generator.manual_seed if accelerator.device.type == "cpu" else torch.manual_seed
     began, (_, stop) = time.perf_counter(), agreement.reach(0)
     for update in range(start, start if stop else total):
@@ -508,11 +508,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
-        # The engines divide by the accumulation and average over ranks; undone here, the divisor is the count.
+        # The engine divides by the accumulation steps and averages over ranks. Undo both, and divide by the count.
         scale = config.gradient_accumulation_steps * config.num_processes / count
         for batch, _ in micro_batches:
             batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
-            with accelerator.accumulate(model):  # ranks communicate after the last micro-batch only
+            with accelerator.accumulate(model):  # ranks communicate only after the last micro-batch
                 loss = task.loss_sum(model, batch)
                 loss_since += loss.detach() / count
                 norm = backward(config, accelerator, model, loss * scale)
@@ -527,12 +527,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         last = stop or done == total
         due_log = last or done % config.logging_steps == 0
         due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
-        # The device is read here, and nowhere in between.
+        # This is the only place that waits for the device.
         if due_log or due_save:
             mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
             if not math.isfinite(mean_loss):
                 raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
-            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler leaves such updates out
+            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler skips such updates
                 raise SystemExit(f"update {done}: the gradient is {pre_clip}; the newest checkpoint is from before")
         if due_log:
             metrics.write(
@@ -562,7 +562,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
         # end: eval
-        began += time.perf_counter() - paused  # saving and evaluating are not training speed
+        began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
     metrics.bar.close()
@@ -586,10 +586,10 @@ def main() -> None:
     finished = train(config, accelerator)
     accelerator.wait_for_everyone()
     accelerator.free_memory()
-    gc.collect()  # before the process group goes, or gloo may abort at exit
+    gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     accelerator.end_training()
     # feature: zero3
-    accelerator.state.deepspeed_plugin.dschf = None  # what transformers loads from here on is whole
+    accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models
     # end: zero3
     if accelerator.is_main_process:
         print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)

@@ -1,13 +1,13 @@
 """Train with Colossal-AI's Booster: DDP, ZeRO 1 and 2, Gemini or FSDP.
 
-Data, model and loss are in task.py, the order of the samples in batches.py, saving and resuming in checkpoints.py.
+task.py holds data, model and loss; batches.py the sample order; checkpoints.py saving and resuming.
 
 Run it with `torchrun --nproc_per_node N train.py` or `colossalai run --nproc_per_node N train.py`; `--name value`
-overrides a field of `Config`. What holds, whatever the number of ranks and however the batch is split:
+overrides a field of `Config`. For any number of ranks and any split of the batch:
 
-- An update's gradient is that of one big batch: losses are summed, then divided by the count of the whole real batch.
-- Each epoch is one permutation by (seed, epoch), cut into real batches. Every sample counts once; padding counts zero.
-- The learning rate and all randomness are functions of the update, so that resuming continues exactly.
+- An update's gradient is that of one big batch: losses are summed and divided by the count of the whole real batch.
+- Each epoch is one permutation by (seed, epoch), cut into real batches. Each sample counts once; padding counts zero.
+- The learning rate and all randomness are functions of the update, so a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from metrics import Metrics
 
 @dataclass
 class Config(task.TaskConfig):
-    """Every setting of the run, together with the task's own."""
+    """All settings of the run, including those of the task."""
 
     seed: int = 42
     output_dir: str = "output"
@@ -104,14 +104,14 @@ class Config(task.TaskConfig):
     real_batch_size: int = 32
     per_device_batch_size: int = 8
     gradient_accumulation_steps: int = 4
-    # How long: n_steps updates, or n_epochs where n_steps is 0. Schedule, logs and checkpoints count updates.
+    # Length: n_steps updates, or n_epochs if n_steps is 0. Schedule, logs and checkpoints count updates.
     n_steps: int = 100
     n_epochs: int = 0
     n_warmup_steps: int = 0
     lr_scheduler_type: str = "cosine"  # constant, linear or cosine
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
-    gradient_clipping: float = 1.0  # greatest norm of the gradient; 0: off
+    gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
     mixed_precision: str = "no"
     # feature: colossal_zero
     zero_stage: int = 2
@@ -119,7 +119,7 @@ class Config(task.TaskConfig):
     logging_steps: int = 10
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
-    on_failed_save: str = "continue"  # or "stop": what follows a checkpoint that could not be written
+    on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
 
 
 CHOICES = {
@@ -131,7 +131,7 @@ CHOICES = {
 
 
 def read_config(arguments: list[str]) -> Config:
-    """The config with overrides from the command line. An unknown name or a wrong value ends the program."""
+    """Return the config with overrides from the command line; exit on an unknown name or a wrong value."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
         kind = json.loads if field.type == "bool" else type(field.default)
@@ -145,7 +145,7 @@ def read_config(arguments: list[str]) -> Config:
 
 
 def learning_rate(config: Config, update: int, total: int) -> float:
-    """The rate of update 0 … `total` - 1: linear warm-up, then its schedule, which reaches 0 after the last update."""
+    """Return the rate of update 0 … `total` - 1: a linear warm-up, then a schedule that ends after the last update."""
     if update < config.n_warmup_steps:
         return config.learning_rate * (update + 1) / config.n_warmup_steps
     progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
@@ -155,20 +155,20 @@ def learning_rate(config: Config, update: int, total: int) -> float:
 
 # feature: sgd
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD with momentum."""
+    """Return SGD with momentum."""
     return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
 
 
 # end: sgd
 # feature: adamw
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """AdamW; matrices and embeddings decay, vectors (biases, norms) do not. The rate is set at each update."""
+    """Return AdamW. Matrices and embeddings decay, vectors (biases, norms) do not. Each update sets the rate."""
     groups: dict[float, list[nn.Parameter]] = {config.weight_decay: [], 0.0: []}
     for parameter in model.parameters():
         groups[config.weight_decay if parameter.ndim > 1 else 0.0].append(parameter)
     listed = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items() if parameters]
     # feature: fused_adamw
-    return FusedAdam(listed, lr=0.0, betas=(0.9, 0.95))  # Gemini updates chunks of memory, and takes its own Adams only
+    return FusedAdam(listed, lr=0.0, betas=(0.9, 0.95))  # Gemini updates chunks of memory, and needs its own Adam
     # end: fused_adamw
     # feature: torch_adamw
     return torch.optim.AdamW(listed, lr=0.0, betas=(0.9, 0.95), fused=get_accelerator().name == "cuda")
@@ -177,13 +177,13 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 # end: adamw
 # feature: colossal_ddp
-LAYOUT = "whole"  # of checkpoints
+LAYOUT = "whole"  # the layout of checkpoints
 
 
 def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
-    """DDP: every rank holds everything."""
+    """Set up DDP: every rank holds everything."""
     booster = Booster(
-        # Gradients are views of the buckets they are reduced in, which saves a copy of them.
+        # Gradients are views of the reduction buckets, which saves a copy of them.
         plugin=TorchDDPPlugin(gradient_as_bucket_view=True),
         mixed_precision=None if config.mixed_precision == "no" else config.mixed_precision,
     )
@@ -193,15 +193,15 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 
 # end: colossal_ddp
 # feature: colossal_zero
-LAYOUT = "colossal_zero"  # of checkpoints
+LAYOUT = "colossal_zero"  # the layout of checkpoints
 
 
 def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
-    """ZeRO: optimizer state, at stage 2 gradients as well, cut over the ranks. The engine clips."""
+    """Set up ZeRO: optimizer state, and gradients at stage 2, are sharded over the ranks. The engine clips."""
     plugin = LowLevelZeroPlugin(
         stage=config.zero_stage,
         precision="fp32" if config.mixed_precision == "no" else config.mixed_precision,
-        initial_scale=2**16,  # from its own 2^32 the first dozens of updates overflow
+        initial_scale=2**16,  # with the default of 2^32, the first dozens of updates overflow
         max_norm=config.gradient_clipping,
     )
     booster = Booster(plugin=plugin)
@@ -211,19 +211,19 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 
 # end: colossal_zero
 # feature: gemini
-LAYOUT = "gemini"  # of checkpoints
+LAYOUT = "gemini"  # the layout of checkpoints
 
 
 def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
-    """Gemini: weights, gradients and optimizer state in chunks of memory, cut over the ranks. The engine clips."""
+    """Set up Gemini: chunks of weights, gradients and optimizer state are sharded over the ranks. The engine clips."""
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     plugin = GeminiPlugin(
         precision=config.mixed_precision,
-        # Without it each backward pass overwrites the last one's gradients; with it they take memory of their own.
+        # Without this, each backward pass overwrites the gradients of the last one; with it, they take extra memory.
         enable_gradient_accumulation=config.gradient_accumulation_steps > 1,
-        # A model below this size stays whole on every rank, where accumulated gradients are multiplied by the ranks.
+        # A model below this size stays whole on every rank, which multiplies accumulated gradients by the ranks.
         min_chunk_size_m=min(32, n_parameters / 2**20),
-        max_norm=config.gradient_clipping or math.inf,  # without a limit no norm is measured
+        max_norm=config.gradient_clipping or math.inf,  # without a limit, no norm is measured
     )
     booster = Booster(plugin=plugin)
     model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
@@ -232,11 +232,11 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 
 # end: gemini
 # feature: colossal_fsdp
-LAYOUT = "colossal_fsdp"  # of checkpoints
+LAYOUT = "colossal_fsdp"  # the layout of checkpoints
 
 
 def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
-    """FSDP: parameters, gradients and optimizer state sharded over all ranks, layer by layer."""
+    """Set up FSDP: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
     layers = set(task.SHARDED_LAYERS or model._no_split_modules)
     half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     plugin = TorchFSDPPlugin(
@@ -245,18 +245,18 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
         ),
         mixed_precision=half if config.mixed_precision == "bf16" else None,
     )
-    # Parameters keep their names and shapes, without which biases would decay like matrices.
+    # Keeps the names and shapes of parameters; without them, biases would decay like matrices.
     plugin.fsdp_kwargs["use_orig_params"] = True
     booster = Booster(plugin=plugin)
     optimizer = build_optimizer(config, model)
-    model, *_ = booster.boost(model)  # given the optimizer, it would build another one, without the groups
+    model, *_ = booster.boost(model)  # with the optimizer, it would build a new one without the groups
     return booster, model, OptimizerWrapper(optimizer)
 
 
 # end: colossal_fsdp
 # feature: ddp_step
 def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
-    """Clip and update; return the norm of the gradient before, still on the device."""
+    """Clip and update. Return the gradient norm before clipping, still on the device."""
     norm = optimizer.clip_grad_by_norm(config.gradient_clipping or math.inf)
     optimizer.step()
     return norm
@@ -265,8 +265,8 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
 # end: ddp_step
 # feature: ddp_fp16_step
 def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
-    """Clip and update; return the norm of the gradient before, still on the device."""
-    optimizer.unscale_grad()  # its clip_grad_by_norm does the same, but keeps the norm to itself
+    """Clip and update. Return the gradient norm before clipping, still on the device."""
+    optimizer.unscale_grad()  # clip_grad_by_norm does the same, but does not return the norm
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clipping or math.inf)
     optimizer.step()
     return norm
@@ -275,7 +275,7 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
 # end: ddp_fp16_step
 # feature: engine_step
 def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
-    """Clip and update, both of which the engine does; return the norm of the gradient before."""
+    """Let the engine clip and update. Return the gradient norm before clipping."""
     optimizer.step()
     return optimizer.get_grad_norm()
 
@@ -283,20 +283,20 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
 # end: engine_step
 # feature: engine_fp16_step
 def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
-    """Clip and update, both of which the engine does; return the norm of the gradient before."""
-    optimizer._current_grad_norm = math.nan  # stays where the engine skips an update that overflows
+    """Let the engine clip and update. Return the gradient norm before clipping."""
+    optimizer._current_grad_norm = math.nan  # remains if the engine skips an update that overflows
     optimizer.step()
     # feature: gemini
-    model.chunk_manager.accumulating_grads = False  # after a skipped update the overflow would stay, and all be skipped
+    model.chunk_manager.accumulating_grads = False  # else one skipped update would make it skip all later ones
     # end: gemini
-    return optimizer.get_grad_norm() / float(loss_scaler(optimizer).scale)  # it measures scaled gradients
+    return optimizer.get_grad_norm() / float(loss_scaler(optimizer).scale)  # the engine measures scaled gradients
 
 
 # end: engine_fp16_step
 # feature: colossal_fsdp
 def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
-    """Clip and update; return the norm of the gradient before, still on the device."""
-    # The optimizer's clip_grad_by_norm would measure this rank's part only.
+    """Clip and update. Return the gradient norm before clipping, still on the device."""
+    # The optimizer's clip_grad_by_norm would measure only this rank's shard.
     norm = model.unwrap().clip_grad_norm_(config.gradient_clipping or math.inf)
     optimizer.step()
     return norm
@@ -305,23 +305,23 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
 # end: colossal_fsdp
 # feature: colossal_ddp
 class State:
-    """Weights and optimizer, the same on every rank: any number of ranks can go on from them."""
+    """Weights and optimizer state, the same on every rank; any number of ranks can resume from them."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self.model, self.optimizer = model, optimizer
 
     def save(self, folder: Path) -> None:
-        """Write everything into a folder, from rank 0."""
+        """Write everything into a folder, on rank 0."""
         if dist.get_rank() == 0:
             scaler = None
             # feature: scaler
-            scaler = self.optimizer.scaler.state_dict()  # Booster's own checkpoints leave it out
+            scaler = self.optimizer.scaler.state_dict()  # Booster's own checkpoints omit it
             # end: scaler
             save_model(self.model.unwrap(), str(folder / "model.safetensors"))
             torch.save({"optimizer": self.optimizer.state_dict(), "scaler": scaler}, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        """Read back what was saved."""
+        """Load what `save` wrote."""
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
         load_model(self.model.unwrap(), folder / "model.safetensors")
         self.optimizer.load_state_dict(state["optimizer"])
@@ -330,12 +330,12 @@ class State:
         # end: scaler
 
     def weight_norm(self) -> float:
-        """The norm of all weights. Reads the device."""
+        """Return the norm of all weights. Synchronizes with the device."""
         return float(sum(p.detach().float().square().sum() for p in self.model.parameters()).sqrt())
 
     # feature: final_weights
     def whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights by name, for rank 0; every rank takes part."""
+        """Return all weights by name, for rank 0. Call it on every rank."""
         return self.model.unwrap().state_dict()
 
     # end: final_weights
@@ -344,20 +344,20 @@ class State:
 # end: colossal_ddp
 # feature: parts
 class State:
-    """Each rank's own part in fp32, for as many ranks. Booster's own checkpoints would round the weights to 16 bits."""
+    """Each rank's shard in fp32, for the same number of ranks. Booster's checkpoints would round weights to 16 bits."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self.model, self.optimizer = model, optimizer
 
     # feature: flat_parts
     def parts(self) -> list[torch.Tensor]:
-        """This rank's part of every weight."""
+        """Return this rank's shard of every weight."""
         return [parameter.data for group in self.optimizer.param_groups for parameter in group["params"]]
 
     # end: flat_parts
     # feature: colossal_zero
     def names(self) -> list[list[str]]:
-        """Whose part each of them is."""
+        """Return the name of the weight that each shard belongs to."""
         names = {id(weight): name for name, weight in self.model.unwrap().named_parameters()}
         weights = self.optimizer.get_master_to_working_map()
         return [[names[id(weights[id(part)])]] for group in self.optimizer.param_groups for part in group["params"]]
@@ -365,7 +365,7 @@ class State:
     # end: colossal_zero
     # feature: colossal_fsdp
     def names(self) -> list[list[str]]:
-        """Whose part each of them is."""
+        """Return the name of the weight that each shard belongs to."""
         weights = self.model.unwrap().named_parameters()
         names = {id(weight): name.replace("_fsdp_wrapped_module.", "") for name, weight in weights}
         return [[names[id(part)]] for group in self.optimizer.param_groups for part in group["params"]]
@@ -373,11 +373,11 @@ class State:
     # end: colossal_fsdp
     # feature: gemini
     def parts(self) -> list[torch.Tensor]:
-        """This rank's part of every chunk of weights."""
+        """Return this rank's shard of every chunk of weights."""
         return [chunk.payload for chunk in self.model.chunk_manager.get_chunks(self.model.fp32_params)]
 
     def names(self) -> list[list[str]]:
-        """Whose weights lie in each chunk, one after another."""
+        """Return the names of the weights in each chunk, in order."""
         names = {id(weight): name for name, weight in self.model.name2param.items()}
         pairs = zip(self.model.fp16_params, self.model.fp32_params, strict=True)
         masters = {id(master): names[id(weight)] for weight, master in pairs}
@@ -386,10 +386,10 @@ class State:
 
     # end: gemini
     def save(self, folder: Path) -> None:
-        """Write this rank's part into a folder."""
+        """Write this rank's shards into a folder."""
         state = {
             "weights": self.parts(),
-            "names": self.names(),  # by which all ranks' parts can be put together elsewhere
+            "names": self.names(),  # so that other programs can combine the ranks' shards
             "optimizer": self.optimizer.optim.state_dict(),
             # feature: scaler
             "scaler": {k: v for k, v in vars(loss_scaler(self.optimizer)).items() if "_step" in k or k == "_scale"},
@@ -398,7 +398,7 @@ class State:
         torch.save(state, folder / f"rank-{dist.get_rank()}.pt")
 
     def load(self, folder: Path) -> None:
-        """Read back what was saved."""
+        """Load what `save` wrote."""
         state = torch.load(folder / f"rank-{dist.get_rank()}.pt", map_location="cpu", weights_only=True)
         for part, saved_part in zip(self.parts(), state["weights"], strict=True):
             part.copy_(saved_part)
@@ -409,7 +409,7 @@ class State:
         # end: scaler
         # feature: colossal_zero
         for group in self.optimizer.param_groups:
-            for part in group["params"]:  # what the model computes with is put together from all ranks' parts
+            for part in group["params"]:  # the model's own weights are gathered from all ranks' shards
                 weight = self.optimizer.get_master_to_working_map()[id(part)]
                 whole = torch.empty(part.numel() * dist.get_world_size(), device=part.device)
                 dist.all_gather_into_tensor(whole, part)
@@ -417,11 +417,11 @@ class State:
         # end: colossal_zero
         # feature: gemini
         for chunk in self.model.chunk_manager.get_chunks(self.model.fp16_params):
-            chunk.optim_update()  # what the model computes with, from the fp32 weights
+            chunk.optim_update()  # copies the fp32 weights to the model's own
         # end: gemini
 
     def weight_norm(self) -> float:
-        """The norm of all weights, over all ranks' parts. Reads the device."""
+        """Return the norm of all weights, over the shards of all ranks. Synchronizes with the device."""
         total = torch.stack([part.float().square().sum() for part in self.parts()]).sum()
         dist.all_reduce(total)
         return float(total.sqrt())
@@ -429,19 +429,19 @@ class State:
     # feature: final_weights
     # feature: colossal_zero
     def whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights by name, for rank 0; every rank takes part."""
+        """Return all weights by name, for rank 0. Call it on every rank."""
         return self.model.unwrap().state_dict()
 
     # end: colossal_zero
     # feature: gemini
     def whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights by name, for rank 0; every rank takes part."""
+        """Return all weights by name, for rank 0. Call it on every rank."""
         return self.model.state_dict(only_rank_0=True)
 
     # end: gemini
     # feature: colossal_fsdp
     def whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights by name, for rank 0; every rank takes part."""
+        """Return all weights by name, for rank 0. Call it on every rank."""
         whole = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
         model = self.model.unwrap()
         with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, whole):
@@ -454,14 +454,14 @@ class State:
 # end: parts
 # feature: zero_scaler
 def loss_scaler(optimizer: Any) -> Any:
-    """What keeps fp16 gradients in range."""
+    """Return the scaler that keeps fp16 gradients in range."""
     return optimizer.mixed_precision_mixin.grad_scaler
 
 
 # end: zero_scaler
 # feature: gemini_scaler
 def loss_scaler(optimizer: Any) -> Any:
-    """What keeps fp16 gradients in range."""
+    """Return the scaler that keeps fp16 gradients in range."""
     return optimizer.mix_precision_mixin.grad_scaler
 
 
@@ -469,7 +469,7 @@ def loss_scaler(optimizer: Any) -> Any:
 # feature: eval
 @torch.no_grad()
 def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
-    """The task's metrics over the whole evaluation set, each sample counted once, on all ranks together."""
+    """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
     device = get_accelerator().get_current_device()
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), dist.get_rank(), 0, end)
@@ -486,7 +486,7 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
 # end: eval
 # feature: tensorboard
 def in_tensorboard(folder: Path) -> Callable[..., None]:
-    """What shows a record in TensorBoard."""
+    """Return a function that writes a record to TensorBoard."""
     writer = SummaryWriter(str(folder))
 
     def show(record: dict[str, float], step: int) -> None:
@@ -499,7 +499,7 @@ def in_tensorboard(folder: Path) -> Callable[..., None]:
 
 # end: tensorboard
 def train(config: Config, agreement: Agreement) -> bool:
-    """Train; return whether it reached the end, and was not asked to stop before."""
+    """Train. Return whether training finished, and was not stopped before."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     device = get_accelerator().get_current_device()
     train_data = task.load_train_data(config)
@@ -512,7 +512,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     # end: eval
     booster, model, optimizer = boost(config, task.build_model(config))
     # feature: ddp_fp16_step
-    synced = model.module  # Booster's fp16 wraps DDP, and its no_sync does not look through
+    synced = model.module  # Booster's fp16 wraps DDP, and no_sync needs DDP itself
     # end: ddp_fp16_step
     # feature: bare_no_sync
     synced = model
@@ -541,7 +541,7 @@ def train(config: Config, agreement: Agreement) -> bool:
 
     loss_since, count_since, updates_since = torch.zeros((), device=device), 0, 0
     # feature: scaler
-    skipped = 0  # updates that the scaler left out, since a gradient did not fit into fp16
+    skipped = 0  # updates that the scaler skipped because a gradient overflowed fp16
     # end: scaler
     began, (_, stop) = time.perf_counter(), agreement.reach(0)
     for update in range(start, start if stop else total):
@@ -553,20 +553,20 @@ def train(config: Config, agreement: Agreement) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
-        # Booster averages over ranks; undone here, the divisor is the count. It never divides by the accumulation.
+        # Booster averages over ranks, but does not divide by the accumulation. Undo that and divide by the count.
         scale = config.num_processes / count
         # feature: no_sync
         for i, (batch, _) in enumerate(micro_batches):
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
             boundary = (i + 1) % config.gradient_accumulation_steps == 0
-            # Ranks communicate after the last micro-batch only.
+            # Ranks communicate only after the last micro-batch.
             with contextlib.nullcontext() if boundary else booster.no_sync(synced, optimizer):
                 loss = task.loss_sum(model, batch)
                 loss_since += loss.detach() / count
                 booster.backward(loss * scale, optimizer)
         # end: no_sync
         # feature: repeated_backward
-        for batch, _ in micro_batches:  # this plugin knows no no_sync: each backward reduces, and adds to what is there
+        for batch, _ in micro_batches:  # without no_sync, each backward reduces and adds its gradient
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
             loss = task.loss_sum(model, batch)
             loss_since += loss.detach() / count
@@ -583,13 +583,13 @@ def train(config: Config, agreement: Agreement) -> bool:
         last = stop or done == total
         due_log = last or done % config.logging_steps == 0
         due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
-        # The device is read here, and in between by the engine alone.
+        # Apart from the engine, this is the only place that waits for the device.
         if due_log or due_save:
             dist.all_reduce(loss := loss_since.clone())
             mean_loss, pre_clip = float(loss) / updates_since, float(norm)
             if not math.isfinite(mean_loss):
                 raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
-            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler leaves such updates out
+            if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler skips such updates
                 raise SystemExit(f"update {done}: the gradient is {pre_clip}; the newest checkpoint is from before")
         if due_log:
             metrics.write(
@@ -617,7 +617,7 @@ def train(config: Config, agreement: Agreement) -> bool:
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, model, eval_data)})
         # end: eval
-        began += time.perf_counter() - paused  # saving and evaluating are not training speed
+        began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
     metrics.bar.close()
@@ -639,7 +639,7 @@ def main() -> None:
     agreement = Agreement()
     finished = train(config, agreement)
     agreement.wait()
-    gc.collect()  # before the process group goes, or gloo may abort at exit
+    gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     dist.destroy_process_group()
     if agreement.rank == 0:
         print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): small matrices that are trained beside a frozen model."""
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): small matrices trained beside a frozen model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 # feature: qlora
 def four_bits() -> dict[str, Any]:
-    """How to load the frozen model: in normal floats of 4 bits (https://arxiv.org/abs/2305.14314), on this device."""
+    """Return arguments that load the frozen model in 4-bit NormalFloat (https://arxiv.org/abs/2305.14314)."""
     from accelerate import PartialState
     from transformers import BitsAndBytesConfig
 
@@ -26,7 +26,7 @@ def four_bits() -> dict[str, Any]:
 
 # end: qlora
 def add(model: Any, rank: int, alpha: int, targets: str) -> None:
-    """Freeze the model and put an adapter in. What is frozen is in no checkpoint: it can be loaded again."""
+    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again."""
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
@@ -51,10 +51,10 @@ def add(model: Any, rank: int, alpha: int, targets: str) -> None:
 
 
 def save(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the adapter as peft keeps it; the model that it belongs to is named in it."""
+    """Save the adapter in the format of peft, which names its base model."""
     model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if "lora_" in name})
     # feature: merged
-    # And beside it a whole model, whose weights are those of both: no peft is needed to load it.
+    # Also save the merged model, which loads without peft.
     merged = peft.AutoPeftModelForCausalLM.from_pretrained(folder, dtype="float32").merge_and_unload()
     merged.save_pretrained(folder.with_name("merged"))
     # end: merged

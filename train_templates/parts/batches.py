@@ -1,7 +1,7 @@
-"""What an update learns from: one global order of samples, cut over ranks and micro-batches, and counted.
+"""Which samples an update uses: one global order, split over ranks and micro-batches.
 
-Nothing here depends on the engine. Which samples an update sees is a function of seed and update alone: not of the
-number of ranks, not of how the batch is split, not of when a run was interrupted.
+Nothing here depends on the engine. The samples of an update are a function of seed and update alone. They do not
+depend on the number of ranks, the split of the batch, or interruptions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check_batch(config: Config, refuse: Callable[[str], object]) -> None:
-    """Show the batch equation; refuse one that does not hold, other ranks than it was made for, and no length."""
+    """Print the batch equation. Refuse wrong batch sizes, another number of ranks than planned, and a wrong length."""
     product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
     equation = (
         f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
@@ -47,10 +47,10 @@ def check_batch(config: Config, refuse: Callable[[str], object]) -> None:
 
 
 class RealBatches(Sampler[list[Any]]):
-    """Indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
+    """Yield the indices of this rank's micro-batches, for updates `start` … `end` - 1 in order.
 
-    One global order: permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
-    The last real batch of an epoch is filled up with -1, which counts zero.
+    The global order is a permutation by (seed, epoch), cut into real batches of shape (accumulation, world, micro).
+    The last real batch of an epoch is padded with -1, which counts zero.
     """
 
     def __init__(self, config: Config, length: int, rank: int, start: int, end: int) -> None:
@@ -70,7 +70,7 @@ class RealBatches(Sampler[list[Any]]):
                 order, shuffled_epoch = torch.randperm(self.length, generator=generator), epoch
             real_batch = order[position * size : (position + 1) * size]
             # feature: grouped
-            # Like sizes meet in a micro-batch; what an update learns from is as random as before.
+            # Samples of similar size share a micro-batch. Which samples an update uses stays random.
             real_batch = real_batch[self.sizes[real_batch].argsort(descending=True, stable=True)]
             # end: grouped
             real_batch = nn.functional.pad(real_batch, (0, size - len(real_batch)), value=-1)
@@ -85,7 +85,7 @@ class RealBatches(Sampler[list[Any]]):
 
 # feature: plain_samples
 class Padded(Dataset[tuple[Any, bool]]):
-    """The task's data; an index of -1 gives a sample that counts zero."""
+    """The task's data. An index of -1 gives a sample that counts zero."""
 
     def __init__(self, data: Dataset[Any]) -> None:
         self.data = data
@@ -97,10 +97,10 @@ class Padded(Dataset[tuple[Any, bool]]):
 # end: plain_samples
 # feature: augmented_samples
 class Padded(Dataset[tuple[Any, bool]]):
-    """The task's data; an index of -1 gives a sample that counts zero.
+    """The task's data. An index of -1 gives a sample that counts zero.
 
-    A sample's augmentation draws from a generator of its own, by (seed, epoch, index): the same on every rank, in every
-    data worker and after every resume.
+    Each sample is augmented with its own generator, seeded by (seed, epoch, index), so the result is the same on every
+    rank, in every data worker and after every resume.
     """
 
     def __init__(self, data: Dataset[Any]) -> None:
@@ -113,13 +113,13 @@ class Padded(Dataset[tuple[Any, bool]]):
 
 # end: augmented_samples
 def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
-    """Samples to a micro-batch and its count."""
+    """Collate samples to a micro-batch and its count."""
     samples, counted = zip(*pairs, strict=True)
     return task.collate(list(samples), list(counted))
 
 
 def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
-    """A loader of this rank's micro-batches with their counts."""
+    """Return a loader of this rank's micro-batches with their counts."""
     # feature: grouped
     batches.sizes = data.sizes
     # end: grouped
@@ -129,19 +129,19 @@ def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> Da
         collate_fn=assemble,
         num_workers=config.num_workers,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator().manual_seed(config.seed),  # its own, so that loading draws from no other
+        generator=torch.Generator().manual_seed(config.seed),  # so that loading does not draw from the global generator
     )
 
 
 def keyed_seed(*keys: int) -> int:
-    """A 63-bit seed that is a function of the keys alone."""
+    """Return a 63-bit seed that depends only on the keys."""
     return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1
 
 
 class Agreement:
-    """What all ranks know before each update: the count of the real batch, and whether anyone was asked to stop.
+    """Lets all ranks agree before each update on the count of the real batch and on whether to stop.
 
-    Host numbers over gloo, so that the device is never read. SIGTERM, SIGUSR1, or Ctrl-C once, asks to stop.
+    It exchanges host numbers over gloo, so it never waits for the device. SIGTERM, SIGUSR1 or Ctrl-C requests a stop.
     """
 
     def __init__(self) -> None:
@@ -150,29 +150,29 @@ class Agreement:
         self.rank = dist.get_rank() if self.group else 0
         signal.signal(signal.SIGTERM, self.ask_to_stop)
         signal.signal(signal.SIGINT, self.ask_to_stop)
-        signal.signal(signal.SIGUSR1, self.ask_to_stop)  # a scheduler's early warning
+        signal.signal(signal.SIGUSR1, self.ask_to_stop)  # sent by job schedulers as an early warning
 
     @staticmethod
     def host_group() -> dist.ProcessGroup | None:
-        """All ranks over gloo. On a CPU that is the engine's own group: a second one costs 1 ms per update."""
+        """Return a gloo group of all ranks: on a CPU the engine's own, because a second one costs 1 ms per update."""
         return dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
     def ask_to_stop(self, number: int, _frame: object) -> None:
-        """Stop after this update, with a checkpoint; asked again, end at once."""
-        # Under torchrun one Ctrl-C arrives twice: from the terminal, and from torchrun.
+        """Stop after this update and save a checkpoint. On a second request, exit at once."""
+        # Under torchrun, one Ctrl-C arrives twice: from the terminal and from torchrun.
         if self.stopping and time.monotonic() - self.asked_at > 1:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.stopping, self.asked_at = True, time.monotonic()
 
     def reach(self, count: int) -> tuple[int, bool]:
-        """The sum of `count` over all ranks, and whether any of them is to stop."""
+        """Return the sum of `count` over all ranks, and whether any of them should stop."""
         numbers = torch.tensor([count, self.stopping])
         if self.group is not None:
             dist.all_reduce(numbers, group=self.group)
         return int(numbers[0]), bool(numbers[1])
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank is here."""
         if self.group is not None:
             dist.barrier(group=self.group)

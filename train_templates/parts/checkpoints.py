@@ -1,8 +1,8 @@
-"""Checkpoints that survive anything: written aside, synced, hashed, renamed, and only then the oldest removed.
+"""Crash-safe checkpoints: written to a temporary folder, synced, hashed and renamed before the oldest is removed.
 
-Nothing here depends on the engine: how its state is written into a folder and read from it is given. A folder that is
-named checkpoint-00000300 was complete when it got that name, and on the disk: its manifest has the size and sha256 of
-every file. They are compared before anything is loaded, and nothing is loaded that is not in the manifest.
+Nothing here depends on the engine, which provides functions that save and load its state. A folder that is named
+checkpoint-00000300 was complete and on the disk when it got that name. Its manifest holds the size and sha256 of every
+file. They are compared before anything is loaded, and a file that is not in the manifest is never loaded.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ ANY_WORLD = ("whole", "fsdp", "zero0")
 # feature: recut
 ANY_WORLD = ("zero1", "zero2", "zero3")
 # end: recut
-"""Layouts that any number of ranks can load; the others only as many as have saved."""
+"""Layouts that any number of ranks can load; others need the number of ranks that saved them."""
 
 
 class Failed(Exception):
-    """What went wrong, as a sentence; known to all ranks once `together` raises it."""
+    """A problem, described in a sentence. `together` raises it on all ranks."""
 
 
 class Checkpoints:
-    """Complete checkpoints in one folder, ordered by update, written by one training at a time.
+    """The complete checkpoints in one folder, ordered by update, written by one training at a time.
 
-    `layout` names how the state is spread over files: another layout's checkpoint is not loaded. `save_state` writes
-    the engine's state into a folder and `load_state` reads it back, each called on all ranks together.
+    `layout` names how the state is distributed over files; a checkpoint with another layout is not loaded. `save_state`
+    writes the engine's state into a folder and `load_state` reads it back; both are called on all ranks together.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Checkpoints:
     ) -> None:
         self.config, self.layout, self.save_state, self.load_state = config, layout, save_state, load_state
         self.folder = Path(config.output_dir) / "checkpoints"
-        # A group of its own, over host memory: it may be used while the training uses the others.
+        # A separate group over host memory, which may be used while the training uses the others.
         self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
-        self.samples = 0  # of the training data; known once it is loaded
-        self.failures, self.problem = 0, ""  # how many saves have failed; why the last one did, if it did
+        self.samples = 0  # in the training data; set by `resume`
+        self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
         self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
         # end: background
 
     def together(self, step: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Do a step on every rank; its results by rank. Where it fails on one, it has failed on all."""
+        """Run a step on every rank and return the results by rank. If it fails on one, it fails on all."""
         result, problem = None, ""
         try:
             result = step(*arguments)
         # feature: fsdp
-        except CheckpointException as error:  # not an Exception
+        except CheckpointException as error:  # it is not an Exception
             problem = f"rank {self.rank}: {error}"
         # end: fsdp
         except Failed as error:
@@ -88,18 +88,18 @@ class Checkpoints:
         return [result for result, _ in outcomes]
 
     def first(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Do a step on rank 0 alone; its result, on every rank."""
+        """Run a step on rank 0 only, and return its result on every rank."""
         return self.together(step if self.rank == 0 else lambda *_: None, *arguments)[0]
 
     def complete(self) -> list[Path]:
-        """All that have their final name, oldest first, by update. Clocks and other names count for nothing."""
+        """Return all checkpoints with a final name, ordered by update. Times and other names are ignored."""
         found = [path for path in self.folder.iterdir() if re.fullmatch(r"checkpoint-\d{8,}", path.name)]
         return sorted(found, key=update_of)
 
     def save(self, update: int) -> int:
-        """Save after `update` updates; return how many saves have failed so far.
+        """Save after `update` updates. Return how many saves have failed so far.
 
-        A crash at any point leaves every earlier checkpoint as it was.
+        A crash at any point leaves every earlier checkpoint intact.
         """
         # feature: background
         self.finish()  # one at a time
@@ -112,7 +112,7 @@ class Checkpoints:
             self.seal(update, aside)
             # end: foreground
             # feature: background
-            # The engine's copy is in the page cache; what the disk needs time for goes on beside the training.
+            # The files are in the page cache; writing them to the disk continues while the training goes on.
             self.sealing = (update, aside, self.thread.submit(self.seal, update, aside))
             # end: background
         except Failed as failure:
@@ -120,7 +120,7 @@ class Checkpoints:
         return self.failures
 
     def make_room(self, aside: Path) -> None:
-        """Make an empty folder to write in, if the disk can hold as much as the last checkpoint."""
+        """Make an empty folder to write to, if the disk has space for another checkpoint like the last."""
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         last = self.complete()[-1:]
@@ -129,7 +129,7 @@ class Checkpoints:
             raise OSError(errno.ENOSPC, f"No space left on device: {needed:,} bytes needed, {free:,} free")
 
     def hashed(self, folder: Path) -> dict[str, str]:
-        """sha256 of the files below a folder, by name; each rank hashes a share of them, and has it on the disk."""
+        """Return the sha256 of the files below a folder, by name. Each rank syncs and hashes its share of them."""
         names = self.first(files_in, folder)
         hashes: dict[str, str] = {}
         for part in self.together(hash_files, folder, names[self.rank :: self.world]):
@@ -137,14 +137,14 @@ class Checkpoints:
         return hashes
 
     def seal(self, update: int, aside: Path) -> None:
-        """Have everything on the disk and hashed, with its manifest, under the final name."""
+        """Sync and hash all files, write the manifest, and give the checkpoint its final name."""
         self.first(self.publish, update, aside, self.hashed(aside))
         self.problem = ""
 
     def publish(self, update: int, aside: Path, hashes: dict[str, str]) -> None:
-        """Write the manifest, give the checkpoint its final name, and remove those beyond the limit."""
+        """Write the manifest, give the checkpoint its final name, and remove checkpoints beyond the limit."""
         names = files_in(aside)
-        hashes |= hash_files(aside, [name for name in names if name not in hashes])  # other machines may not see it
+        hashes |= hash_files(aside, [name for name in names if name not in hashes])  # files of this machine only
         manifest = {
             "update": update,
             "layout": self.layout,
@@ -165,7 +165,7 @@ class Checkpoints:
                 remove(old)
 
     def give_up(self, update: int, aside: Path, failure: Failed) -> None:
-        """Say that there is no checkpoint of this update; let the training go on, or end it."""
+        """Report that this update has no checkpoint. Let the training continue, or end it."""
         self.failures, self.problem = self.failures + 1, f"update {update} was not saved: {failure}"
         self.first(shutil.rmtree, aside, True)
         newest = self.first(self.complete)[-1:]
@@ -178,7 +178,7 @@ class Checkpoints:
 
     # feature: background
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written."""
+        """Wait for the checkpoint that is being written, if any."""
         if self.sealing:
             (update, aside, sealed), self.sealing = self.sealing, None
             try:
@@ -188,7 +188,7 @@ class Checkpoints:
 
     # end: background
     def close(self) -> None:
-        """At the end of the training: end the program with a message if what was trained last is not saved."""
+        """End the training; exit with an error if the last checkpoint could not be saved."""
         # feature: background
         self.finish()
         # end: background
@@ -196,9 +196,9 @@ class Checkpoints:
             raise SystemExit(self.problem)
 
     def resume(self, samples: int) -> int:
-        """Load the newest checkpoint whose files are all as they were written; return its update, 0 for none.
+        """Load the newest checkpoint without damage. Return its update, or 0 if there is none.
 
-        `samples` is how many the training data has: with another number, their order would not go on.
+        `samples` is the number of training samples. With another number, the sample order would not continue.
         """
         self.samples = samples
         try:
@@ -212,15 +212,15 @@ class Checkpoints:
         return update_of(path) if path else 0
 
     def claim(self) -> None:
-        """Keep other trainings out of the folder, and remove what a killed one left half written."""
+        """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = (self.folder / ".lock").open("w")  # held until this process ends, however it does
+        self.lock = (self.folder / ".lock").open("w")  # held until this process ends
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             raise Failed(f"another training writes into {self.folder}: --output_dir DIR starts one elsewhere") from None
         except OSError:
-            pass  # a file system that knows no locks
+            pass  # a file system without locks
         for path in self.folder.iterdir():
             if re.fullmatch(r"checkpoint-\d{8,}\.(tmp|removed)", path.name):
                 shutil.rmtree(path, ignore_errors=True)
@@ -230,7 +230,7 @@ class Checkpoints:
             )
 
     def newest_valid(self) -> Path | None:
-        """The newest checkpoint without damage, compared by all ranks together; damaged ones are put aside."""
+        """Return the newest checkpoint without damage, which all ranks check together. Rename damaged ones."""
         for path in reversed(self.first(self.complete)):
             damage = self.first(damage_in, path) or self.first(damage_in, path, self.hashed(path))
             if not damage:
@@ -241,7 +241,7 @@ class Checkpoints:
         return None
 
     def check(self, path: Path) -> None:
-        """Refuse a checkpoint that this training cannot continue exactly; say what else has changed."""
+        """Refuse a checkpoint that this training cannot continue exactly. Report all other changes."""
         manifest = read_manifest(path)
         before, now = manifest["config"], asdict(self.config)
         order = {name: (before[name], now[name]) for name in ("seed", "real_batch_size")}
@@ -264,12 +264,12 @@ class Checkpoints:
 
 
 def update_of(path: Path) -> int:
-    """The update in a checkpoint's name."""
+    """Return the update in a checkpoint's name."""
     return int(path.name.removeprefix("checkpoint-"))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What the checkpoint says of itself. Raises an error where that was changed or is another one's."""
+    """Return the manifest. Raises an error if it was changed or belongs to another checkpoint."""
     manifest = json.loads((path / MANIFEST).read_text())
     if manifest.pop("self") != digest_of(manifest):
         raise ValueError("changed since it was written")
@@ -279,7 +279,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
-    """What is not as it was written: names and sizes, and the files themselves where their hashes are given."""
+    """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:
         manifest = read_manifest(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -295,33 +295,33 @@ def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
 
 
 def put_aside(path: Path, damage: list[str]) -> None:
-    """Say what is damaged, and take the checkpoint's name from it: the training will come by here again."""
+    """Report the damage and rename the checkpoint, because training will save this update again."""
     print(f"skipping {path}: {', '.join(damage)}", flush=True)
     path.rename(path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint; while half of it is gone it no longer has its name."""
-    with suppress(OSError):  # what cannot be deleted stays
+    """Delete a checkpoint. It is renamed first, so that a half-deleted one is not taken for complete."""
+    with suppress(OSError):  # a checkpoint that cannot be deleted stays
         path = path.rename(path.with_suffix(".removed"))
         shutil.rmtree(path)
 
 
 def files_in(folder: Path) -> list[str]:
-    """All files below a folder, the largest first."""
+    """Return the names of all files below a folder, largest first."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(p.relative_to(folder)) for p in sorted(files, key=lambda p: (-p.stat().st_size, p))]
 
 
 def hash_files(folder: Path, names: list[str]) -> dict[str, str]:
-    """sha256 by name of the files that are there, several at a time; what was hashed is on the disk."""
+    """Sync and hash those of the files that exist, several at a time. Return the sha256 by name."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         there = [name for name in names if (folder / name).exists()]
         return dict(zip(there, pool.map(lambda name: sha256(folder / name), there), strict=True))
 
 
 def sha256(path: Path) -> str:
-    """A file's hash, of what is on the disk."""
+    """Sync a file and return its hash."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -331,12 +331,12 @@ def sha256(path: Path) -> str:
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
-    """The hash of a manifest's values."""
+    """Return the hash of a manifest's values."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Write a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What a training writes down while it runs: metrics.jsonl and the progress bar, from the main process alone."""
+"""The records of a training: metrics.jsonl and the progress bar, written by the main process only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """One JSON object per line, for each update that was logged and for each evaluation.
+    """Write one JSON line for each logged update and each evaluation.
 
-    A resumed training goes on in the same file. What stands there of updates after `start` is done again.
+    A resumed training continues the same file. Records of updates after `start` are removed and written again.
     """
 
     # feature: tracker
     track: Callable[..., object]
-    """Called with each record, and with its update as `step`."""
+    """Called with each record and with its update as `step`."""
     # end: tracker
 
     def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
@@ -35,12 +35,12 @@ class Metrics:
         if is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = self.path.read_text() if self.path.exists() else ""
-            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have torn the last line
+            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have cut off the last line
             kept = [line for line in whole if json.loads(line)["update"] <= start]
             self.path.write_text("".join(f"{line}\n" for line in kept))
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add one record; a number that is not finite (a gradient that fp16 could not hold) becomes null."""
+        """Add one record. A number that is not finite (a gradient that overflowed fp16) becomes null."""
         if not self.is_main:
             return
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}

@@ -1,7 +1,7 @@
-"""Documents as rows of tokens, attention inside each document, and the loss over what is to be learned.
+"""Documents packed into rows of tokens, attention within each document, and the loss.
 
-A document of n tokens is n - 1 predictions: each token but the first, once per epoch. It is cut into pieces of at most
-`sequence_length`, and pieces make rows. Which piece stands where is a function of their lengths alone.
+A document of n tokens gives n - 1 predictions: each token but the first, once per epoch. It is cut into pieces of at
+most `sequence_length` tokens, which fill the rows. The place of each piece depends only on the lengths of the pieces.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 Batch = dict[str, Tensor]
-IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+IGNORED = -100  # a label that does not count; the default of cross_entropy
 # feature: dtype
 FP32 = {"dtype": torch.float32}
 # end: dtype
 # feature: torch_dtype
-FP32 = {"torch_dtype": torch.float32}  # as transformers called it before 4.56
+FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 # end: torch_dtype
 
 
 class Rows(Dataset[Tensor]):
-    """Rows of tokens as (inputs, labels, positions). The files behind them are written by one rank per machine."""
+    """Rows of tokens as (inputs, labels, positions), read from files that one rank per machine writes."""
 
     def __init__(self, source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
         if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():
             write_rows(source, folder, length, documents)
-        while not folder.is_dir():  # reading may take longer than a collective waits
+        while not folder.is_dir():  # a collective might time out before the files are written
             time.sleep(0.05)
         self.length = length
         self.tokens = np.memmap(folder / "tokens", dtype=np.int32, mode="r")
@@ -58,18 +58,18 @@ class Rows(Dataset[Tensor]):
         for start, size in self.pieces[first : self.ends[index]].tolist():
             tokens = torch.from_numpy(self.tokens[start : start + size + 1].astype(np.int64))
             given, wanted = tokens[:-1], tokens[1:]
-            # A token that is only given and not learned is kept as its complement.
+            # Tokens that are given but not learned are stored as their complement.
             labels = wanted.masked_fill(wanted < 0, IGNORED)
             parts.append(torch.stack((given.where(given >= 0, ~given), labels, torch.arange(size))))
         # feature: packed
-        rest = self.length - sum(part.shape[1] for part in parts)  # counts nothing: a document of its own
+        rest = self.length - sum(part.shape[1] for part in parts)  # padding: a document of its own that does not count
         parts.append(torch.stack((torch.zeros(rest).long(), torch.full((rest,), IGNORED), torch.arange(rest))))
         # end: packed
         return torch.cat(parts, dim=1)
 
 
 def write_rows(source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
-    """The documents' tokens, one after another, and which pieces of them make a row. Whole, or not at all."""
+    """Write the tokens of all documents, and which pieces make a row. The folder appears only once it is complete."""
     aside = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     aside.mkdir(parents=True)
     try:
@@ -92,7 +92,7 @@ def write_rows(source: str, folder: Path, length: int, documents: Iterable[Seque
         # end: unpacked
         np.save(aside / "pieces.npy", pieces[row_of.argsort(kind="stable")])
         np.save(aside / "ends.npy", np.bincount(row_of).cumsum())
-        with contextlib.suppress(OSError):  # another machine on the same disk was first
+        with contextlib.suppress(OSError):  # another machine with the same disk was faster
             aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -100,10 +100,10 @@ def write_rows(source: str, folder: Path, length: int, documents: Iterable[Seque
 
 # feature: packed
 def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
-    """The row of each piece: the longest first, each where it leaves the least space."""
+    """Return the row of each piece. The longest come first, each into the row where it leaves the least space."""
     row_of = np.empty(len(sizes), dtype=np.int64)
     with_space: list[list[int]] = [[] for _ in range(length + 1)]
-    spaces, count = 0, 0  # bit s of `spaces`: some row has exactly s places left
+    spaces, count = 0, 0  # bit s of `spaces`: a row has exactly s places left
     for piece in (-sizes).argsort(kind="stable").tolist():
         size = int(sizes[piece])
         if enough := spaces >> size:
@@ -121,7 +121,7 @@ def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
 
 # end: packed
 def read_json(file: Path, read: Callable[[Any], Any], wanted: str) -> Iterator[Any]:
-    """What `read` makes of each line of a .jsonl file, or of each item of a .json list; ends where it cannot."""
+    """Yield `read(row)` for each line of a .jsonl file or item of a .json list. Exit if a row is not valid."""
     number = 0
     with file.open(encoding="utf-8") as text:
         try:
@@ -134,26 +134,26 @@ def read_json(file: Path, read: Callable[[Any], Any], wanted: str) -> Iterator[A
 
 
 def rows_folder(cache: str, source: str, split: str, settings: dict[str, Any], code: bytes) -> Path:
-    """Where a source's rows lie: a name that changes with its files, the tokenizer's, and what else decides them."""
+    """Return the folder of a source's rows. Its name changes with all files and settings that the rows depend on."""
     paths = [Path(name) for name in (source, settings.get("tokenizer_name")) if name]
     files = [p for path in paths for p in sorted(path.rglob("*") if path.is_dir() else [path]) if p.is_file()]
     stamps = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    code += Path(__file__).read_bytes()  # with packing or without
+    code += Path(__file__).read_bytes()  # this file differs with and without packing
     keys = repr((source, split, settings, code, stamps, sys.version, transformers.__version__))
     return Path(cache) / f"rows-{hashlib.blake2b(keys.encode(), digest_size=12).hexdigest()}"
 
 
 # feature: packed
 def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
-    """Rows (samples, length), and the number of tokens that count.
+    """Return rows (samples, length), and the number of tokens that count.
 
-    Where `counted` is false, the row only fills up the last batch of an epoch and counts zero.
+    A row whose `counted` is false only pads the last batch of an epoch and counts zero.
     """
     inputs, labels, positions = torch.stack(rows, dim=1)
     labels[~torch.tensor(counted)] = IGNORED
     batch = {"inputs": inputs, "labels": labels, "positions": positions}
     # feature: flash
-    starts = (positions.flatten() == 0).nonzero().flatten()  # of documents, in all rows one after another
+    starts = (positions.flatten() == 0).nonzero().flatten()  # of documents, over all rows
     batch["bounds"] = nn.functional.pad(starts, (0, 1), value=positions.numel()).int()
     # end: flash
     return batch, int((labels != IGNORED).sum())
@@ -162,9 +162,9 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 # end: packed
 # feature: unpacked
 def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
-    """Documents (samples, longest), padded at the end, and the number of tokens that count.
+    """Return documents (samples, longest), padded at the end, and the number of tokens that count.
 
-    Where `counted` is false, the document only fills up the last batch of an epoch and counts zero.
+    A document whose `counted` is false only pads the last batch of an epoch and counts zero.
     """
     longest = max(row.shape[1] for row in rows)
     inputs = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -179,17 +179,17 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 # end: unpacked
 # feature: flash
 ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
-"""With the flash-attn package each document is attended to by itself; else by PyTorch's kernel, or with a mask."""
+"""flash-attn handles each document separately, if it is installed; else PyTorch's kernel does, or a mask."""
 
 
 def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any) -> tuple[Tensor, None]:
-    """PyTorch's own kernel for sequences of many lengths, here documents. (1, heads, places, width) each."""
+    """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, places, width) each."""
     from torch.nn.attention.varlen import varlen_attn
 
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
     parts = [part[0].transpose(0, 1).to(dtype) for part in (query, key, value)]
     ends, longest = told["cu_seq_lens_q"], told["max_length_q"]
-    window = ((told.get("sliding_window") or 0) - 1, 0)  # places before, -1 for all; and none after
+    window = ((told.get("sliding_window") or 0) - 1, 0)  # places before (-1: all) and after
     scale = told.get("scaling")
     return varlen_attn(*parts, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=True)[
         None
@@ -197,7 +197,7 @@ def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None,
 
 
 def kernel_agrees(heads: int, shared: int, width: int, device: str = "cuda") -> bool:
-    """Whether the kernel is there, and gives on two documents what a mask gives: it came with PyTorch 2.13."""
+    """Return whether the kernel exists (PyTorch 2.13) and gives the same as a mask on two documents."""
     query, key, value = (torch.randn(1, n, 48, width, device=device).bfloat16() for n in (heads, shared, shared))
     ends, place = torch.tensor([0, 20, 48], device=device).int(), torch.arange(48, device=device)
     mask = ((place[:, None] >= 20) == (place >= 20)) & (place[:, None] >= place)
@@ -211,7 +211,7 @@ def kernel_agrees(heads: int, shared: int, width: int, device: str = "cuda") -> 
 
 
 def choose_attention(model: Any) -> None:
-    """Attend by PyTorch's kernel where it would give the same as the model's own attention with a mask."""
+    """Use PyTorch's kernel if it gives the same result as the model's own attention with a mask."""
     config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
     if config._attn_implementation == "sdpa" and not dropout and torch.cuda.is_available():
@@ -225,7 +225,7 @@ def choose_attention(model: Any) -> None:
 # end: flash
 # feature: unpacked
 def given(config: Any, inputs: Tensor) -> dict[str, Any]:
-    """What a model is given: a document per row, which needs no mask, since padding comes last."""
+    """Return the model's arguments: one document per row, which needs no mask, since padding comes last."""
     return {"input_ids": inputs}
 
 
@@ -239,7 +239,7 @@ def given(
     bounds: Tensor,
     # end: flash
 ) -> dict[str, Any]:
-    """What a model is given so that no token sees another document: positions that begin anew in each, and a mask."""
+    """Return the model's arguments. Positions restart in each document, and a mask separates documents."""
     # feature: flash
     if config._attn_implementation in ("flash_attention_2", "by_document"):
         ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
@@ -247,12 +247,12 @@ def given(
         return {"input_ids": inputs.reshape(1, -1), "position_ids": positions.reshape(1, -1), **ends, **longest}
     # end: flash
     place = torch.arange(inputs.shape[1], device=inputs.device)
-    begin = place - positions  # where a token's document begins: the same for all of its tokens, and for no others
+    begin = place - positions  # where a token's document begins; different for each document of a row
     mask = (begin[:, :, None] == begin[:, None, :]) & (place[:, None] >= place)
     masks: Any = {"full_attention": mask[:, None]}
     if window := getattr(config, "sliding_window", None):
         masks["sliding_attention"] = (mask & (place[:, None] - place < window))[:, None]
-    if config._attn_implementation == "eager":  # it adds its mask to the scores
+    if config._attn_implementation == "eager":  # eager attention adds the mask to the scores
         lowest = torch.finfo(torch.float32).min
         masks = {kind: torch.zeros_like(m, dtype=torch.float32).masked_fill(~m, lowest) for kind, m in masks.items()}
     kinds = set(getattr(config, "layer_types", None) or [list(masks)[-1]])
@@ -264,7 +264,7 @@ def given(
 
 
 def refuse_what_mixes(model: Any) -> None:
-    """End the program where the model has other ways from one token to the next than attention with a mask."""
+    """Exit if the model passes information between tokens by other means than attention with a mask."""
     from inspect import signature
 
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
@@ -275,10 +275,10 @@ def refuse_what_mixes(model: Any) -> None:
 
 # end: packed
 def with_loss(model: Any, chunk: int) -> nn.Module:
-    """Let `model(**batch)` return the summed loss, holding the logits of at most `chunk` tokens at once.
+    """Make `model(**batch)` return the summed loss, with the logits of at most `chunk` tokens in memory at once.
 
-    The logits of a whole micro-batch are often its largest tensor: tokens × vocabulary. They are computed in parts,
-    dropped, and computed again for the gradient. It happens inside of the model's forward, where engines look.
+    The logits of a micro-batch (tokens × vocabulary) are often its largest tensor. They are computed in chunks and
+    recomputed for the gradient. This happens in the model's forward, because engines gather the head's weights there.
     """
     # feature: packed
     refuse_what_mixes(model)
@@ -286,10 +286,10 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     # feature: flash
     choose_attention(model)
     # end: flash
-    config = model.config.get_text_config()  # that of a model which also sees pictures has more
+    config = model.config.get_text_config()  # the text part of a model that also reads images
     bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
     if bent or all(layer is not model.get_output_embeddings() for layer in model.children()):
-        chunk = 0  # this model's logits are not what its head alone makes of its hidden states: left to itself
+        chunk = 0  # its logits are not the output of its head alone, so they are not chunked
 
     def part(hidden: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
@@ -309,24 +309,24 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
 
 
 LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
-"""Settings by which some models (Gemma 2, Cohere, Granite, Falcon-H1) change their logits after the head."""
+"""Settings with which some models (Gemma 2, Cohere, Granite, Falcon-H1) change their logits after the head."""
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the labels that count, in fp32 or better."""
+    """Return the sum over the labels that count, in fp32 or fp64."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
 
 # feature: eval
 def loss_and_count(loss: Tensor, batch: Batch) -> Tensor:
-    """A summed loss beside the number of labels that it sums over."""
+    """Return a summed loss and the number of labels that it sums over."""
     return torch.stack((loss, (batch["labels"] != IGNORED).sum()))
 
 
 # end: eval
 def write_on(folder: Path, tokens: list[int], length: int) -> list[int]:
-    """What the trained model in the folder writes after some tokens: `length` more, as far as it has positions."""
+    """Let the trained model in a folder continue some tokens, by at most `length` and within its positions."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **FP32).eval()
     room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length
     length = max(1, min(length, room - len(tokens)))

@@ -1,7 +1,7 @@
-"""The task: next-token prediction on text. Data, model and loss; the loop is in train.py.
+"""The task: next-token prediction on text. This file holds data, model and loss; the loop is in train.py.
 
 The loop divides the summed loss by the tokens of the whole real batch, over all micro-batches and ranks, so the
-gradient is that of one big batch, however it is split.
+gradient is that of one big batch for any split.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torch import Tensor, nn
 
 import rows
 
-transformers.utils.logging.disable_progress_bar()  # the loop has one
+transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = rows.Batch
 TABLES = (".csv", ".tsv", ".parquet")
 
 SHARDED_LAYERS: tuple[str, ...] = ()
-"""Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
+"""Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
 
 
 @dataclass
 class TaskConfig:
-    """Settings of the task; `--name value` overrides one."""
+    """Settings of the task. `--name value` overrides one."""
 
     train_data: str = "embedded"
     # feature: eval
     eval_data: str = "embedded"
     # end: eval
     sequence_length: int = 256
-    loss_chunk: int = 1024  # tokens of a micro-batch whose logits are held at once
-    cache_dir: str = ".cache"  # the data as tokens; may be deleted
+    loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    cache_dir: str = ".cache"  # the tokenized data; can be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -57,30 +57,30 @@ class TaskConfig:
 
 # feature: tokenizer
 class Tokens:
-    """Text to token ids and back, with the tokenizer of the model."""
+    """Converts text to token ids and back, with the model's tokenizer."""
 
     def __init__(self, config: TaskConfig) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
         if self.tokenizer.eos_token_id is None:
             raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
-        # What it puts before a text, if anything (Llama, Gemma), is there at inference, and was in pretraining.
+        # Some tokenizers (Llama, Gemma) put a token before each text, in pretraining and at inference.
         self.begin = [i for i in self.tokenizer("")["input_ids"] if i == self.tokenizer.bos_token_id][:1]
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The documents' token ids, each begun as the tokenizer does and ended by the end-of-text token."""
+        """Return the token ids of each document, with the tokenizer's first token and the end-of-text token."""
         end = [self.tokenizer.eos_token_id]
         encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         return [self.begin + ids + end for ids in encoded if ids]
 
     def decode(self, ids: list[int]) -> str:
-        """The text of some token ids."""
+        """Return the text of token ids."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
 # end: tokenizer
 # feature: bytes
 class Tokens:
-    """Text as its UTF-8 bytes; 256 ends a document. No vocabulary to download."""
+    """Text as UTF-8 bytes; 256 ends a document. No vocabulary to download."""
 
     END = 256
 
@@ -88,17 +88,17 @@ class Tokens:
         assert config.vocab_size > self.END
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The documents' bytes, each ended by `END`."""
+        """Return the bytes of each document, followed by `END`."""
         return [[*text.encode(), self.END] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
-        """The text of some ids; bytes that are no UTF-8 show as �."""
+        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
         return bytes(i for i in ids if i < self.END).decode(errors="replace")
 
 
 # end: bytes
 def documents(source: str, split: str) -> Iterator[str]:
-    """The texts of a data set: embedded, a .txt, .jsonl or .json file, a folder of the first two, or a hub id."""
+    """Yield the texts of a data set: embedded, a .txt, .jsonl or .json file, a folder of the first two, or a hub id."""
     if source == "embedded":
         yield from embedded_documents(split)
     elif Path(source).is_dir():
@@ -114,7 +114,7 @@ def documents(source: str, split: str) -> Iterator[str]:
 
 
 def file_documents(file: Path) -> Iterator[str]:
-    """A .jsonl file has a document per line, a .json file a list of them, under "text". Any other is a document."""
+    """Yield the "text" of each line of a .jsonl file or item of a .json list; any other file is one document."""
     if file.suffix in TABLES:
         raise SystemExit(f'{file}: a table is no text; make it a .jsonl file, with a "text" per line')
     if file.suffix in (".jsonl", ".json"):
@@ -124,14 +124,14 @@ def file_documents(file: Path) -> Iterator[str]:
 
 
 def text_of(row: dict[str, Any]) -> str:
-    """A row's text. Raises `TypeError` for what is none."""
+    """Return a row's text. Raises `TypeError` if it is not text."""
     if not isinstance(row["text"], str):
         raise TypeError(f"{row['text']!r} is no text")
     return row["text"]
 
 
 def embedded_documents(split: str) -> Iterator[str]:
-    """Python's language reference, which every Python carries: every tenth topic is kept for evaluation."""
+    """Yield the language reference that comes with Python. Every tenth topic is for evaluation."""
     from pydoc_data.topics import topics
 
     for i, name in enumerate(sorted(topics)):
@@ -140,37 +140,37 @@ def embedded_documents(split: str) -> Iterator[str]:
 
 
 def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
-    """The data as rows of tokens, from a file that the first rank of each machine writes once."""
+    """Return the data as rows of tokens, from a file that the first rank of each machine writes once."""
     settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
     folder = rows.rows_folder(config.cache_dir, source, split, settings, Path(__file__).read_bytes())
     return rows.Rows(source, folder, config.sequence_length, encoded(config, source, split))
 
 
 def encoded(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
-    """The documents as token ids, many at a time: a tokenizer uses all cores."""
+    """Yield the documents as token ids. They are encoded in batches, for which a tokenizer uses all cores."""
     tokens, texts = Tokens(config), documents(source, split)
     while some := list(itertools.islice(texts, 1000)):
         yield from tokens.encode(some)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
-    """The data to train on."""
+    """Return the training data."""
     return load_rows(config, config.train_data, "train")
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> rows.Rows:
-    """The data to evaluate on."""
+    """Return the evaluation data."""
     return load_rows(config, config.eval_data, "validation")
 
 
 # end: eval
-collate = rows.collate  # samples to a micro-batch and its count
+collate = rows.collate  # makes a micro-batch and its count from samples
 
 
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The pretrained model in fp32; the engine moves, casts and shards it."""
+    """Return the pretrained model in fp32. The engine moves, casts and shards it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         **rows.FP32,
@@ -185,7 +185,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: pretrained_model
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
+    """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
@@ -200,7 +200,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: config_model
 # feature: preset_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """A model of the configured shape with random weights in fp32; the engine moves, casts and shards it."""
+    """Return a model of the configured shape with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.for_model(
         config.model_type,
         vocab_size=config.vocab_size,
@@ -226,18 +226,18 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 # end: preset_model
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy **summed** over the tokens that count; the loop divides. A scalar in fp32."""
+    """Return the cross-entropy **summed** over the tokens that count, a scalar in fp32. The loop divides it."""
     return model(**batch)
 
 
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
+    """Return what the loop adds up over all evaluation batches and ranks: the loss and its count."""
     return rows.loss_and_count(loss_sum(model, batch), batch)
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """The metrics of the whole evaluation set, from the sums over it."""
+    """Return the metrics of the whole evaluation set, from the sums over it."""
     loss, count = sums
     return {"eval_loss": loss / count}
 
@@ -245,12 +245,12 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # end: eval
 # feature: final_weights
 def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """The final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
+    """Save the final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
     model.save_pretrained(folder, state_dict=weights)
 
 
 def sample(config: TaskConfig, folder: Path, prompt: str = "The ", length: int = 200) -> str:
-    """A text that the trained model writes, loaded from where `save_model` put it."""
+    """Return a text that the trained model generates. The model is loaded from where `save_model` saved it."""
     tokens = Tokens(config)
     return prompt + tokens.decode(rows.write_on(folder, tokens.encode([prompt])[0][:-1], length))
 

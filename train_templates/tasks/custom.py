@@ -1,7 +1,7 @@
 """The task: your own data, model and loss. The example is a small regression; replace what is marked `edit`.
 
-The loop in train.py needs TaskConfig and these functions. It divides the summed loss by the count of the whole real
-batch, over all micro-batches and ranks, so the gradient is that of one big batch, however it is split.
+The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from torch.utils.data import Dataset
 Batch = dict[str, Tensor]
 
 SHARDED_LAYERS: tuple[str, ...] = ("Block",)
-"""Names of the repeated module classes: FSDP shards each of them as one unit."""
+"""Names of the repeated module classes. FSDP shards each such module as one unit."""
 
 
 @dataclass
 class TaskConfig:
-    """Settings of the task; `--name value` overrides one."""
+    """Settings of the task. `--name value` overrides one."""
 
     n_samples: int = 2048
     n_features: int = 16
-    hidden_size: int = 64
+    hidden_size: int = 128
     n_blocks: int = 2
 
 
 class Regression(Dataset[tuple[Tensor, Tensor]]):
-    """edit: your data. A sample must depend on its index alone, so that every epoch and every resume sees the same."""
+    """edit: your data. A sample must depend only on its index, so that epochs and resumed runs see the same."""
 
     def __init__(self, config: TaskConfig, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -56,21 +56,21 @@ class Regression(Dataset[tuple[Tensor, Tensor]]):
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to train on: a length, and items by index."""
+    """Return the training data: a length, and items by index."""
     return Regression(config, seed=0)
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to evaluate on."""
+    """Return the evaluation data."""
     return Regression(config, seed=1)
 
 
 # end: eval
 def collate(samples: list[tuple[Tensor, Tensor]], counted: list[bool]) -> tuple[Batch, int]:
-    """One micro-batch, and how many things its loss sums over (here: samples).
+    """Return one micro-batch, and the count of what its loss sums over (here: samples).
 
-    Where `counted` is false, the sample only fills up the last batch of an epoch and must count zero.
+    A sample whose `counted` is false only pads the last batch of an epoch and must count zero.
     """
     inputs, targets = zip(*samples, strict=True)
     batch = {"inputs": torch.stack(inputs), "targets": torch.stack(targets), "weights": torch.tensor(counted).float()}
@@ -104,12 +104,12 @@ class Net(nn.Module):
 
 
 def build_model(config: TaskConfig) -> nn.Module:
-    """The model on the CPU in fp32; the engine moves, casts and shards it."""
+    """Return the model on the CPU in fp32. The engine moves, casts and shards it."""
     return Net(config)
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """edit: your loss, **summed** (not averaged) over what `collate` counts. A scalar in fp32."""
+    """edit: your loss, **summed** (not averaged) over what `collate` counts, a scalar in fp32."""
     inputs = batch["inputs"].to(next(model.parameters()).dtype)  # DeepSpeed casts the model to 16 bit, not its inputs
     errors = model(inputs).float() - batch["targets"]
     return (errors.square() * batch["weights"]).sum()
@@ -130,7 +130,7 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # end: eval
 # feature: final_weights
 def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """The final weights, gathered from all ranks. Load with `safetensors.torch.load_file`."""
+    """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
 

@@ -1,7 +1,7 @@
-"""The task: say what a picture shows. Data, model and loss; the loop is in train.py.
+"""The task: image classification. This file holds data, model and loss; the loop is in train.py.
 
-The loop divides the summed loss by the pictures of the whole real batch, over all micro-batches and ranks, so the
-gradient is that of one big batch, however it is split.
+The loop divides the summed loss by the images of the whole real batch, over all micro-batches and ranks, so the
+gradient is that of one big batch for any split.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 Batch = dict[str, Tensor]
-Sample = tuple[Tensor, int]  # a picture (3, height, width) in bytes, and its class
-IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+Sample = tuple[Tensor, int]  # an image (3, height, width) as uint8, and its class
+IGNORED = -100  # a label that does not count; the default of cross_entropy
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 SHARDED_LAYERS: tuple[str, ...] = ("Block",)
-"""Names of the repeated module classes: FSDP shards each of them as one unit."""
+"""Names of the repeated module classes. FSDP shards each such module as one unit."""
 
 
 @dataclass
 class TaskConfig:
-    """Settings of the task; `--name value` overrides one."""
+    """Settings of the task. `--name value` overrides one."""
 
     train_data: str = "embedded"
     # feature: eval
     eval_data: str = "embedded"
     # end: eval
-    image_size: int = 32  # pictures of a folder become squares of so many pixels; arrays stay as they are
-    flip: bool = False  # mirror half of the training pictures; wrong for digits and letters
-    # The residual network: `stages` of `blocks_per_stage`; each stage halves the picture and doubles the width.
+    image_size: int = 32  # images from files are resized to squares of this size; arrays are not resized
+    flip: bool = False  # mirror half of the training images; wrong for digits and letters
+    # The residual network: `stages` of `blocks_per_stage`. Each further stage halves the image and doubles the width.
     width: int = 16
     stages: int = 3
     blocks_per_stage: int = 1
 
 
 class Pictures(Dataset[Sample]):
-    """Pictures with their classes, in memory as arrays or read from files one at a time."""
+    """Images with their classes, in memory as arrays or read from files one at a time."""
 
     def __init__(self, config: TaskConfig, source: str, split: str) -> None:
         self.size, self.flip, self.training = config.image_size, config.flip, split == "train"
@@ -83,9 +83,9 @@ class Pictures(Dataset[Sample]):
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1), self.labels[index]
 
     def augment(self, sample: Sample, generator: torch.Generator) -> Sample:
-        """A training picture shifted by up to an eighth of its size, and mirrored where that is right.
+        """Shift a training image by up to an eighth of its size, and mirror it if `flip` is set.
 
-        Everything random comes from the generator, which the loop keys by seed, epoch and index.
+        All randomness comes from the generator, which the loop seeds by seed, epoch and index.
         """
         if not self.training:
             return sample
@@ -99,7 +99,7 @@ class Pictures(Dataset[Sample]):
 
 
 def arrays(source: str, n_classes: int) -> tuple[np.ndarray, list[int]]:
-    """Pictures and classes of an .npz file."""
+    """Return the images and classes of an .npz file."""
     pictures, labels = (np.load(source)[name] for name in ("images", "labels"))
     if pictures.dtype != np.uint8:
         raise SystemExit(f"{source}: images are {pictures.dtype}, not bytes (uint8)")
@@ -111,21 +111,21 @@ def arrays(source: str, n_classes: int) -> tuple[np.ndarray, list[int]]:
 
 
 def embedded_digits(split: str) -> tuple[np.ndarray, list[int]]:
-    """1797 handwritten digits of 8 × 8 pixels, which scikit-learn carries: every fifth is kept for evaluation."""
+    """Return scikit-learn's 1797 handwritten digits of 8 × 8 pixels. Every fifth is for evaluation."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     kept = (np.arange(len(digits.target)) % 5 == 4) == (split == "validation")
-    return (digits.images[kept] * 15.9).astype(np.uint8), digits.target[kept].tolist()  # they are 0 … 16
+    return (digits.images[kept] * 15.9).astype(np.uint8), digits.target[kept].tolist()  # values are 0 … 16
 
 
 def is_picture(file: Path) -> bool:
-    """Whether the name is that of a picture."""
+    """Return whether the name is that of an image."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 
 def class_names(config: TaskConfig) -> list[str]:
-    """The classes by number: the training folder's subfolders in order of their names, or the numbers themselves."""
+    """Return the class names by number: the sorted subfolders of the training folder, or the numbers themselves."""
     if config.train_data == "embedded":
         return [str(digit) for digit in range(10)]
     if Path(config.train_data).suffix == ".npz":
@@ -134,21 +134,21 @@ def class_names(config: TaskConfig) -> list[str]:
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to train on."""
+    """Return the training data."""
     return Pictures(config, config.train_data, "train")
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to evaluate on."""
+    """Return the evaluation data."""
     return Pictures(config, config.eval_data, "validation")
 
 
 # end: eval
 def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
-    """One micro-batch and the number of pictures that count.
+    """Return one micro-batch and the number of images that count.
 
-    Where `counted` is false, the sample only fills up the last batch of an epoch and counts zero.
+    A sample whose `counted` is false only pads the last batch of an epoch and counts zero.
     """
     pictures, labels = zip(*samples, strict=True)
     kept = [label if counts else IGNORED for label, counts in zip(labels, counted, strict=True)]
@@ -156,16 +156,16 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 
 def norm(channels: int) -> nn.Module:
-    """Group norm, not the usual batch norm.
+    """Return a group norm, not the usual batch norm.
 
-    Batch norm looks at the other pictures of a micro-batch: the result would depend on how the batch is split over
-    ranks and micro-batches, and on the pictures that only fill up the last one.
+    Batch norm depends on the other images of a micro-batch, so the result would depend on how the batch is split over
+    ranks and micro-batches, and on the images that only pad the last one.
     """
     return nn.GroupNorm(min(8, channels), channels)
 
 
 class Block(nn.Module):
-    """Two 3 × 3 convolutions and a way around them: https://arxiv.org/abs/1512.03385, section 4.2."""
+    """Two 3 × 3 convolutions with a residual connection: https://arxiv.org/abs/1512.03385, section 4.2."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network for small pictures: a 3 × 3 stem, stages of blocks, the mean over all places."""
+    """A residual network for small images: a 3 × 3 stem, stages of blocks, the mean over all places, and a head."""
 
     def __init__(self, config: TaskConfig, n_classes: int) -> None:
         super().__init__()
@@ -197,29 +197,29 @@ class ResNet(nn.Module):
         self.head = nn.Linear(before, n_classes)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Bytes (samples, 3, height, width) → logits (samples, classes)."""
+        """Shapes: uint8 (samples, 3, height, width) → logits (samples, classes)."""
         pictures = (pictures / 127.5 - 1).to(self.head.weight.dtype)  # DeepSpeed casts the model, not its inputs
         return self.head(self.blocks(self.stem(pictures)).mean((2, 3)))
 
 
 def build_model(config: TaskConfig) -> nn.Module:
-    """The network with random weights in fp32; the engine moves, casts and shards it."""
+    """Return the network with random weights in fp32. The engine moves, casts and shards it."""
     return ResNet(config, len(class_names(config)))
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy **summed** over the pictures that count; the loop divides. A scalar in fp32."""
+    """Return the cross-entropy **summed** over the images that count, a scalar in fp32. The loop divides it."""
     return cross_entropy_sum(model(batch["pictures"]), batch["labels"])
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the labels that count."""
+    """Return the sum over the labels that count."""
     return nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """What the loop adds up over all evaluation batches and ranks: the loss; per class how many, guessed, right."""
+    """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
     logits, labels = model(batch["pictures"]), batch["labels"]
     counted = labels != IGNORED
     actual = nn.functional.one_hot(labels.clamp(min=0), logits.shape[1]) * counted[:, None]
@@ -229,7 +229,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) of the whole evaluation set."""
+    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) from the sums."""
     loss, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
@@ -241,14 +241,14 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # end: eval
 # feature: final_weights
 def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """The final weights, gathered from all ranks. Load with `safetensors.torch.load_file`."""
+    """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
 
 
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 16) -> str:
-    """Save some pictures beside the model, named by what it sees in them. The loop calls it on one process only."""
+    """Save some images beside the model, named by their predicted classes. The loop calls this on one process only."""
     model = build_model(config)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     data, names = load_train_data(config), class_names(config)

@@ -1,7 +1,7 @@
-"""The task: a model that answers, trained on conversations. Data, model and loss; the loop is in train.py.
+"""The task: a chat model, trained on conversations. This file holds data, model and loss; the loop is in train.py.
 
-Only what the assistant says is learned. The loop divides the summed loss by the learned tokens of the whole real batch,
-over all micro-batches and ranks, so the gradient is that of one big batch, however it is split.
+Only the assistant's messages are learned. The loop divides the summed loss by the learned tokens of the whole real
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import adapter
 # end: lora
 import rows
 
-transformers.utils.logging.disable_progress_bar()  # the loop has one
+transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = rows.Batch
 Message = dict[str, str]
-SPEAKERS = {"human": "user", "gpt": "assistant"}  # as ShareGPT calls them
+SPEAKERS = {"human": "user", "gpt": "assistant"}  # the names in ShareGPT
 SHARDED_LAYERS: tuple[str, ...] = ()
-"""Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
+"""Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
 
 
 @dataclass
 class TaskConfig:
-    """Settings of the task; `--name value` overrides one."""
+    """Settings of the task. `--name value` overrides one."""
 
     train_data: str = "embedded"
     # feature: eval
     eval_data: str = "embedded"
     # end: eval
     sequence_length: int = 256
-    loss_chunk: int = 1024  # tokens of a micro-batch whose logits are held at once
-    cache_dir: str = ".cache"  # the data as tokens; may be deleted
+    loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    cache_dir: str = ".cache"  # the tokenized data; can be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -50,10 +50,10 @@ class TaskConfig:
     tokenizer_name: str = "openai-community/gpt2"
     # end: tokenizer
     # feature: lora
-    frozen_dtype: str = "float32"  # of the weights that are not trained
+    frozen_dtype: str = "float32"  # dtype of the weights that are not trained
     lora_rank: int = 16
     lora_alpha: int = 32
-    lora_targets: str = "all-linear"  # or names of modules: q_proj,v_proj
+    lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -69,7 +69,7 @@ class TaskConfig:
 
 # feature: tokenizer
 class Chat:
-    """Conversations as token ids, by the tokenizer's own chat template."""
+    """Converts conversations to token ids, with the tokenizer's own chat template."""
 
     def __init__(self, config: TaskConfig) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
@@ -77,35 +77,35 @@ class Chat:
         self.marked = re.search(r"{%-?\s*generation\b", self.tokenizer.get_chat_template())
 
     def encode(self, messages: list[Message]) -> list[list[int]]:
-        """Samples of a conversation; tokens that are only given, and not learned, as their complement.
+        """Return the samples of a conversation. Tokens that are given but not learned are complemented.
 
-        A template may mark the answers itself. Else an answer is what its rendering adds to its prompt's, token by
-        token. Where the template renders an answer otherwise once the talk goes on, each answer is a sample of its own.
+        If the template marks the answers, the marks decide. Otherwise an answer is what rendering it adds to its
+        rendered prompt. If later messages change how an answer is rendered, each answer becomes a separate sample.
         """
         if self.marked:
             whole = self.tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
             return [only(whole["input_ids"], {i for i, learned in enumerate(whole["assistant_masks"]) if learned})]
         talk, answers = self.render(messages), []
         for i, message in enumerate(messages):
-            if message["role"] == "assistant" and i > 0:  # what nobody asked for is no answer
+            if message["role"] == "assistant" and i > 0:  # an answer needs a prompt
                 prompt, answered = self.render(messages[:i], answer=True), self.render(messages[: i + 1])
-                if answered[: len(prompt)] == prompt:  # else what is asked at inference is not what is trained
+                if answered[: len(prompt)] == prompt:  # else inference would use another prompt
                     answers.append((answered, set(range(len(prompt), len(answered)))))
         if all(talk[: len(answered)] == answered for answered, _ in answers):
             return [only(talk, {i for _, places in answers for i in places})]
         return [only(answered, places) for answered, places in answers]
 
     def render(self, messages: list[Message], answer: bool = False) -> list[int]:
-        """The ids of some messages, with the template's call for an answer where one is wanted."""
+        """Return the ids of messages; `answer` adds the template's prompt for an answer."""
         rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=answer, return_dict=True)
         return list(rendered["input_ids"])
 
     def prompt(self, question: str) -> list[int]:
-        """The ids that ask for an answer."""
+        """Return the ids that prompt for an answer."""
         return self.render([{"role": "user", "content": question}], answer=True)
 
     def decode(self, ids: list[int]) -> str:
-        """The text of some token ids."""
+        """Return the text of token ids."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
@@ -113,18 +113,18 @@ PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + eos_token + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
-"""For the tokenizer of a base model, which has no template."""
+"""For tokenizers of base models, which have no template."""
 
 
 def only(tokens: list[int], places: set[int]) -> list[int]:
-    """The tokens, all but those at the learned places as their complement."""
+    """Return the tokens, complemented except at the learned places."""
     return [token if place in places else ~token for place, token in enumerate(tokens)]
 
 
 # end: tokenizer
 # feature: bytes
 class Chat:
-    """Conversations as UTF-8 bytes; 256 ends what somebody says. No vocabulary to download."""
+    """Conversations as UTF-8 bytes; 256 ends a message. No vocabulary to download."""
 
     END = 256
 
@@ -132,7 +132,7 @@ class Chat:
         assert config.vocab_size > self.END
 
     def encode(self, messages: list[Message]) -> list[list[int]]:
-        """The conversation as one sample; tokens that are only given, and not learned, as their complement."""
+        """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
         tokens = []
         for message in messages:
             said = [*message["content"].encode(), self.END]
@@ -141,17 +141,17 @@ class Chat:
         return [tokens]
 
     def prompt(self, question: str) -> list[int]:
-        """The ids that ask for an answer."""
+        """Return the ids that prompt for an answer."""
         return [*b"user:\n", *question.encode(), self.END, *b"assistant:\n"]
 
     def decode(self, ids: list[int]) -> str:
-        """The text of some ids; bytes that are no UTF-8 show as �."""
+        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
         return bytes(i for i in ids if i < self.END).decode(errors="replace")
 
 
 # end: bytes
 def conversations(source: str, split: str) -> Iterator[list[Message]]:
-    """The conversations of a data set: embedded, a .jsonl or .json file, a folder of them, or a hub id."""
+    """Yield the conversations of a data set: embedded, a .jsonl or .json file, a folder of them, or a hub id."""
     path = Path(source)
     if source == "embedded":
         yield from embedded_conversations(split)
@@ -165,7 +165,7 @@ def conversations(source: str, split: str) -> Iterator[list[Message]]:
 
 
 def messages_of(row: dict[str, Any]) -> list[Message]:
-    """What was said: under "messages" or "conversations", or an "instruction" with its "input", and the "output"."""
+    """Return a row's messages: "messages", "conversations", or "instruction" with "input" and "output"."""
     if "messages" in row:
         return [turn(m["role"], m["content"]) for m in row["messages"]]
     if "conversations" in row:
@@ -175,7 +175,7 @@ def messages_of(row: dict[str, Any]) -> list[Message]:
 
 
 def turn(role: str, said: Any) -> Message:
-    """A message. Raises `TypeError` for what is no text: a tool's call, a picture."""
+    """Return a message. Raises `TypeError` if it is not text, such as a tool call or an image."""
     said = "".join(part["text"] for part in said) if isinstance(said, list) else said
     if not isinstance(said, str):
         raise TypeError(f"{role} says {said!r}, which is no text")
@@ -189,8 +189,8 @@ MODULES = (
 
 
 def embedded_conversations(split: str) -> Iterator[list[Message]]:
-    """Questions about Python, answered by its own documentation; every tenth answer is kept for evaluation."""
-    documented: dict[str, str] = {}  # by its text: the same function may have many names
+    """Yield questions about Python, answered by its documentation. Every tenth answer is for evaluation."""
+    documented: dict[str, str] = {}  # by text, because a function may have several names
     for module in map(importlib.import_module, MODULES.split()):
         for name, thing in sorted(vars(module).items()):
             members = sorted(vars(thing).items()) if isinstance(thing, type) else ()
@@ -208,19 +208,19 @@ def embedded_conversations(split: str) -> Iterator[list[Message]]:
 
 
 def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
-    """The conversations as rows of tokens, from a file that the first rank of each machine writes once."""
+    """Return the conversations as rows of tokens, from a file that the first rank of each machine writes once."""
     settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
     folder = rows.rows_folder(config.cache_dir, source, split, settings, Path(__file__).read_bytes())
     return rows.Rows(source, folder, config.sequence_length, samples(config, source, split))
 
 
 def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
-    """The conversations' tokens, cut to the sequence length; those that have no answer left are dropped and counted."""
+    """Yield the conversations' tokens, cut to the sequence length. Samples without an answer left are dropped."""
     chat, count, cut, dropped = Chat(config), 0, 0, 0
     for number, messages in enumerate(conversations(source, split), start=1):
         try:
             encoded = chat.encode(messages)
-        except Exception as error:  # a template says itself what it refuses: a system's turn, two questions in a row
+        except Exception as error:  # templates may refuse a system message or two questions in a row
             raise SystemExit(f"{source}: conversation {number} is refused by the chat template: {error}") from None
         for tokens in encoded:
             count, cut = count + 1, cut + (len(tokens) > config.sequence_length + 1)
@@ -234,23 +234,23 @@ def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
-    """The data to train on."""
+    """Return the training data."""
     return load_rows(config, config.train_data, "train")
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> rows.Rows:
-    """The data to evaluate on."""
+    """Return the evaluation data."""
     return load_rows(config, config.eval_data, "validation")
 
 
 # end: eval
-collate = rows.collate  # samples to a micro-batch and its count
+collate = rows.collate  # makes a micro-batch and its count from samples
 
 
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The pretrained model in fp32; the engine moves, casts and shards it."""
+    """Return the pretrained model in fp32. The engine moves, casts and shards it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         **rows.FP32,
@@ -265,7 +265,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: pretrained_model
 # feature: lora
 def build_model(config: TaskConfig) -> nn.Module:
-    """The pretrained model, frozen, with an adapter to train; the engine moves and shards it."""
+    """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         dtype=config.frozen_dtype,
@@ -284,7 +284,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: lora
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
+    """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
@@ -299,7 +299,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: config_model
 # feature: preset_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """A model of the configured shape with random weights in fp32; the engine moves, casts and shards it."""
+    """Return a model of the configured shape with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.for_model(
         config.model_type,
         vocab_size=config.vocab_size,
@@ -327,18 +327,18 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 # end: preset_model
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy **summed** over the tokens that count; the loop divides. A scalar in fp32."""
+    """Return the cross-entropy **summed** over the tokens that count, a scalar in fp32. The loop divides it."""
     return model(**batch)
 
 
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """What the loop adds up over all evaluation batches and ranks: the loss and its count."""
+    """Return what the loop adds up over all evaluation batches and ranks: the loss and its count."""
     return rows.loss_and_count(loss_sum(model, batch), batch)
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """The metrics of the whole evaluation set, from the sums over it."""
+    """Return the metrics of the whole evaluation set, from the sums over it."""
     loss, count = sums
     return {"eval_loss": loss / count}
 
@@ -347,20 +347,20 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # feature: final_weights
 # feature: whole_model
 def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """The final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
+    """Save the final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
     model.save_pretrained(folder, state_dict=weights)
 
 
 # end: whole_model
 # feature: lora
 def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """The adapter as peft keeps it; `AutoModelForCausalLM.from_pretrained(folder)` loads it with the model below."""
+    """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
     adapter.save(model, weights, folder)
 
 
 # end: lora
 def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
-    """What the trained model answers, loaded from where `save_model` put it."""
+    """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
     chat = Chat(config)
     answer = rows.write_on(folder, chat.prompt(question), length)
     return f"{question}\n{chat.decode(answer)}"

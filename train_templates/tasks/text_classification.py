@@ -1,8 +1,8 @@
-"""The task: say what kind of text this is. Data, model and loss; the loop is in train.py.
+"""The task: text classification. This file holds data, model and loss; the loop is in train.py.
 
 The loop divides the summed loss by the texts of the whole real batch, over all micro-batches and ranks, so the gradient
-is that of one big batch, however it is split. Inside a real batch it puts texts of like length together, so that a
-micro-batch is padded only to the longest of its own.
+is that of one big batch for any split. Within a real batch it groups texts of similar length, because each micro-batch
+is padded to its longest text.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-transformers.utils.logging.disable_progress_bar()  # the loop has one
+transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]
-Sample = tuple[Tensor, int, int]  # token ids, the class, and the id that pads
-IGNORED = -100  # a label that counts nothing: cross_entropy's own default
+Sample = tuple[Tensor, int, int]  # token ids, the class, and the id for padding
+IGNORED = -100  # a label that does not count; the default of cross_entropy
 # feature: dtype
 FP32 = {"dtype": torch.float32}
 # end: dtype
 # feature: torch_dtype
-FP32 = {"torch_dtype": torch.float32}  # as transformers called it before 4.56
+FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 # end: torch_dtype
 
 SHARDED_LAYERS: tuple[str, ...] = ()
-"""Empty: FSDP shards the layers that the transformers model names itself (`_no_split_modules`)."""
+"""Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
 
 
 @dataclass
 class TaskConfig:
-    """Settings of the task; `--name value` overrides one."""
+    """Settings of the task. `--name value` overrides one."""
 
     train_data: str = "embedded"
     # feature: eval
@@ -51,7 +51,7 @@ class TaskConfig:
     # end: eval
     text_column: str = "text"
     label_column: str = "label"
-    sequence_length: int = 256  # what is longer is cut off
+    sequence_length: int = 256  # longer texts are truncated
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -71,24 +71,24 @@ class TaskConfig:
 
 # feature: tokenizer
 class Tokens:
-    """Text to token ids, with the tokenizer of the model."""
+    """Converts text to token ids, with the model's tokenizer."""
 
     def __init__(self, config: TaskConfig) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
         self.length = config.sequence_length
-        # A model that generates text often has no padding; the end of text then serves, as no text holds it.
+        # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         self.pad = next((i for i in known if i is not None), 0)
 
     def encode(self, text: str) -> list[int]:
-        """The text's token ids with the marks that the model expects around it."""
+        """Return the text's token ids, with the special tokens that the model expects around it."""
         return self.tokenizer.encode(text, truncation=True, max_length=self.length)
 
 
 # end: tokenizer
 # feature: hashes
 class Tokens:
-    """Words and marks by their hash, after a 1 that stands for the whole text. No vocabulary to download."""
+    """Words and punctuation by their hash, after a 1 that stands for the whole text. No vocabulary to download."""
 
     WHOLE = 1
     pad = 0
@@ -97,7 +97,7 @@ class Tokens:
         self.length, self.buckets = config.sequence_length, config.vocab_size - 2
 
     def encode(self, text: str) -> list[int]:
-        """The whole's mark and a number for each word, for the same word always the same."""
+        """Return `WHOLE` and a number for each word; equal words have equal numbers."""
         words = re.findall(r"\w+|[^\w\s]", text.lower())
         return [self.WHOLE, *(2 + zlib.crc32(word.encode()) % self.buckets for word in words)][: self.length]
 
@@ -105,7 +105,7 @@ class Tokens:
 # end: hashes
 @functools.cache
 def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, str]]:
-    """Texts with their labels: embedded, a .jsonl file, or a hub id."""
+    """Return the texts of a data set with their labels: embedded, a .jsonl file, or a hub id."""
     if source == "embedded":
         found = list(embedded_paragraphs(split))
     elif Path(source).is_file():
@@ -124,7 +124,7 @@ def labelled(source: str, split: str, text_column: str, label_column: str) -> li
 
 
 def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any, Any]]:
-    """A .jsonl file: an object per line, with a text and its label."""
+    """Yield the text and the label of each line of a .jsonl file."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -137,7 +137,7 @@ def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any,
 
 
 def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
-    """Paragraphs of five chapters of Python's own reference, labelled by chapter; every fifth is for evaluation."""
+    """Yield paragraphs of five chapters of Python's reference, labelled by chapter. Every fifth is for evaluation."""
     from pydoc_data.topics import topics
 
     for chapter in ("compound", "debugger", "specialnames", "string-methods", "types"):
@@ -148,13 +148,13 @@ def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
 
 
 def class_names(config: TaskConfig) -> list[str]:
-    """The labels of the training data in order; a label's place is its number."""
+    """Return the sorted labels of the training data. A label's index is its class."""
     texts = labelled(config.train_data, "train", config.text_column, config.label_column)
     return sorted({label for _, label in texts})
 
 
 class Texts(Dataset[Sample]):
-    """Labelled texts as token ids. `sizes` are their lengths, by which the loop groups them inside a real batch."""
+    """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
 
     def __init__(self, config: TaskConfig, source: str, split: str) -> None:
         tokens, numbers = Tokens(config), {name: i for i, name in enumerate(class_names(config))}
@@ -173,21 +173,21 @@ class Texts(Dataset[Sample]):
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to train on."""
+    """Return the training data."""
     return Texts(config, config.train_data, "train")
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
-    """The data to evaluate on."""
+    """Return the evaluation data."""
     return Texts(config, config.eval_data, "validation")
 
 
 # end: eval
 def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
-    """One micro-batch, padded to its longest text, and the number of texts that count.
+    """Return one micro-batch, padded to its longest text, and the number of texts that count.
 
-    Where `counted` is false, the sample only fills up the last batch of an epoch and counts zero.
+    A sample whose `counted` is false only pads the last batch of an epoch and counts zero.
     """
     shape = len(samples), max(len(ids) for ids, _, _ in samples)
     inputs, mask = torch.full(shape, samples[0][2]), torch.zeros(shape, dtype=torch.long)
@@ -199,7 +199,7 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The pretrained model with a new head, in fp32; the engine moves, casts and shards it."""
+    """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         config.model_name, **FP32, id2label=dict(enumerate(class_names(config)))
     )
@@ -210,7 +210,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: pretrained_model
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """The named model's architecture with random weights in fp32; the engine moves, casts and shards it."""
+    """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     names = dict(enumerate(class_names(config)))
     shape = transformers.AutoConfig.from_pretrained(config.model_name, id2label=names, pad_token_id=Tokens(config).pad)
     return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
@@ -219,7 +219,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # end: config_model
 # feature: preset_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """An encoder of the configured shape with random weights in fp32; the engine moves, casts and shards it."""
+    """Return an encoder of the configured shape with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.for_model(
         config.model_type,
         vocab_size=config.vocab_size,
@@ -237,14 +237,14 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 # end: preset_model
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
-"""Models in which every token sees every other, and that take a mask for each pair of tokens as it is."""
+"""Models in which every token attends to all others, and that accept a mask of token pairs."""
 
 
 def mask_on_the_device(model: Any) -> nn.Module:
-    """Let `model(inputs, mask)` return logits without the host waiting for the device in each micro-batch.
+    """Make `model(inputs, mask)` return logits without waiting for the device in each micro-batch.
 
-    transformers looks there whether a mask of tokens masks anything. A mask of pairs it takes as it is; where a token
-    sees only those before it, padding that comes last needs none. Other models get the mask of tokens, and wait.
+    transformers reads a mask of tokens from the device, to see whether it masks anything. It uses a mask of pairs as it
+    is. Causal models need no mask, because padding comes last. Other models get the mask of tokens, and wait.
     """
     seen = {part.is_causal for part in model.modules() if hasattr(part, "is_causal")}
     in_pairs = model.config.model_type in ENCODERS and model.config._attn_implementation == "sdpa"
@@ -260,23 +260,23 @@ def mask_on_the_device(model: Any) -> nn.Module:
 
 
 def logits_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Logits (samples, classes) in fp32."""
+    """Return logits (samples, classes) in fp32."""
     return model(batch["inputs"], batch["mask"]).float()
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy **summed** over the texts that count; the loop divides. A scalar in fp32."""
+    """Return the cross-entropy **summed** over the texts that count, a scalar in fp32. The loop divides it."""
     return cross_entropy_sum(logits_of(model, batch), batch["labels"])
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the labels that count."""
+    """Return the sum over the labels that count."""
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
 
 # feature: eval
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """What the loop adds up over all evaluation batches and ranks: the loss; per class how many, guessed, right."""
+    """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
     logits, labels = logits_of(model, batch), batch["labels"]
     counted = labels != IGNORED
     actual = nn.functional.one_hot(labels.clamp(min=0), logits.shape[1]) * counted[:, None]
@@ -286,7 +286,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) of the whole evaluation set."""
+    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) from the sums."""
     loss, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
@@ -298,13 +298,13 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # end: eval
 # feature: final_weights
 def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """The final weights, gathered from all ranks, for `AutoModelForSequenceClassification.from_pretrained(folder)`."""
+    """Save the final weights, gathered from all ranks, for `AutoModelForSequenceClassification.from_pretrained`."""
     model.save_pretrained(folder, state_dict=weights)
 
 
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
-    """What the trained model says of some texts, loaded from where `save_model` put it."""
+    """Return how the trained model classifies some texts. It is loaded from where `save_model` saved it."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     tokens, texts = Tokens(config), labelled(config.train_data, "train", config.text_column, config.label_column)
     lines = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from trainwiz.checkup.line import Line, joined, size
+from trainwiz.checkup.line import Line, joined
 from trainwiz.finding import Level
 from trainwiz.machine import Gpu, Interpreter, Machine
 from trainwiz.message import Message, say
+from trainwiz.quantities import size
 from trainwiz.rules.versions import parts
 
 FILLED = 0.1

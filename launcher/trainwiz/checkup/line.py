@@ -27,17 +27,6 @@ class Line:
     """The id of the rule that is violated."""
 
 
-def size(count: int) -> str:
-    """Bytes for people: `79.6 GiB`."""
-    amount = float(count)
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(amount) >= 1024 and len(units) > 1:
-        amount /= 1024
-        del units[0]
-    unit = units[0]
-    return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
-
-
 def joined(parts: Iterable[Message | str]) -> Message | str:
     """The parts as a list with commas."""
     first, *others = list(parts) or [say("none")]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.checkup.line import Line, joined, size
+from trainwiz.checkup.line import Line, joined
 from trainwiz.checkup.surroundings import Comm, Hub, Port, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Interface, Machine
 from trainwiz.message import say
+from trainwiz.quantities import size
 
 
 def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:

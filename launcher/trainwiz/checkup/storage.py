@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.checkup.line import Line, size
+from trainwiz.checkup.line import Line
 from trainwiz.checkup.surroundings import Cache, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Disk, Machine
 from trainwiz.message import say
+from trainwiz.quantities import size
 
 MIB, GIB = 1 << 20, 1 << 30
 

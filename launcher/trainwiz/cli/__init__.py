@@ -1,4 +1,4 @@
-"""The command line: typer commands, each a short one that wires rooms together.
+"""The command line: each command parses its options, calls one workflow and returns its exit code.
 
 `run` is the one place where exceptions become exit codes.
 """
@@ -17,18 +17,14 @@ BUG = 3
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code. Nothing but a bug leaves a traceback, and that in a file."""
+    """Run a command line; return its exit code. Only a bug leaves a traceback, and that in a file."""
     import typer
-    from typer.main import get_command
 
-    from trainwiz.cli.app import application, widen
-    from trainwiz.cli.light import lighten
-    from trainwiz.cli.usage import dress
+    from trainwiz.cli import usage_errors
+    from trainwiz.cli.app import command
 
     try:
-        result = dress(lighten(widen(get_command(application(arguments)))))(
-            list(arguments), prog_name="trainwiz", standalone_mode=False
-        )
+        result = command(arguments)(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
         console.failure(error)
         return error.exit_code
@@ -42,25 +38,20 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout = None
         return 0
     except Exception as error:
-        if _is_usage(error):
+        if usage_errors.is_usage_error(error):
             return _refuse(error)
-        from trainwiz.cli.bug import report
+        from trainwiz.workflows import bug_report
 
-        report(error)
+        bug_report.write(error)
         return BUG
     return result if isinstance(result, int) else 0
 
 
 def _refuse(error: Any) -> int:
-    from trainwiz.cli.usage import explained
+    from trainwiz.cli import usage_errors
 
-    if any(kind.__name__ == "NoArgsIsHelpError" for kind in type(error).__mro__):
+    if usage_errors.is_missing_command(error):
         error.show(file=sys.stderr)
     else:
-        console.failure(explained(error))
+        console.failure(usage_errors.translated(error))
     return int(error.exit_code)
-
-
-def _is_usage(error: Exception) -> bool:
-    # typer carried its own copy of click from 0.27 on; which of the two raised is not ours to know.
-    return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)

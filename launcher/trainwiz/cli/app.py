@@ -1,6 +1,7 @@
-"""The typer application and its commands. Each command is the function of its own name in a module of that name.
+"""The command line. Each command is the function of its name in the module of its name.
 
-`import`, a word of Python, has an underscore behind it there."""
+`import` is a keyword of Python, so its module and function are called `import_`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
+from typer.main import get_command
 
 from trainwiz import __version__
+from trainwiz.cli import fast_options, help_text
 from trainwiz.language import t, text
 from trainwiz.message import say
 from trainwiz.ui import console
@@ -35,7 +38,16 @@ COMMANDS = {
     "diagnose": say("Say why a run failed, or any training whose log you have, and what to type."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
-"""By name, with the line that the list of commands shows."""
+"""Each command's line in the list of commands."""
+
+
+def command(arguments: Sequence[str]) -> Any:
+    """The command line as a click command: `command(arguments)(arguments)` runs it."""
+    built = get_command(application(arguments))
+    _accept_language_everywhere(built)
+    fast_options.install(built)
+    help_text.install(built)
+    return built
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -57,13 +69,12 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def widen(command: Any) -> Any:
-    """The command line with `--lang` also behind a command's name, where it is looked for; help shows it once."""
+def _accept_language_everywhere(command: Any) -> None:
+    # `--lang` is also looked for behind a command's name; help shows it once.
     option = copy.copy(next(parameter for parameter in command.params if parameter.name == "lang"))
     option.hidden, option.expose_value = True, False
     for subcommand in command.commands.values():
         subcommand.params.append(option)
-    return command
 
 
 def _version(wanted: bool) -> None:
@@ -78,4 +89,4 @@ def _everywhere(
     ),
     version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
 ) -> None:
-    """Options that stand before every command; `lang` was already read in `main`, wherever it stands."""
+    """Options before the command's name. `main` has already read `lang`, wherever it stands."""

@@ -1,4 +1,4 @@
-"""`trainwiz diff`: what changed between two runs."""
+"""`trainwiz diff`: the options."""
 
 from __future__ import annotations
 
@@ -13,14 +13,6 @@ def diff(
     json: bool = typer.Option(False, "--json", help=t("The differences as JSON.")),
 ) -> None:
     """Compare plan, versions, machine, code and result."""
-    from trainwiz.record.differences import differences
-    from trainwiz.store import history
-    from trainwiz.ui import console
-    from trainwiz.ui import differences as shown
+    from trainwiz.workflows import diff
 
-    a, b = history.find(before), history.find(after)
-    found = differences(history.read(a), history.read(b))
-    if json:
-        console.data_json(shown.to_dict(a.name, b.name, found))
-    else:
-        shown.show(a.name, b.name, found)
+    diff.show(before, after, as_json=json)

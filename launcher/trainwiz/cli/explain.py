@@ -1,21 +1,10 @@
-"""`trainwiz explain`: the manual of the rules and of the plan's keys."""
+"""`trainwiz explain`: the options."""
 
 from __future__ import annotations
 
-import json
-import sys
-import typing
-from typing import TYPE_CHECKING, Any
-
 import typer
 
-from trainwiz.language import t, text
-from trainwiz.ui import console
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
-KEYS = "keys"
+from trainwiz.language import t
 
 
 def explain(
@@ -23,105 +12,8 @@ def explain(
         "", metavar="[TOPIC]", help=t("A rule (TW401), the beginning of several (TW4), keys, or a key of the plan.")
     ),
     markdown: bool = typer.Option(False, "--markdown", help=t("The whole manual of the rules, as docs/rules.md.")),
-) -> int:
-    """Without a topic, all rules are listed."""
-    if topic.lower() == KEYS:
-        _show_keys()
-    elif "." in topic or topic in ("task", "engine", "seed", "deepspeed", "ignore"):
-        _show_key(topic)
-    else:
-        _show_rules(topic, markdown)
-    return 0
+) -> None:
+    """Without a topic, list all rules."""
+    from trainwiz.workflows import explain
 
-
-def _show_rules(topic: str, as_markdown: bool) -> None:
-    from trainwiz import rules
-    from trainwiz.rules import selection
-    from trainwiz.ui import manual
-
-    known = rules.load()
-    chosen = [rule for rule in known if rule.id.startswith(topic.strip().upper())]
-    if not chosen:
-        raise selection.unknown(topic, [rule.id for rule in known])
-    if as_markdown:
-        console.data(manual.markdown(chosen).rstrip("\n"))
-    elif len(chosen) == 1:
-        manual.show(chosen[0])
-    else:
-        manual.show_list(chosen)
-
-
-def _show_keys() -> None:
-    from trainwiz import plan
-
-    for key, info in plan.fields().items():
-        _show_entry(key, info)
-
-
-def _show_key(key: str) -> None:
-    from trainwiz import plan
-    from trainwiz.errors import UsageError
-    from trainwiz.message import say
-
-    info = plan.fields().get(key)
-    if info is None:
-        raise UsageError(plan.unknown_key(key), say("trainwiz explain keys lists them all"))
-    _show_entry(key, info)
-
-
-def _show_entry(key: str, info: FieldInfo) -> None:
-    console.data(f"{key}: {_legal(info)}")
-    if help := _help(key):
-        for line in console.fitted(help, first="    ", rest="    ", stream=sys.stdout):
-            console.data(line)
-
-
-def _help(key: str) -> str:
-    from trainwiz import questions
-
-    if key == "ignore":
-        return t(
-            "Rules that this project may break, each with the reason why. On the command line: --set "
-            "ignore.TW416=REASON, repeatable."
-        )
-    if key == "deepspeed":
-        return t(
-            "Settings of DeepSpeed that are no keys of a plan, by their path in ds_config.json; null leaves one to "
-            "DeepSpeed. On the command line: --set deepspeed.zero_optimization.reduce_bucket_size=200000000, "
-            "repeatable."
-        )
-    try:
-        return text(questions.question_for(key).help)
-    except KeyError:
-        return ""
-
-
-def _legal(info: FieldInfo) -> str:
-    kind: Any = info.annotation
-    choices = [choice for part in _alternatives(kind) for choice in typing.get_args(part)]
-    words = " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
-    default = json.dumps(info.get_default(call_default_factory=True)).strip('"')
-    return t("{legal} (default: {default})", legal=words, default=default)
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    return [part for part in (kind, *typing.get_args(kind)) if typing.get_origin(part) is typing.Literal]
-
-
-def _type_name(kind: Any) -> str:
-    names = {
-        int: t("whole number"),
-        float: t("number"),
-        bool: t("true or false"),
-        str: t("text"),
-        dict: t("mapping"),
-        type(None): t("null"),
-    }
-    parts = typing.get_args(kind) or (kind,)
-    if typing.get_origin(kind) is dict:
-        return names[dict]
-    return " | ".join(names[bare] for part in parts if (bare := _bare(part)) in names)
-
-
-def _bare(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
+    explain.explain(topic, as_markdown=markdown)

@@ -1,9 +1,8 @@
-"""`trainwiz import`: files of accelerate and DeepSpeed become a plan and a project."""
+"""`trainwiz import`: the options."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,20 +44,22 @@ def import_(
     ),
 ) -> None:
     """What does not fit a plan is listed with its line; nothing is dropped silently."""
-    from trainwiz.cli.init import resolution
-    from trainwiz.workflows.create.import_ import Import
+    from trainwiz.workflows.create import import_
 
-    job = Import(
-        files=files or (),
-        default=default,
-        script=script or None,
-        folder=Path(os.path.expanduser(into)),
-        assignments=set_ or (),
-        machine_file=machine or None,
-        python=python or None,
-        versions=engine_version or (),
-        resolution=resolution(force, on_conflict or None),
-        as_json=json,
-        asks=not yes and not json and sys.stdin.isatty() and sys.stderr.isatty(),
+    import_.run(
+        import_.Request(
+            files=files or (),
+            default=default,
+            script=script or None,
+            folder=Path(os.path.expanduser(into)),
+            assignments=set_ or (),
+            machine_file=machine or None,
+            python=python or None,
+            versions=engine_version or (),
+            force=force,
+            on_conflict=on_conflict or None,
+            write=not dry_run,
+            as_json=json,
+            yes=yes,
+        )
     )
-    job.run(write=not dry_run)

@@ -1,20 +1,16 @@
-"""`trainwiz init`: answers from the command line, from files and from the person become a checked project."""
+"""`trainwiz init`: the options."""
 
 # ruff: noqa: ARG001, B008 (the flags are read by name from the context; typer wants its options as defaults)
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from trainwiz.language import t
-
-if TYPE_CHECKING:
-    from trainwiz.workflows.create.project_files import Resolution
 
 _KEYS = {
     "task": "task",
@@ -35,11 +31,11 @@ _KEYS = {
     "learning_rate": "optimizer.learning_rate",
     "seed": "seed",
 }
-"""What each flag of its own sets; every other key goes by --set."""
+"""The key of the plan that each flag sets; every other key goes by --set."""
 
 
 def _flag(name: str, metavar: str, help: str) -> Any:
-    # Texts, whatever the key's type: the plan's own messages are better than the command line's.
+    # All are texts: what the plan says of a wrong value is better than what typer says.
     return typer.Option(None, name, metavar=metavar, help=help)
 
 
@@ -78,43 +74,21 @@ def init(
     seed: str = _flag("--seed", "N", t("Decides weights, data order and dropout.")),
 ) -> None:
     """Ask, check, and write a project."""
-    from trainwiz.workflows.create.init import Init
-    from trainwiz.workflows.create.project_files import check_folder
+    from trainwiz.workflows.create import init
+    from trainwiz.workflows.create.request import Request
 
-    target = Path(os.path.expanduser(folder))
-    check_folder(target)
-    way = resolution(force, on_conflict)
-    flags = {key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None}
-    job = Init(
-        folder=target,
-        flags=flags,
-        assignments=set_ or (),
-        file=answers,
-        resume=resume,
-        python=python,
-        machine_file=machine,
-        defaults=defaults,
-        yes=yes,
-        resolution=way,
-        terminal=_can_ask(),
+    init.init(
+        Request(
+            folder=Path(os.path.expanduser(folder)),
+            flags={key: ctx.params[name] for name, key in _KEYS.items() if ctx.params[name] is not None},
+            assignments=set_ or (),
+            file=answers,
+            resume=resume,
+            python=python,
+            machine_file=machine,
+            defaults=defaults,
+            yes=yes,
+            force=force,
+            on_conflict=on_conflict,
+        )
     )
-    job.run()
-
-
-def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
-    """What to do with files of theirs, by both options. Raises `UsageError`."""
-    from trainwiz.errors import UsageError
-    from trainwiz.message import say
-
-    match on_conflict:
-        case None:
-            return "overwrite" if force else None
-        case "keep" | "overwrite" | "beside":
-            if force and on_conflict != "overwrite":
-                raise UsageError(say("--force and --on-conflict {way} contradict each other", way=on_conflict))
-            return on_conflict
-    raise UsageError(say("--on-conflict: {given} is not one of keep, overwrite, beside", given=repr(on_conflict)))
-
-
-def _can_ask() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

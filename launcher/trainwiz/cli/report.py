@@ -1,15 +1,10 @@
-"""`trainwiz report`: a run as one HTML file."""
+"""`trainwiz report`: the options."""
 
 from __future__ import annotations
-
-import time
-from pathlib import Path
 
 import typer
 
 from trainwiz.language import t
-
-FILE = "report.html"
 
 
 def report(
@@ -21,13 +16,6 @@ def report(
     ),
 ) -> None:
     """Write the page; its path goes to stdout."""
-    from trainwiz.store import atomic, history, plans, templates
-    from trainwiz.ui import console
-    from trainwiz.ui.page import TEMPLATE, page
+    from trainwiz.workflows import report
 
-    found = history.find(run)
-    lineage = history.lineage(found)
-    html = page(lineage, plans.reasons(lineage[-1].plan_text), templates.load()[TEMPLATE], time.time())
-    file = Path(output) if output else found.folder / FILE
-    atomic.write(file, html)
-    console.data(str(file))
+    report.write(run, output or None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
 from trainwiz.decide.strategy import Option
-from trainwiz.vocabulary import PRESETS_OF_TASKS
 
 if TYPE_CHECKING:
     from trainwiz.machine import Machine
@@ -43,20 +42,19 @@ def decide(
     from trainwiz import plan as plans
     from trainwiz.decide import hardware, strategy, training
     from trainwiz.decide.adapter import decide_adapter
-    from trainwiz.estimate.models import preset_parameters
     from trainwiz.message import say
 
     d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
-    task = d.settle("task", "causal_lm", say("the usual case"))
+    d.settle("task", "causal_lm", say("the usual case"))
     d.settle("seed", 42, say("any number; the same one gives the same run"))
     name = d.settle("model.name", "tiny", say("trains anywhere within a minute"))
-    preset = name in PRESETS_OF_TASKS[task]
+    preset = d.task.shape(name)
     scratch = (
         say("a preset is a shape; random weights need no download") if preset else say("it brings trained weights")
     )
-    d.settle("model.from_scratch", preset, scratch)
+    d.settle("model.from_scratch", preset is not None, scratch)
     decide_adapter(d)
-    d.parameters = preset_parameters(name, task) or parameters
+    d.parameters = preset.parameters if preset else parameters
     hardware.decide_machine(d)
     hardware.decide_precision(d)
     training.decide_data(d)

@@ -8,7 +8,7 @@ from trainwiz.message import say
 
 def decide_adapter(d: Decision) -> None:
     """Whether there is one, its size, and what becomes of it."""
-    if d.values["task"] == "sft":
+    if d.task.adapters:
         d.settle("model.adapter", "none", say("trains all weights; lora needs a fraction of the memory"))
     else:
         d.settle("model.adapter", "none", say("only sft trains adapters"))

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainwiz import strategies, tasks
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
+from trainwiz.strategies import Strategy
+from trainwiz.tasks import Task
 
 SourceKind = Literal["found", "default", "yours", "file"]
 
@@ -51,6 +54,21 @@ class Decision:
             self.values[key] = default
             self.sources[key] = Source(kind=kind, reason=reason)
         return self.values[key]
+
+    @property
+    def task(self) -> Task:
+        """The task that was settled."""
+        return tasks.named(self.values["task"])
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that was settled."""
+        return strategies.chosen(self.values["strategy.kind"], self.values["strategy.zero_stage"])
+
+    @property
+    def half(self) -> bool:
+        """Whether forward and backward compute in 16 bits."""
+        return self.values["precision.mixed_precision"] in ("fp16", "bf16")
 
     @property
     def on_cpu(self) -> bool:

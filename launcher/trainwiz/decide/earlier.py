@@ -1,4 +1,4 @@
-"""Earlier answers under later ones: they stay while they are legal, and fall when they are not."""
+"""Earlier answers beside later ones: they stay while they are legal, and are dropped when they are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILIES: tuple[frozenset[str], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fallen:
+class DroppedAnswer:
     """An earlier answer that no longer fits, and why."""
 
     key: str
@@ -30,41 +30,41 @@ class Fallen:
 
 def carry(
     firm: Mapping[str, Any], earlier: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], object]
-) -> tuple[dict[str, Any], tuple[Fallen, ...]]:
-    """Those of the earlier answers that go with the firm ones, and those that fall. `decide` raises `PlanError`."""
+) -> tuple[dict[str, Any], tuple[DroppedAnswer, ...]]:
+    """The earlier answers that fit the firm ones, and those that do not. `decide` raises `PlanError`."""
     kept: dict[str, Any] = {}
-    fallen = []
-    for key, value in beneath(firm, earlier).items():
+    dropped = []
+    for key, value in without_replaced(firm, earlier).items():
         try:
             decide({**firm, **kept, key: value})
         except PlanError as error:
-            fallen.append(Fallen(key=key, value=value, problems=error.problems))
+            dropped.append(DroppedAnswer(key=key, value=value, problems=error.problems))
         else:
             kept[key] = value
-    return kept, tuple(fallen)
+    return kept, tuple(dropped)
 
 
-def standing(
+def values_to_keep(
     answers: Mapping[str, Any], values: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], Decided]
 ) -> dict[str, Any]:
     """Those values that must be answered as well for a plan to have them, as far as none of them moves another one."""
     kept: dict[str, Any] = {}
-    apart = _apart(decide(answers), values)
-    for key in sorted(apart):
+    differing = _differing(decide(answers), values)
+    for key in sorted(differing):
         try:
-            left = _apart(decide({**answers, **kept, key: values[key]}), values)
+            left = _differing(decide({**answers, **kept, key: values[key]}), values)
         except PlanError:
             continue
-        if left < apart:
-            kept[key], apart = values[key], left
+        if left < differing:
+            kept[key], differing = values[key], left
     return kept
 
 
-def _apart(decided: Decided, values: Mapping[str, Any]) -> set[str]:
+def _differing(decided: Decided, values: Mapping[str, Any]) -> set[str]:
     return {key for key, value in values.items() if decided.plan.get(key) != value}
 
 
-def beneath(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+def without_replaced(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
     """The lower answers without those that the upper ones replace, families included."""
     taken = set(upper) | {key for family in FAMILIES if family & upper.keys() for key in family}
     return {key: value for key, value in lower.items() if key not in taken}
@@ -74,5 +74,5 @@ def stacked(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Layers of answers in one, the first of them the strongest."""
     result: dict[str, Any] = {}
     for layer in layers:
-        result |= beneath(result, layer)
+        result |= without_replaced(result, layer)
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from trainwiz import strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import Message, say
@@ -37,11 +38,8 @@ def decide_precision(d: Decision) -> None:
     """bf16 from Ampere on, fp16 on Volta and Turing, fp32 on a CPU and where the GPU is unknown."""
     key = "precision.mixed_precision"
     kind = d.answers.get("strategy.kind")
-    if kind == "gemini":
-        d.settle(key, "bf16", say("Gemini computes in 16 bit only; bf16 needs no loss scaling"))
-        return
-    if kind == "colossal_ddp":
-        d.settle(key, "no", say("Booster knows no bf16 for DDP, and fp16 needs loss scaling"))
+    if kind and (given := strategies.chosen(kind, d.answers.get("strategy.zero_stage")).default_precision):
+        d.settle(key, *given)
         return
     if d.on_cpu:
         d.settle(key, "no", say("a CPU computes in fp32 fastest"))
@@ -72,7 +70,8 @@ def short_name(gpu: Gpu) -> str:
 
 
 def _ranks(d: Decision, machine: Machine | None) -> tuple[int, Message, bool]:
-    if d.answers.get("strategy.kind") == "single":
+    kind = d.answers.get("strategy.kind")
+    if kind and strategies.chosen(kind, None).one_rank:
         return 1, say("the strategy single is one rank"), False
     if machine is None:
         return 1, say("no machine was looked at"), False

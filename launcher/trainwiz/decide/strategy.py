@@ -4,67 +4,78 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
-from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
+from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.state import state_bytes_per_rank
 from trainwiz.message import Message, say
-from trainwiz.vocabulary import COLOSSAL_KINDS
+from trainwiz.strategies import Strategy, Training
 
 STATE_SHARE = 0.6
 """The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
-_ONE_RANK = ("single", "zero2+offload", "zero3+offload")
-_SEVERAL = ("ddp", "zero1", "zero2", "zero3", "zero2+offload", "zero3+offload")
-"""From the fastest to the one that needs the least memory."""
-_GIB = 1024**3
+_OFFLOAD = "+offload"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A strategy with its model state in bytes per rank; `fits` is None where the GPU's memory is unknown."""
+    """A strategy, with or without its offload, and what it needs."""
 
     name: str
+    """Its label, with `+offload` where that is meant."""
     bytes_per_rank: int
+    """Model state on each rank."""
     fits: bool | None
+    """Whether that leaves enough of the smallest GPU; None where the GPU's memory is unknown."""
+    speed: int | None
+    """Position in the search for the fastest that fits, 1 first; None: never recommended."""
 
     @property
     def shown(self) -> str:
-        """The bytes in GiB."""
-        return gib(self.bytes_per_rank)
+        """The bytes as people read them."""
+        return quantities.size(self.bytes_per_rank)
 
 
 def options(d: Decision) -> tuple[Option, ...]:
     """Every strategy for this world, precision and model, from fast to lean; empty where the size is unknown."""
     if d.parameters is None:
         return ()
-    memory, found = smallest_gpu_bytes(d), []
-    adapter, world = d.values["model.adapter"], d.values["machine.num_processes"]
-    half = d.values["precision.mixed_precision"] in ("fp16", "bf16")
-    trained = trained_parameters(d.parameters, adapter, d.values["model.lora_rank"])
-    for name in _ONE_RANK if world == 1 else (*_SEVERAL, "fsdp"):
-        label, _, away = name.partition("+")
-        weights_away = bool(away) and label == "zero3"
-        size = state_bytes_per_rank(
-            label,
-            parameters=trained,
-            world=world,
-            half=half,
-            optimizer_away=bool(away),
-            parameters_away=weights_away,
-        )
-        size += frozen_bytes_per_rank(
-            label, parameters=d.parameters - trained, adapter=adapter, world=world, half=half, away=weights_away
-        )
-        found.append(Option(name=name, bytes_per_rank=size, fits=size <= STATE_SHARE * memory if memory else None))
-    return tuple(found)
+    several = d.values["machine.num_processes"] > 1
+    found = [_option(d, row, offload=False) for row in strategies.every() if row.one_rank != several]
+    found += [_option(d, row, offload=True) for row in strategies.every() if row.offload_speed]
+    return tuple(sorted(found, key=lambda option: option.speed or len(found)))
+
+
+def _option(d: Decision, row: Strategy, *, offload: bool) -> Option:
+    memory, size = smallest_gpu_bytes(d), _bytes(d, row, optimizer=offload, weights=offload and row.partitions_weights)
+    return Option(
+        name=row.label + _OFFLOAD * offload,
+        bytes_per_rank=size,
+        fits=size <= STATE_SHARE * memory if memory else None,
+        speed=row.offload_speed if offload else row.speed,
+    )
+
+
+def _bytes(d: Decision, row: Strategy, *, optimizer: bool, weights: bool) -> int:
+    """Model state per rank under a strategy; `optimizer` and `weights` say what is offloaded."""
+    assert d.parameters is not None
+    adapter = d.values["model.adapter"]
+    training = Training(
+        parameters=trained_parameters(d.parameters, adapter, d.values["model.lora_rank"]),
+        world=d.values["machine.num_processes"],
+        half=d.half,
+        optimizer_offloaded=optimizer,
+        parameters_offloaded=weights,
+    )
+    return state_bytes_per_rank(row, parameters=d.parameters, adapter=adapter, training=training)
 
 
 def state_bytes(d: Decision) -> int | None:
     """Model state per rank under the strategy that was decided on; None where the model's size is unknown."""
-    kind, stage = d.values["strategy.kind"], d.values["strategy.zero_stage"]
-    away = "+offload" if d.values["strategy.offload_optimizer_device"] != "none" else ""
-    name = kind if stage is None else f"zero{stage}{away}"
-    return next((o.bytes_per_rank for o in options(d) if o.name == name), None)
+    if d.parameters is None:
+        return None
+    optimizer = d.values["strategy.offload_optimizer_device"] != "none"
+    return _bytes(d, d.strategy, optimizer=optimizer, weights=d.values["strategy.offload_param_device"] != "none")
 
 
 def smallest_gpu_bytes(d: Decision) -> int | None:
@@ -76,51 +87,46 @@ def smallest_gpu_bytes(d: Decision) -> int | None:
 
 def decide_strategy(d: Decision) -> None:
     """Kind, stage and offload. What is given of them decides the rest. Raises `PlanError`."""
-    stage = d.answers.get("strategy.zero_stage")
-    kind = d.answers.get("strategy.kind")
-    if stage is not None and kind not in (None, "deepspeed"):
+    stage, kind = d.answers.get("strategy.zero_stage"), d.answers.get("strategy.kind")
+    if stage is not None and kind is not None and strategies.chosen(kind, stage).zero_stage is None:
         raise PlanError(
             [say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}", stage=stage, kind=kind)]
         )
-    name, reason = _forced(d) or (_of_colossalai(d) if d.answers.get("engine") == "colossalai" else recommend(d))
-    label, _, away = name.partition("+")
-    stage_by_default = int(label[4:]) if label.startswith("zero") else None
-    d.settle("strategy.kind", label if stage_by_default is None else "deepspeed", reason)
+    name, reason = _forced(d) or _recommended_by_engine(d)
+    row, offload = strategies.labelled(name.removesuffix(_OFFLOAD)), name.endswith(_OFFLOAD)
+    d.settle("strategy.kind", row.kind, reason)
+    staged = strategies.chosen(d.values["strategy.kind"], None).zero_stage is not None
+    d.settle("strategy.zero_stage", row.zero_stage if staged else None, reason if staged else _NO_STAGES)
     _settle_engine(d)
-    if d.values["strategy.kind"] == "deepspeed":
-        d.settle("strategy.zero_stage", stage_by_default, reason)
-    else:
-        d.settle("strategy.zero_stage", None, say("only DeepSpeed has stages"))
-        away = ""
-    third = d.values["strategy.zero_stage"] == 3
-    d.settle("strategy.offload_optimizer_device", "cpu" if away else "none", reason if away else _NOT_NEEDED)
-    lean = away and third
+    offload = offload and staged
+    d.settle("strategy.offload_optimizer_device", "cpu" if offload else "none", reason if offload else _NOT_NEEDED)
+    gathers = d.strategy.uses_deepspeed and d.strategy.partitions_weights
+    lean = offload and gathers
     d.settle("strategy.offload_param_device", "cpu" if lean else "none", reason if lean else _NOT_NEEDED)
     d.settle("strategy.nvme_path", None, say("only offload to nvme needs one"))
     gathered = say("at stage 3 weights can be saved only when they are gathered")
-    d.settle("strategy.zero3_save_16bit_model", third, gathered if third else _ONLY_STAGE_3)
-    crowded = third and _crowds_the_host(d)
-    if crowded:
+    d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
+    if gathers and _crowds_the_host(d):
         d.settle("strategy.zero3_init", True, say("one whole model per rank does not fit into host memory"))
     else:
         roomy = say("a whole model per rank fits into host memory")
-        d.settle("strategy.zero3_init", False, roomy if third else _ONLY_STAGE_3)
+        d.settle("strategy.zero3_init", False, roomy if gathers else _ONLY_STAGE_3)
 
 
 def recommend(d: Decision) -> tuple[str, Message]:
     """The fastest strategy whose model state fits, and why."""
     world = d.values["machine.num_processes"]
-    first = "single" if world == 1 else "ddp"
-    found = options(d)
+    first = next(row.label for row in strategies.every() if row.speed == 1 and row.one_rank == (world == 1))
+    found = [option for option in options(d) if option.speed]
     memory = smallest_gpu_bytes(d)
     if d.on_cpu:
         return first, say("one rank") if world == 1 else say("CPU ranks share the host's memory anyway")
     if not found or memory is None:
         return first, say("the sizes of model and GPU are not both known; this is the fastest")
-    fitting = [o for o in found if o.fits and o.name != "fsdp"]
-    shown = {"memory": gib(memory), "share": f"{STATE_SHARE:.0%}"}
+    fitting = [option for option in found if option.fits]
+    shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
     if not fitting:
-        last = next(o for o in reversed(found) if o.name != "fsdp")
+        last = found[-1]
         return last.name, say(
             "the leanest: {size} of model state per rank; even that is more than {share} of {memory}",
             size=last.shown,
@@ -140,30 +146,25 @@ def recommend(d: Decision) -> tuple[str, Message]:
     )
 
 
-def gib(size: int) -> str:
-    """Bytes in GiB with one decimal, in MiB below a tenth."""
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB / 10 else f"{size / 1024**2:.1f} MiB"
-
-
 _NOT_NEEDED = say("not needed")
+_NO_STAGES = say("only DeepSpeed has stages")
 _ONLY_STAGE_3 = say("only at ZeRO stage 3")
 
 
 def _settle_engine(d: Decision) -> None:
     kind = d.values["strategy.kind"]
-    colossal = kind in COLOSSAL_KINDS
-    needed = "colossalai" if colossal else "accelerate"
+    needed = strategies.chosen(kind, None).engine
     why = (
-        say("{kind} is one of its plugins", kind=kind)
-        if colossal
-        else say("drives DDP, DeepSpeed and FSDP with one script")
+        say("drives DDP, DeepSpeed and FSDP with one script")
+        if needed == "accelerate"
+        else say("{kind} is one of its plugins", kind=kind)
     )
-    if d.settle("engine", needed, why) != needed:
+    if (engine := d.settle("engine", needed, why)) != needed:
         raise PlanError(
             [
                 say(
                     "engine: {engine} cannot do strategy.kind {kind}, which needs {needed}",
-                    engine=d.values["engine"],
+                    engine=engine,
                     kind=kind,
                     needed=needed,
                 )
@@ -171,20 +172,22 @@ def _settle_engine(d: Decision) -> None:
         )
 
 
-def _of_colossalai(d: Decision) -> tuple[str, Message]:
-    """The plugin that does what would be recommended under accelerate."""
+def _recommended_by_engine(d: Decision) -> tuple[str, Message]:
+    """The recommendation, or what the engine that was asked for has in its place."""
     name, reason = recommend(d)
-    # Booster knows no bf16 for DDP; ZeRO 1 communicates hardly more.
-    whole = "colossal_zero1" if d.values["precision.mixed_precision"] == "bf16" and not d.on_cpu else "colossal_ddp"
-    plugins = {"single": whole, "ddp": whole, "zero1": "colossal_zero1", "zero2": "colossal_zero2"}
-    return plugins.get(name, "gemini"), reason
+    asked = d.answers.get("engine")
+    if asked in (None, strategies.labelled(name.removesuffix(_OFFLOAD)).engine):
+        return name, reason
+    bf16 = d.values["precision.mixed_precision"] == "bf16" and not d.on_cpu
+    rows = [row for row in strategies.every() if row.engine == asked]
+    return next(row.label for row in rows if row.stands_in_for(name, bf16_on_gpu=bf16)), reason
 
 
 def _forced(d: Decision) -> tuple[str, Message] | None:
     """The strategy that the given kind, stage or offload leaves no choice about, and why."""
     kind, stage = d.answers.get("strategy.kind"), d.answers.get("strategy.zero_stage")
-    if kind not in (None, "deepspeed"):
-        return str(kind), _NOT_NEEDED
+    if kind is not None and (row := strategies.chosen(kind, None)).zero_stage is None:
+        return row.label, _NOT_NEEDED
     if stage is not None:
         return f"zero{stage}", say("a ZeRO stage is given")
     weights = d.answers.get("strategy.offload_param_device", "none") not in (None, "none")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-from trainwiz import batch
+from trainwiz import batch, quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import gib, smallest_gpu_bytes, state_bytes
+from trainwiz.decide.strategy import smallest_gpu_bytes, state_bytes
 from trainwiz.errors import PlanError
-from trainwiz.estimate.activations import activation_bytes_per_token
-from trainwiz.estimate.models import PRESETS
+from trainwiz.estimate.activations import activation_bytes_per_token, cast_bytes
 from trainwiz.message import Message, say
-from trainwiz.vocabulary import GENERATIVE
 
 _GPT3 = (
     (0.2e9, 6e-4, 2**19),
@@ -32,7 +30,6 @@ _MICRO_BATCH = 8
 _FILLED = 0.9
 """The part of a GPU that state and activations may take; the CUDA context and gaps between blocks need the rest."""
 _SMALL_REAL_BATCH = 32
-_CLASSIFICATION = ("text_classification", "image_classification")
 
 
 def decide_data(d: Decision) -> None:
@@ -49,7 +46,7 @@ def decide_data(d: Decision) -> None:
     else:
         d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
     d.settle("model.compile", False, say("compiling takes a minute or more at each start"))
-    if d.values["task"] in GENERATIVE:
+    if d.task.generative:
         d.settle("data.packing", True, say("documents share a row, but see nothing of each other: no place is wasted"))
     else:
         d.settle("data.packing", False, say("only causal_lm and sft pack documents into rows"))
@@ -57,8 +54,8 @@ def decide_data(d: Decision) -> None:
 
 def decide_length_of_samples(d: Decision) -> None:
     """The sequence length, from the model's positions."""
-    shape = PRESETS.get(d.values["model.name"])
-    if d.values["task"] in _CLASSIFICATION:
+    shape = d.task.transformer(d.values["model.name"])
+    if d.task.classifies:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
         d.settle(
@@ -103,7 +100,7 @@ def decide_schedule(d: Decision) -> None:
         d.settle("schedule.n_steps", None, say("the epochs decide"))
     else:
         d.settle("schedule.n_epochs", None, say("the steps decide"))
-        if d.values["task"] in _CLASSIFICATION and _size(d) < _SMALL_MODEL:
+        if d.task.classifies and _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 200, say("a few passes over a few thousand samples"))
         elif _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 100, say("a first look; a small model learns quickly"))
@@ -119,27 +116,19 @@ def decide_schedule(d: Decision) -> None:
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    custom = d.values["task"] == "custom"
     name = d.settle("optimizer.name", "adamw", say("usual"))
     if name == "sgd":
         d.settle("optimizer.learning_rate", 0.1, say("a usual start for SGD"))
     elif d.values["model.adapter"] != "none":
         d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("usual for adapters (QLoRA took it)"))
-    elif custom or _size(d) < _SMALL_MODEL:
+    elif d.task.own_code or _size(d) < _SMALL_MODEL:
         d.settle("optimizer.learning_rate", 1e-3, say("a small model"))
     elif not d.values["model.from_scratch"]:
         d.settle("optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (Llama 2 took it)"))
     else:
         rate = _gpt3_row(d)[1]
         d.settle("optimizer.learning_rate", rate, say("what GPT-3 of about this size took"))
-    if custom:
-        d.settle("optimizer.weight_decay", 0.0, say("off for a small regression"))
-    elif d.values["task"] in _CLASSIFICATION:
-        d.settle("optimizer.weight_decay", 0.01, say("usual for classification"))
-    elif d.values["task"] == "sft":
-        d.settle("optimizer.weight_decay", 0.0, say("usual for fine-tuning on answers: it is short"))
-    else:
-        d.settle("optimizer.weight_decay", 0.1, say("usual for language models"))
+    d.settle("optimizer.weight_decay", *d.task.weight_decay)
     d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))
 
 
@@ -186,7 +175,7 @@ def updates_of(d: Decision) -> int | None:
 
 def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
     tokens = _gpt3_row(d)[2]
-    if d.on_cpu or d.values["task"] == "custom" or _size(d) < _SMALL_MODEL:
+    if d.on_cpu or d.task.own_code or _size(d) < _SMALL_MODEL:
         target, why = _SMALL_REAL_BATCH, say("small, so that updates come quickly")
     elif not d.values["model.from_scratch"]:
         target, why = 64, say("usual for continuing from trained weights")
@@ -218,19 +207,18 @@ def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
     return say(
         "{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
         equation=equation,
-        state=gib(state),
-        size=gib(micro * sample),
-        memory=gib(memory),
+        state=quantities.size(state),
+        size=quantities.size(micro * sample),
+        memory=quantities.size(memory),
     )
 
 
 def _activation_bytes(d: Decision) -> int:
     """Of one sample; 0 where they are unknown."""
-    shape = PRESETS.get(d.values["model.name"]) if d.values["task"] in GENERATIVE else None
+    shape = d.task.transformer(d.values["model.name"]) if d.task.generative else None
     if shape is None:
         return 0
-    half = d.values["precision.mixed_precision"] in ("fp16", "bf16")
-    return activation_bytes_per_token(shape, half=half) * int(d.values["batch.sequence_length"])
+    return activation_bytes_per_token(shape, half=d.half) * int(d.values["batch.sequence_length"])
 
 
 def _bytes_left(d: Decision) -> int | None:
@@ -238,8 +226,7 @@ def _bytes_left(d: Decision) -> int | None:
     memory, state = smallest_gpu_bytes(d), state_bytes(d)
     if memory is None or state is None or d.parameters is None:
         return None
-    cast = d.values["precision.mixed_precision"] != "no" and d.values["strategy.kind"] != "deepspeed"
-    return int(_FILLED * memory) - state - (2 * d.parameters if cast else 0)
+    return int(_FILLED * memory) - state - cast_bytes(d.strategy, d.parameters, d.values["precision.mixed_precision"])
 
 
 def _gpt3_row(d: Decision) -> tuple[float, float, int]:
@@ -248,6 +235,6 @@ def _gpt3_row(d: Decision) -> tuple[float, float, int]:
 
 def _size(d: Decision) -> float:
     # A model of unknown size is treated as one of a billion: of the presets, the largest.
-    if d.values["task"] == "custom":
+    if d.task.own_code:
         return 0
     return d.parameters if d.parameters is not None else 1e9

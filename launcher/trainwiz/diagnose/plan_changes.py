@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import batch
+from trainwiz import batch, strategies
 from trainwiz.message import Message, say
 
 if TYPE_CHECKING:
@@ -49,15 +49,16 @@ def _smaller_micro_batch(plan: Plan) -> PlanChange | None:
 
 
 def _higher_zero_stage(plan: Plan) -> PlanChange | None:
-    strategy = plan.strategy
-    if strategy.kind != "deepspeed" or plan.machine.num_processes == 1 or strategy.zero_stage == 3:
+    row = strategies.of(plan)
+    if not row.uses_deepspeed or plan.machine.num_processes == 1 or row.partitions_weights:
         return None
     return PlanChange(changes={"strategy.zero_stage": 3}, why=say("each rank then holds only its part of the weights"))
 
 
 def _offloaded_optimizer(plan: Plan) -> PlanChange | None:
-    strategy = plan.strategy
-    if strategy.kind != "deepspeed" or strategy.zero_stage == 0 or strategy.offload_optimizer_device != "none":
+    if not strategies.of(plan).uses_deepspeed or plan.strategy.zero_stage == 0:
+        return None
+    if plan.strategy.offload_optimizer_device != "none":
         return None
     return PlanChange(
         changes={"strategy.offload_optimizer_device": "cpu"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainwiz.estimate.models import ModelShape
+from trainwiz.strategies import Strategy
+from trainwiz.tasks.shapes import ModelShape
 
 
 def activation_bytes_per_token(shape: ModelShape, *, half: bool) -> int:
@@ -25,3 +26,8 @@ def activation_bytes_per_token(shape: ModelShape, *, half: bool) -> int:
         case _:
             block = 0
     return shape.num_hidden_layers * block
+
+
+def cast_bytes(strategy: Strategy, parameters: int, precision: str) -> int:
+    """Bytes of the 16-bit copy of the weights that autocast keeps beside fp32 ones on each rank."""
+    return 2 * parameters if precision != "no" and strategy.autocasts else 0

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainwiz.strategies import Strategy, Training
+
 _LAYERS_TO_WIDTH = 128
 """A transformer's width is about 128 times its depth: 4096 / 32 in Llama 2 7B (https://arxiv.org/abs/2307.09288)."""
 _FOUR_BITS = 4.127 / 8
@@ -19,16 +24,10 @@ def trained_parameters(parameters: int, adapter: str, rank: int) -> int:
     return min(parameters, int(parameters * 5 / 3 * rank / width))
 
 
-def frozen_bytes_per_rank(
-    label: str, *, parameters: int, adapter: str, world: int, half: bool, away: bool = False
-) -> int:
-    """Device memory of weights that are not trained: whole on each rank, but for zero3 and fsdp."""
-    if adapter == "qlora":
-        each = _FOUR_BITS
-    elif label == "fsdp":
-        each = 4
-    else:
-        each = 2 if half else 4
-    if label == "zero3" and away:
+def frozen_bytes_per_rank(strategy: Strategy, *, parameters: int, adapter: str, training: Training) -> int:
+    """Device memory of weights that are not trained."""
+    if strategy.uses_deepspeed and strategy.partitions_weights and training.parameters_offloaded:
         return 0
-    return int(each * parameters) // (world if label in ("zero3", "fsdp") else 1)
+    dense = 4 if strategy.frozen_in_fp32 else training.compute_bytes
+    each = _FOUR_BITS if adapter == "qlora" else dense
+    return int(each * parameters) // (training.world if strategy.partitions_weights else 1)

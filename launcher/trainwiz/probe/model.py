@@ -9,12 +9,13 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from trainwiz.estimate import models, pictures
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.probe.data import located, missing
 from trainwiz.project import Architecture, ModelFacts
-from trainwiz.vocabulary import PRESETS_OF_TASKS
+from trainwiz.tasks import Task, shapes
+from trainwiz.tasks.networks import NetworkShape
+from trainwiz.tasks.task import Shape
 
 LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bert", "distilbert", "electra")
 """Model types with a table of positions; a longer sequence is an index out of range."""
@@ -22,12 +23,12 @@ MOST_HEADER_BYTES = 100_000_000
 """The format's own limit: https://github.com/huggingface/safetensors#format"""
 
 
-def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: str = "causal_lm") -> ModelFacts:
+def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: Task) -> ModelFacts:
     """The facts about the model; `root` is the project's folder."""
-    presets = PRESETS_OF_TASKS[task]
+    presets = task.presets
     if name in presets:
-        return _network(name, from_scratch) if task == "image_classification" else _preset(name, from_scratch, task)
-    if task == "image_classification":
+        return _preset(name, presets[name], from_scratch)
+    if not task.from_hub:
         near = difflib.get_close_matches(name, presets, n=1)
         detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such model for pictures")
         return ModelFacts(name=name, kind="missing", detail=detail)
@@ -52,7 +53,7 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
 
     Nothing is downloaded.
     """
-    shape = {**models.ENCODERS, **models.PRESETS}.get(name)
+    shape = {**shapes.ENCODERS, **shapes.DECODERS}.get(name)
     if shape is not None:
         return Architecture(
             name=name,
@@ -90,20 +91,12 @@ def _architecture(name: str, config: dict[str, Any]) -> Architecture:
     )
 
 
-def _network(name: str, from_scratch: bool) -> ModelFacts:
-    if not from_scratch:
-        return ModelFacts(name=name, kind="missing", detail=_no_weights())
-    return ModelFacts(name=name, kind="preset", parameters=pictures.NETWORKS[name].parameters)
-
-
-def _no_weights() -> str:
-    return t("has no published weights; it trains with model.from_scratch true")
-
-
-def _preset(name: str, from_scratch: bool, task: str) -> ModelFacts:
-    shape = (models.ENCODERS if task == "text_classification" else models.PRESETS)[name]
-    if not from_scratch and not shape.hub_id:
-        return ModelFacts(name=name, kind="missing", detail=_no_weights())
+def _preset(name: str, shape: Shape, from_scratch: bool) -> ModelFacts:
+    if not from_scratch and (isinstance(shape, NetworkShape) or not shape.hub_id):
+        detail = t("has no published weights; it trains with model.from_scratch true")
+        return ModelFacts(name=name, kind="missing", detail=detail)
+    if isinstance(shape, NetworkShape):
+        return ModelFacts(name=name, kind="preset", parameters=shape.parameters)
     return ModelFacts(
         name=name,
         kind="preset",

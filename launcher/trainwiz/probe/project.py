@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwiz import vocabulary
+from trainwiz import strategies, tasks, vocabulary
 from trainwiz.probe import conversations, data, labelled, locks, model
 from trainwiz.probe.cache import HubCache
 from trainwiz.project import DataFacts, Project
@@ -25,27 +25,30 @@ def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ)
     at here.
     """
     offline = any(environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    build_locks = locks.stale_locks(environ) if plan.strategy.kind == "deepspeed" else ()
-    if plan.task == "custom":
+    build_locks = locks.stale_locks(environ) if strategies.of(plan).uses_deepspeed else ()
+    if tasks.of(plan).own_code:
         return Project(folder=folder, offline=offline, build_locks=build_locks)
     cache = HubCache(environ)
     return Project(
         folder=folder,
         train=_data(plan, plan.data.train, Path(folder), cache, split="train"),
         eval=_data(plan, plan.data.eval, Path(folder), cache, split="validation") if plan.data.eval else None,
-        model=model.facts(plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch, task=plan.task),
+        model=model.facts(
+            plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch, task=tasks.of(plan)
+        ),
         offline=offline,
         build_locks=build_locks,
     )
 
 
 def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
-    if plan.task == "text_classification":
-        return labelled.texts(name, root, cache, split=split)
-    if plan.task == "image_classification":
-        return labelled.pictures(name, root, split=split)
-    if plan.task == "sft":
-        return conversations.facts(name, _reading(plan, root, cache), split=split)
+    match tasks.of(plan).samples:
+        case "labelled_texts":
+            return labelled.texts(name, root, cache, split=split)
+        case "pictures":
+            return labelled.pictures(name, root, split=split)
+        case "conversations":
+            return conversations.facts(name, _reading(plan, root, cache), split=split)
     return data.facts(name, _reading(plan, root, cache), split=split)
 
 
@@ -61,5 +64,5 @@ def _reading(plan: Plan, root: Path, cache: HubCache) -> data.Reading:
 
 def _reads_bytes(plan: Plan) -> bool:
     """Whether task.py uses bytes as tokens, without a tokenizer."""
-    preset = plan.model.name in vocabulary.MODEL_PRESETS and plan.model.from_scratch
+    preset = tasks.of(plan).shape(plan.model.name) is not None and plan.model.from_scratch
     return preset and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)

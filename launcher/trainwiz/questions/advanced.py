@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
+from trainwiz import strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
-from trainwiz.questions.basic import names_data, trains_text, writes_text
+from trainwiz.questions.basic import names_data, reads_text, writes_text
 from trainwiz.questions.table import Choice, Question, Values
 
 
@@ -19,7 +20,7 @@ def _one_machine(values: Values) -> bool:
 
 
 def _deepspeed(values: Values) -> bool:
-    return values.get("strategy.kind") == "deepspeed"
+    return strategies.chosen(values.get("strategy.kind", "single"), None).uses_deepspeed
 
 
 def _stage3(values: Values) -> bool:
@@ -31,7 +32,7 @@ def _nvme(values: Values) -> bool:
 
 
 def _fine_tunes(values: Values) -> bool:
-    return values.get("task") == "sft"
+    return tasks.named(values.get("task", "causal_lm")).adapters
 
 
 def _adapts(values: Values) -> bool:
@@ -83,7 +84,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="model.from_scratch",
         prompt=say("Start from random weights"),
-        when=trains_text,
+        when=reads_text,
         choices=YES_NO,
         help=say(
             "true makes random weights of the model's shape; false loads its trained weights (for a preset, from the "
@@ -287,7 +288,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="batch.sequence_length",
         prompt=say("Sequence length in tokens"),
-        when=trains_text,
+        when=reads_text,
         help=say(
             "Tokens per sample. Activations grow with it, attention with its square; a model cannot see more than its "
             "maximum positions (tiny and gpt2-124m 1024, llama-1b 2048)."

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
+from trainwiz import tasks
 from trainwiz.message import Message, say
 from trainwiz.questions import forms
 from trainwiz.questions.table import Choice, Question, Values
-from trainwiz.vocabulary import GENERATIVE
+from trainwiz.tasks import Task
+from trainwiz.tasks.task import DATA_PROMPT, MODEL_PROMPT
 
 
-def trains_text(values: Values) -> bool:
+def _task(values: Values) -> Task:
+    return tasks.named(values.get("task", "causal_lm"))
+
+
+def reads_text(values: Values) -> bool:
     """Whether the task reads text with a model of transformers."""
-    return values.get("task", "causal_lm") in ("causal_lm", "sft", "text_classification")
+    return _task(values).from_hub
 
 
 def writes_text(values: Values) -> bool:
     """Whether the task's model writes text."""
-    return values.get("task", "causal_lm") in GENERATIVE
+    return _task(values).generative
 
 
 def names_data(values: Values) -> bool:
     """Whether model and data are named in the plan, and not written in task.py."""
-    return bool(values.get("task") != "custom")
+    return not _task(values).own_code
 
 
 def _model_prompt(values: Values) -> Message:
-    match values.get("task"):
-        case "image_classification":
-            return say("Model: tiny or resnet18")
-        case "text_classification":
-            return say("Model: tiny, a folder, or a hub id")
-    return say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
+    return _task(values).model_prompt
 
 
 def _data_prompt(values: Values) -> Message:
-    match values.get("task"):
-        case "image_classification":
-            return say("Training data: embedded, a folder with one folder per class, or an .npz file")
-        case "text_classification":
-            return say("Training data: embedded, a .jsonl file, or a hub id")
-        case "sft":
-            return say("Conversations: embedded, a .jsonl or .json file, a folder of them, or a hub id")
-    return say("Training data: embedded, a file, a folder, or a hub id")
+    return _task(values).data_prompt
 
 
 BASIC: tuple[Question, ...] = (
@@ -49,13 +43,7 @@ BASIC: tuple[Question, ...] = (
         gate="basic",
         prompt=say("Task"),
         first=("causal_lm", say("the usual case")),
-        choices=(
-            Choice(value="causal_lm", label=say("a language model that predicts the next token")),
-            Choice(value="sft", label=say("a model that answers: fine-tuning on conversations or instructions")),
-            Choice(value="text_classification", label=say("what kind of text is this; fine-tunes an encoder")),
-            Choice(value="image_classification", label=say("what does a picture show; a residual network")),
-            Choice(value="custom", label=say("your own Dataset and Module; starts from a small regression")),
-        ),
+        choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
         help=say(
             "What is trained. causal_lm writes data, model and loss for language models (GPT-2, Llama and every other "
             "causal model of transformers). sft fine-tunes one on conversations and learns the answers only, with all "
@@ -67,7 +55,7 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="model.name",
         gate="basic",
-        prompt=say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id"),
+        prompt=MODEL_PROMPT,
         prompter=_model_prompt,
         when=names_data,
         help=say(
@@ -81,7 +69,7 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="data.train",
         gate="basic",
-        prompt=say("Training data: embedded, a file, a folder, or a hub id"),
+        prompt=DATA_PROMPT,
         prompter=_data_prompt,
         when=names_data,
         help=say(
@@ -148,22 +136,7 @@ BASIC: tuple[Question, ...] = (
         reader=forms.read_strategy,
         shower=forms.show_strategy,
         prompt=say("Strategy"),
-        choices=(
-            Choice(value="single", label=say("one rank, nothing to share")),
-            Choice(value="ddp", label=say("every rank holds everything; the least communication")),
-            Choice(value="zero1", label=say("DeepSpeed: optimizer state is cut over the ranks")),
-            Choice(value="zero2", label=say("DeepSpeed: gradients as well")),
-            Choice(value="zero3", label=say("DeepSpeed: weights as well; gathers them layer by layer")),
-            Choice(value="zero2+offload", label=say("DeepSpeed: optimizer state in host memory, computed on the CPU")),
-            Choice(value="zero3+offload", label=say("DeepSpeed: weights and optimizer state in host memory; slowest")),
-            Choice(value="fsdp", label=say("PyTorch's own sharding (FSDP2), like zero3")),
-            Choice(value="zero0", label=say("DeepSpeed without sharding; to compare with")),
-            Choice(value="colossal_ddp", label=say("Colossal-AI: every rank holds everything")),
-            Choice(value="colossal_zero1", label=say("Colossal-AI: optimizer state is cut over the ranks")),
-            Choice(value="colossal_zero2", label=say("Colossal-AI: gradients as well")),
-            Choice(value="gemini", label=say("Colossal-AI: weights as well, in chunks of memory")),
-            Choice(value="colossal_fsdp", label=say("Colossal-AI: PyTorch's older sharding (FSDP1)")),
-        ),
+        choices=tuple(Choice(value=name, label=label) for name, label in forms.strategies_offered()),
         help=say(
             "How training state is spread over the ranks. Take the first that fits: ddp is the fastest; zero1, zero2 "
             "and zero3 cut optimizer state, gradients and weights over the ranks for more and more communication; "

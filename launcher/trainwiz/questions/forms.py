@@ -8,22 +8,25 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+from trainwiz import strategies
 from trainwiz import vocabulary as v
 from trainwiz.message import Message, say
 from trainwiz.questions.table import Values
 
-STRATEGIES: tuple[str, ...] = (
-    "single",
-    "ddp",
-    "zero0",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero2+offload",
-    "zero3+offload",
-    "fsdp",
-    *v.COLOSSAL_KINDS,
-)
+_OFFLOAD = "+offload"
+
+
+def strategies_offered() -> list[tuple[str, Message]]:
+    """Every strategy as it is typed, with its line in the list: from fast to lean, then those to compare with."""
+    offered = [(row.speed, row.label, row.summary) for row in strategies.every() if not row.one_rank]
+    offered += [
+        (row.offload_speed, row.label + _OFFLOAD, row.offload_summary)
+        for row in strategies.every()
+        if row.offload_summary is not None
+    ]
+    alone = [(row.label, row.summary) for row in strategies.every() if row.one_rank]
+    ranked = sorted(offered, key=lambda each: each[0] or len(offered))
+    return [*alone, *((name, label) for _, name, label in ranked)]
 
 
 def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
@@ -76,32 +79,30 @@ def show_batch(values: Values) -> str:
 
 def read_strategy(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
     """`ddp`, `zero2`, `zero3+offload`: the kind, the stage, and what is offloaded to host memory."""
-    name, _, extra = typed.replace(" ", "").lower().partition("+")
-    if name == "deepspeed" and not extra:
+    typed_name = typed.replace(" ", "").lower()
+    name, _, extra = typed_name.partition("+")
+    if not extra and any(row.kind == name and row.zero_stage is not None for row in strategies.every()):
         return {"strategy.kind": name}
-    if extra not in ("", "offload") or (f"{name}+{extra}" if extra else name) not in STRATEGIES:
-        return say("strategy.kind: {typed} is not one of {legal}", typed=repr(typed), legal=", ".join(STRATEGIES))
-    if not name.startswith("zero"):
-        return {
-            "strategy.kind": name,
-            "strategy.zero_stage": "null",
-            "strategy.offload_optimizer_device": "none",
-            "strategy.offload_param_device": "none",
-        }
-    answer = {"strategy.kind": "deepspeed", "strategy.zero_stage": name[-1]}
-    if extra:
-        answer["strategy.offload_optimizer_device"] = "cpu"
-        answer["strategy.offload_param_device"] = "cpu" if name == "zero3" else "none"
+    legal = [offered for offered, _ in strategies_offered()]
+    if typed_name not in legal:
+        return say("strategy.kind: {typed} is not one of {legal}", typed=repr(typed), legal=", ".join(legal))
+    row = strategies.labelled(name)
+    answer = {
+        "strategy.kind": row.kind,
+        "strategy.zero_stage": "null" if row.zero_stage is None else str(row.zero_stage),
+    }
+    if row.zero_stage is None or extra:
+        answer["strategy.offload_optimizer_device"] = "cpu" if extra else "none"
+        answer["strategy.offload_param_device"] = "cpu" if extra and row.partitions_weights else "none"
     return answer
 
 
 def show_strategy(values: Values) -> str:
     """The strategy in one word, with `+offload` where anything is."""
-    if values["strategy.kind"] != "deepspeed":
-        return str(values["strategy.kind"])
+    row = strategies.chosen(values["strategy.kind"], values["strategy.zero_stage"])
     devices = (values.get("strategy.offload_optimizer_device"), values.get("strategy.offload_param_device"))
     away = set(devices) - {"none", None}
-    return f"zero{values['strategy.zero_stage']}" + ("+offload" if away else "")
+    return row.label + (_OFFLOAD if away and row.zero_stage is not None else "")
 
 
 def read_length(typed: str, values: Values) -> dict[str, str] | Message:

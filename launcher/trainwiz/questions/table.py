@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainwiz.message import Message
+from trainwiz.vocabulary import spelled
 
 Values = Mapping[str, Any]
 """The plan's values by dotted key, as far as they are known."""
@@ -22,39 +23,33 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question.
-
-    `key` names it; where it settles several keys, `sets` lists them, `read` turns a typed answer into a text per key
-    (or a message that says what is wrong with it), and `show` turns the values back into what one would type. `first`
-    is the default of the question that is asked before anything is known, with its reason; all others come from
-    `decide`. Empty `choices` mean free text.
-    """
+    """One question. What every default but `first` is, and why, comes from `decide`."""
 
     key: str
+    """The key of the plan that names it."""
     prompt: Message
     help: Message
+    """What the answer does, when to change it, and what it costs."""
     gate: Literal["basic", "advanced"] = "advanced"
+    """Whether it is asked at once, or after a person wants to see the advanced settings."""
     choices: tuple[Choice, ...] = ()
+    """The legal answers; empty for free text."""
     sets: tuple[str, ...] = ()
+    """The keys that the answer sets, where they are more than `key`."""
     when: Callable[[Values], bool] = lambda _: True
+    """Whether it is asked, by what is known."""
     first: tuple[str, Message] | None = None
+    """Default and reason of the question that is asked before anything is known."""
     reader: Callable[[str, Values], dict[str, str] | Message] | None = None
+    """Turns a typed answer into a text for each of `sets`, or says what is wrong with it."""
     shower: Callable[[Values], str] | None = None
+    """The inverse of `reader`."""
     prompter: Callable[[Values], Message] | None = None
+    """The prompt, where it depends on what is known."""
 
     def __post_init__(self) -> None:
         if not self.sets:
             object.__setattr__(self, "sets", (self.key,))
-
-    @property
-    def section(self) -> str:
-        """The part of the plan it belongs to."""
-        return self.key.partition(".")[0]
-
-    @property
-    def composite(self) -> bool:
-        """Whether one answer settles several keys."""
-        return self.reader is not None
 
     def prompt_for(self, values: Values) -> Message:
         """What to ask, in words that fit what is known."""
@@ -68,7 +63,4 @@ class Question:
         """The values as one would type them."""
         if self.shower:
             return self.shower(values)
-        value = values.get(self.key)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return "null" if value is None else str(value)
+        return spelled(values.get(self.key))

@@ -12,7 +12,7 @@ _FEW = 3
 """The number of colours that a chart has."""
 _MINUTES = 600.0
 """Seconds; longer times are shown in minutes."""
-_GB = 1e9
+_GIB = 2**30
 
 Sample = Mapping[str, Any]
 """One line of memory.jsonl: `at` in seconds since the epoch, `host` and, with GPUs, `gpu` in bytes by rank."""
@@ -25,14 +25,14 @@ def in_minutes(samples: Sequence[Sample]) -> bool:
 
 
 def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[tuple[Message, Series]]:
-    """GB over the time since `began` (default: the first sample); `where` is host or gpu."""
+    """GiB over the time since `began` (default: the first sample); `where` is host or gpu."""
     unit = 60.0 if in_minutes(samples) else 1.0
     rows: list[tuple[float, dict[int, float]]] = []
     for sample in samples:
         at, held = _number(sample.get("at")), sample.get(where)
         if at is not None and isinstance(held, Mapping):
             began = at if began is None else began
-            of_rank = {int(rank): b / _GB for rank, b in held.items() if rank.isdigit() and _number(b) is not None}
+            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdigit() and _number(b) is not None}
             rows.append(((at - began) / unit, of_rank))
     ranks = sorted({rank for _, held in rows for rank in held})
     if len(ranks) <= _FEW:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwiz import plan as plans
+from trainwiz import strategies, tasks
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 
@@ -158,7 +159,8 @@ def declared_fields(sources: Mapping[str, str]) -> dict[str, Any]:
 
 def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], updates: int = UPDATES) -> Setup:
     """The small copy of a plan whose script declares these fields."""
-    world = 1 if plan.strategy.kind == "single" else 2
+    strategy = strategies.of(plan)
+    world = 1 if strategy.one_rank else 2
     main = Split(world=world, per_device=_MICRO, accumulation=_ACCUMULATION * 2 // world)
     other = Split(world=3 - world, per_device=1, accumulation=main.real // (3 - world))
     precision = _precision(plan)
@@ -192,9 +194,8 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         updates=updates,
         main=main,
         other=other,
-        # A script that was made for the CPU sets this itself.
-        sharded=plan.strategy.kind == "fsdp" or (plan.strategy.kind == "deepspeed" and plan.machine.device != "cpu"),
-        saves_weights=plan.strategy.label != "zero3" or plan.strategy.zero3_save_16bit_model,
+        sharded=strategy.sharded_in_rehearsal(plan.machine.device),
+        saves_weights=strategy.saves_final_weights(plan),
         notes=tuple(_notes(plan, precision)),
         by_hand=by_hand,
     )
@@ -202,14 +203,14 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
 
 def obstacle(plan: Plan) -> Message | None:
     """Why this plan cannot train on CPU ranks; None if it can."""
-    if plan.engine == "accelerate" or plan.strategy.kind == "colossal_ddp":
+    if strategies.of(plan).rehearsable:
         return None
     return say("{kind} trains on GPUs only", kind=plan.strategy.kind)
 
 
 def _small(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
     # Only the author of a custom task knows which of its sizes go together.
-    if plan.task == "custom":
+    if tasks.of(plan).own_code:
         return {"num_workers": min(1, fields.get("num_workers", 0))}
     values = {name: min(most, fields[name]) for name, most in _SMALLEST.items() if isinstance(fields.get(name), int)}
     if isinstance(fields.get("hidden_size"), int) and fields["hidden_size"] > _HIDDEN:
@@ -220,9 +221,7 @@ def _small(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _precision(plan: Plan) -> str:
-    # ZeRO 0 in 16 bit measures the gradient norm in a place that exists only in 16 bit.
-    keeps = plan.strategy.label == "zero0" and plan.precision.mixed_precision != "no"
-    return "bf16" if keeps else "no"
+    return strategies.of(plan).rehearsed_precision(plan.precision.mixed_precision)
 
 
 def _notes(plan: Plan, precision: str) -> list[Message]:
@@ -233,9 +232,9 @@ def _notes(plan: Plan, precision: str) -> list[Message]:
             if precision == "no"
             else say("planned in {planned}, rehearsed in bf16", planned=plan.precision.mixed_precision)
         )
-    if plan.machine.num_processes != (1 if plan.strategy.kind == "single" else 2):
+    if plan.machine.num_processes != (1 if strategies.of(plan).one_rank else 2):
         notes.append(say("planned ranks: {planned}, rehearsed: 2", planned=plan.machine.num_processes))
-    if plan.task == "custom":
+    if tasks.of(plan).own_code:
         notes.append(say("the custom task is rehearsed at its own size; `-- --name value` makes it smaller"))
     return notes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainwiz import strategies
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.rehearsal.check import Check
@@ -165,7 +166,7 @@ def _gradients(loss: Mapping[str, Any], plan: Plan) -> Check:
     return Check(
         name="gradients",
         title=_GRADIENTS,
-        verdict="failed" if plan.strategy.kind == "ddp" else "warning",
+        verdict="failed" if strategies.of(plan).needs_every_gradient else "warning",
         found=say("parameters that get none: {n} ({first})", n=len(without), first=", ".join(without[:_LISTED])),
         fix=say("use them in the loss or set requires_grad to False; DDP stops at the second update otherwise"),
         numbers={"without": without},

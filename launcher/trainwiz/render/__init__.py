@@ -43,9 +43,10 @@ def project(
 
 def training_files(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """Those files of a project that a training reads: the engine's configuration and the scripts."""
+    from trainwiz import strategies
     from trainwiz.render import accelerate, deepspeed, script
 
     files = [Artifact(ACCELERATE_FILE, accelerate.text(plan))] if plan.engine == "accelerate" else []
-    if plan.strategy.kind == "deepspeed":
+    if strategies.of(plan).uses_deepspeed:
         files.append(Artifact(DEEPSPEED_FILE, deepspeed.text(plan)))
     return (*files, *script.scripts(plan, templates))

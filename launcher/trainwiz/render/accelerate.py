@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz import vocabulary
+from trainwiz import strategies, tasks, vocabulary
 from trainwiz.command import settings
 from trainwiz.plan import Plan
 from trainwiz.render.yaml_text import commented
@@ -26,11 +26,11 @@ def _comments(plan: Plan) -> dict[str, str]:
         "fsdp_config.fsdp_cpu_ram_efficient_loading": "every rank builds the model by itself",
         "fsdp_config.fsdp_auto_wrap_policy": "one unit per layer; the model names its own layers (_no_split_modules)",
     }
-    if plan.task in settings.LAYERS_OF_TASKS:
+    if tasks.of(plan).sharded_layer:
         comments["fsdp_config.fsdp_auto_wrap_policy"] = "one unit per layer"
         comments["fsdp_config.fsdp_transformer_layer_cls_to_wrap"] = "as SHARDED_LAYERS in task.py says"
     if settings.distributed_type(plan) == "MULTI_CPU":
         comments["distributed_type"] = "accelerate launch would start ONE process; use torchrun, see README.md"
-    elif plan.machine.device == "cpu" and plan.strategy.kind == "deepspeed":
+    elif plan.machine.device == "cpu" and strategies.of(plan).uses_deepspeed:
         comments["use_cpu"] = "true would turn DeepSpeed off; DS_ACCELERATOR=cpu chooses the CPU"
     return comments

@@ -10,10 +10,8 @@ import json
 from typing import Any
 
 from trainwiz.plan import Plan
+from trainwiz.strategies.zero import REDUCE_BUCKET_ELEMENTS
 
-BUCKET_ELEMENTS = 50_000_000
-"""Gradients per collective: 100 MB in bf16. Large enough for a link's full bandwidth; DeepSpeed's own 5e8 holds 1 GB,
-twice with overlap."""
 NVME_BUFFER_ELEMENTS = 300_000_000
 """Must hold a rank's largest tensor: llama-1b's embedding has 263 million elements, which DeepSpeed's 1e8 refuses."""
 
@@ -87,17 +85,17 @@ def _zero(plan: Plan) -> dict[str, Any]:
             "overlap_comm": plan.machine.device != "cpu",
             "contiguous_gradients": True,
             "reduce_scatter": True,
-            "reduce_bucket_size": BUCKET_ELEMENTS,
+            "reduce_bucket_size": REDUCE_BUCKET_ELEMENTS,
         }
     if stage in (1, 2):
         values |= {
             "allgather_partitions": True,
-            "allgather_bucket_size": BUCKET_ELEMENTS,
+            "allgather_bucket_size": REDUCE_BUCKET_ELEMENTS,
             "round_robin_gradients": False,
         }
     if stage == 3:
         values |= {
-            "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            "stage3_prefetch_bucket_size": REDUCE_BUCKET_ELEMENTS,
             "stage3_param_persistence_threshold": 100_000,
             "stage3_max_live_parameters": 1_000_000_000,
             "stage3_max_reuse_distance": 1_000_000_000,

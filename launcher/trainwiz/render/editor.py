@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trainwiz import strategies
 from trainwiz.command.debugger import HOST, port_of
 from trainwiz.plan import Plan
 
@@ -60,7 +61,7 @@ def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, A
     # The script refuses another world than the planned one, unless it is told of it.
     overrides = [] if ranks == world else ["--num_processes", str(ranks), "--real_batch_size", str(real)]
     started: dict[str, Any] = {"program": script, "args": overrides}
-    if ranks > 1 or plan.strategy.kind in ("deepspeed", "fsdp") or plan.engine == "colossalai":
+    if ranks > 1 or strategies.of(plan).needs_process_group:
         torchrun = ["--standalone", "--nproc_per_node", str(ranks)]
         started = {"module": "torch.distributed.run", "args": [*torchrun, script, *overrides]}
     return {
@@ -78,6 +79,6 @@ def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, A
 
 def _environ(plan: Plan) -> dict[str, str]:
     environ = {"PYTHONFAULTHANDLER": "1"}
-    if plan.machine.device == "cpu" and plan.strategy.kind == "deepspeed":
+    if plan.machine.device == "cpu" and strategies.of(plan).uses_deepspeed:
         environ["DS_ACCELERATOR"] = "cpu"
     return environ

@@ -1,15 +1,9 @@
-"""Sizes as people read them, and how long a training is in updates."""
+"""How long a training is in updates."""
 
 from __future__ import annotations
 
 from trainwiz.plan import Plan
 from trainwiz.project import Project
-
-
-def gib(size_bytes: float) -> str:
-    """Bytes in GiB: one decimal from 1 GiB on, two below."""
-    gigabytes = size_bytes / 2**30
-    return f"{gigabytes:.1f}" if gigabytes >= 1 else f"{gigabytes:.2f}"
 
 
 def total_updates(plan: Plan, project: Project | None = None) -> int | None:

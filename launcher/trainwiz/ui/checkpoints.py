@@ -1,4 +1,4 @@
-"""Checkpoints as a table, as other programs read them, and how far the comparing of their files has come."""
+"""Checkpoints as a table and as JSON, and the progress of reading their files."""
 
 from __future__ import annotations
 
@@ -6,36 +6,29 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainwiz import columns
 from trainwiz.checkpoint import Checkpoint, State
 from trainwiz.language import t
 from trainwiz.outcome import Verified
-from trainwiz.ui import console
-from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import size
+from trainwiz.quantities import clock_time, size
+from trainwiz.ui import table
+from trainwiz.ui.table import Cell
 
 Row = tuple[Checkpoint, Verified | None]
-"""A checkpoint with what was found of its files, None where nobody looked."""
-_GAP = "  "
+"""A checkpoint and what reading its files found; None if they were not read."""
 _DAY_SECONDS = 86_400
-_MEGABYTE = 1_000_000
 _MOST_NAMES = 3
+"""Damaged files that are named."""
 
 
 def show(rows: Sequence[Row], now: float) -> None:
-    """The table on stdout."""
-    heads = [t("UPDATE"), t("SIZE"), t("FILES"), t("RANKS"), t("AGE"), t("COMPLETE"), t("VALID")]
-    lines = [_cells(each, verified, now) for each, verified in rows]
-    widths = [max(columns.width(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
-    console.data(console.styled(_line(heads, widths), "bold", sys.stdout))
-    for (_, verified), line in zip(rows, lines, strict=True):
-        style = "good" if verified and verified.whole else "error" if verified and verified.damaged else "dim"
-        *first, last = line
-        console.data(_line([*first, ""], widths) + console.styled(last, style, sys.stdout))
+    """Print the table."""
+    heads = (t("UPDATE"), t("SIZE"), t("FILES"), t("RANKS"), t("AGE"), t("COMPLETE"), t("VALID"))
+    header = [Cell(text=head, style="bold") for head in heads]
+    table.show([header, *(_cells(each, verified, now) for each, verified in rows)])
 
 
 def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
-    """A checkpoint for `--json`. `valid` is null where its files were not compared."""
+    """A checkpoint for `--json`. `valid` is null if its files were not read."""
     return {
         "path": each.path,
         "update": each.update,
@@ -51,44 +44,40 @@ def to_dict(each: Checkpoint, verified: Verified | None) -> dict[str, Any]:
     }
 
 
-def amount(count: int) -> str:
-    """Bytes as people speak of them, small ones too."""
-    return size(count) if count >= _MEGABYTE else f"{count / 1e3:.0f} kB"
-
-
 class Reading:
-    """How much has been read, in one line of a terminal's stderr that goes away at the end; silent elsewhere."""
+    """Shows how much has been read, in one line on stderr that disappears at the end; nothing without a terminal."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total, self.read, self.shown = total_bytes, 0, -1
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Count bytes that were read."""
         self.read += count
         percent = 100 * self.read // max(1, self.total)
         if percent != self.shown and sys.stderr.isatty():
             self.shown = percent
-            line = t("comparing: {percent} % of {size}", percent=percent, size=amount(self.total))
+            line = t("comparing: {percent} % of {size}", percent=percent, size=size(self.total))
             sys.stderr.write(f"\r{line}\x1b[K")
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self.shown >= 0:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
 
-def _cells(each: Checkpoint, verified: Verified | None, now: float) -> list[str]:
-    return [
+def _cells(each: Checkpoint, verified: Verified | None, now: float) -> list[Cell]:
+    style = "good" if verified and verified.whole else "error" if verified and verified.damaged else "dim"
+    values = (
         str(each.update),
-        amount(each.size_bytes),
+        size(each.size_bytes),
         str(each.files),
         "-" if each.world is None else str(each.world),
         _age(now - each.written),
         t("yes") if each.state is State.COMPLETE else t("no"),
-        _validity(each, verified),
-    ]
+    )
+    return [*(Cell(text=value) for value in values), Cell(text=_validity(each, verified), style=style)]
 
 
 def _validity(each: Checkpoint, verified: Verified | None) -> str:
@@ -107,7 +96,3 @@ def _validity(each: Checkpoint, verified: Verified | None) -> str:
 def _age(seconds: float) -> str:
     days = int(seconds // _DAY_SECONDS)
     return t("{n} d", n=days) if days > 0 else clock_time(max(0.0, seconds))
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(columns.pad(cell, width) for cell, width in zip(cells, [*widths[:-1], 0], strict=True))

@@ -1,4 +1,4 @@
-"""Plain and styled lines. Colour only on a terminal that wants it; rich is imported when a table is drawn."""
+"""Plain and styled lines on stdout and stderr. Colour only on a terminal that wants it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwiz.language import t, text
 from trainwiz.message import Message
 
 WIDEST = 100
-"""Columns; longer lines are hard to read."""
+"""Columns. Longer lines are hard to read."""
 _STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 
 
@@ -24,42 +24,47 @@ def coloured(stream: TextIO) -> bool:
 
 
 def styled(words: str, style: str, stream: TextIO | None = None) -> str:
-    """The words in a style (error, warning, hint, good, dim, bold), or as they are where colour is unwanted."""
-    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if coloured(stream or sys.stderr) else words
+    """The words in a style (error, warning, hint, good, dim, bold), or as they are for no style or without colour."""
+    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if style and words and coloured(stream or sys.stderr) else words
 
 
 def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:
     """The words in lines that fit the terminal, behind `first` and `rest`; in one line where there is none."""
-    if not stream.isatty():
+    if (columns_left := room(stream)) is None:
         return [first + words]
-    return columns.wrap(words, min(WIDEST, width(stream)), first=first, rest=rest)
+    return columns.wrap(words, min(WIDEST, columns_left), first=first, rest=rest)
+
+
+def room(stream: TextIO) -> int | None:
+    """The columns that a line may take: those of the terminal, None where the stream is not one."""
+    return width(stream) if stream.isatty() else None
 
 
 def width(stream: TextIO) -> int:
-    """The columns of the stream's own terminal (COLUMNS counts); stdout may be a file while stderr is seen."""
+    """COLUMNS, or the columns of the stream's own terminal: stdout may be a file while stderr is a terminal."""
     with contextlib.suppress(OSError, ValueError):
         return int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size(stream.fileno()).columns or 80
     return 80
 
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
-    """A line for the person, on stderr."""
+    """Print a line for the person, on stderr."""
     words = text(message)
-    print(styled(words, style) if style else words, file=sys.stderr, flush=True)
+    print(styled(words, style or ""), file=sys.stderr, flush=True)
 
 
 def data(line: str) -> None:
-    """A line of the command's result, on stdout."""
+    """Print a line of the command's result, on stdout."""
     print(line, flush=True)
 
 
 def data_json(value: Any) -> None:
-    """The command's result as JSON, on stdout."""
+    """Print the command's result as JSON, on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
 
 
 def failure(error: TrainwizError) -> None:
-    """A known error: what is wrong with the numbers, then what to do."""
+    """Print a known error: what is wrong, with the numbers, then what to do."""
     _marked(text(error.message), t("error:"), "error")
     if isinstance(error, PlanError):
         for problem in error.problems:

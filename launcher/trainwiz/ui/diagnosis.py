@@ -1,4 +1,4 @@
-"""The crash card: who failed first and how, the last words, the cause with its evidence, the remedy."""
+"""The crash card: who failed first and how, the last lines, the cause with its evidence, the remedy."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
 
 _INDENT = "  "
 _EMPTY = " :：,，"
-"""What is left at a sentence's end where the log did not name the thing."""
+"""Left at the end of a sentence where the log did not name the thing."""
 _EVIDENCE = 200
-"""Characters of a line that is evidence; some messages are a page, and the log has them whole."""
+"""Characters that are shown of a line of evidence. Some messages fill a page, and the log has all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """A plan change that was solved and checked: old and new value by key, why it helps, the line that takes it."""
+    """A change of the plan that was solved and checked."""
 
     changes: Mapping[str, tuple[Any, Any]]
+    """Old and new value by key."""
     why: Message
     line: str
+    """The command that applies it."""
 
 
 def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: TextIO | None = None) -> None:
-    """Print the card (on stderr). `log` is the name of the log that the evidence's line number counts in."""
+    """Print the card on stderr. `log` names the log that the evidence's line number refers to."""
     stream = stream or sys.stderr
     for line in card(diagnosis, log=log, fix=fix, stream=stream):
         print(line, file=stream, flush=True)
 
 
 def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> Iterator[str]:
-    """The card's lines, made to fit the terminal behind `stream`."""
+    """The card's lines; they fit the terminal, if `stream` is one."""
     yield from _wrapped(text(diagnosis.how), "", stream, style="bold")
     if diagnosis.followed:
         ranks = ", ".join(str(rank) for rank in diagnosis.followed)
@@ -56,7 +59,7 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
 
 
 def _shown_whole(diagnosis: Diagnosis, stream: TextIO) -> bool:
-    """Whether the exception can be read elsewhere on the card: as evidence, or among the last lines, uncut."""
+    """Whether the whole exception is elsewhere on the card: as evidence, or among the last lines."""
     if any(diagnosis.exception in words for words in diagnosis.evidence):
         return True
     line = f"{_INDENT}| {diagnosis.exception}"
@@ -75,7 +78,7 @@ def _evidence(diagnosis: Diagnosis, log: str, stream: TextIO) -> Iterator[str]:
 def _fix(fix: Fix, stream: TextIO) -> Iterator[str]:
     yield from _wrapped(t("a change of the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
     for key, (old, new) in fix.changes.items():
-        yield _cut(f"{_INDENT}{key}: {_shown(old)} → {_shown(new)}", stream)
+        yield _cut(f"{_INDENT}{key}: {spelled(old)} → {spelled(new)}", stream)
     yield from _wrapped(t("take it: {line}", line=fix.line), "", stream, style="bold")
 
 
@@ -85,14 +88,8 @@ def _wrapped(words: str, first: str, stream: TextIO, *, style: str | None = None
 
 
 def _cut(line: str, stream: TextIO) -> str:
-    """A line of a log is cut at the terminal's edge, since it stands whole in the log; a pipe gets all of it."""
+    """The line, cut at the terminal's edge, since the log has all of it; a pipe gets all of it, too."""
     if not stream.isatty():
         return line
     width = console.width(stream)
     return line if columns.width(line) <= width else columns.cut(line, width - 1) + "…"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

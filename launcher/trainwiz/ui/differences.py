@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +10,14 @@ from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.record.differences import SECTIONS, Difference
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
 
 _NUMBERS = {"loss", "eval_loss", "seconds", "tokens_per_second", "peak_rank_bytes"}
 _INDENT = "  "
 
 
 def show(before: str, after: str, found: Sequence[Difference]) -> None:
-    """On stdout, by section: key, value before → value after. Long values break below one another."""
+    """Print them by section: key, value before → value after; long values one below the other."""
     console.data(t("{before} → {after}", before=before, after=after))
     if not found:
         console.data(t("nothing that was recorded differs"))
@@ -46,7 +46,7 @@ def to_dict(before: str, after: str, found: Sequence[Difference]) -> dict[str, A
 def _show(each: Difference, width: int) -> None:
     values = f"{_shown(each.before)} → {_shown(each.after)}{_change(each)}"
     line = f"{_INDENT}{columns.pad(each.key, width)}  {values}"
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = console.room(sys.stdout)
     if room is None or columns.width(line) <= room:
         console.data(line)
         return
@@ -57,7 +57,7 @@ def _show(each: Difference, width: int) -> None:
 
 
 def _change(each: Difference) -> str:
-    """By how much a result changed, in per cent."""
+    """The change of a result in percent."""
     before, after = each.before, each.after
     if each.section != "result" or not _is_measured(each.key) or not before:
         return ""
@@ -73,9 +73,7 @@ def _is_measured(key: str) -> bool:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else spelled(value)
 
 
 def _names() -> dict[str, str]:

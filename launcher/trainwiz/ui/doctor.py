@@ -1,61 +1,28 @@
-"""The checkup as a table: what was found, good or not, and what to type."""
+"""The checkup as a checklist: what was found, good or not, and what to type."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainwiz import columns
 from trainwiz.checkup import Line
 from trainwiz.finding import Level
 from trainwiz.language import t, text
-from trainwiz.ui import console
+from trainwiz.ui import console, table
+from trainwiz.ui.table import Check
 
 _MARKS: dict[Level | None, tuple[str, str]] = {
-    None: ("✓", "green"),
-    Level.HINT: ("·", "cyan"),
-    Level.WARNING: ("!", "bold yellow"),
-    Level.ERROR: ("✗", "bold red"),
+    None: ("✓", "good"),
+    Level.HINT: ("·", "hint"),
+    Level.WARNING: ("!", "warning"),
+    Level.ERROR: ("✗", "error"),
 }
-
-_LOUD = (Level.ERROR, Level.WARNING)
-PIPED_WIDTH = 120
 
 
 def show(lines: Sequence[Line]) -> None:
-    """The table on stdout, as wide as the terminal."""
-    import io
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(width=1)
-    table.add_column(no_wrap=True)
-    # Lines are broken here: the library knows how wide Chinese is, but not where it may break.
-    table.add_column(overflow="fold")
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-    room = width - len("✓  ") - len("  ") - max((columns.width(text(line.title)) for line in lines), default=0)
-    for line in lines:
-        mark, style = _MARKS[line.level]
-        words = f"{text(line.found)}  {line.rule}" if line.rule else text(line.found)
-        found = Text("\n".join(columns.wrap(words, room)), style=style if line.level in _LOUD else "")
-        if line.rule:
-            found.highlight_words([line.rule], style="dim")
-        if line.fix:
-            fix = "\n".join(columns.wrap(text(line.fix), room, first="→ ", rest="  "))
-            found.append(f"\n{fix[0]}", style="green").append(fix[1:], style="default not bold")
-        table.add_row(Text(mark, style=style), Text(text(line.title)), found)
-    colour = console.coloured(sys.stdout)
-    drawn = io.StringIO()
-    Console(
-        file=drawn, width=width, highlight=False, force_terminal=colour, color_system="standard" if colour else None
-    ).print(table)
-    for row in drawn.getvalue().splitlines():
-        console.data(row.rstrip())
+    """Print the checklist and the verdict."""
+    table.show_checks([_check(line) for line in lines])
     errors, warnings = count(lines)
     verdict = (
         t(
@@ -85,3 +52,16 @@ def count(lines: Sequence[Line]) -> tuple[int, int]:
     """Errors and warnings among them."""
     levels = [line.level for line in lines]
     return levels.count(Level.ERROR), levels.count(Level.WARNING)
+
+
+def _check(line: Line) -> Check:
+    mark, style = _MARKS[line.level]
+    found = f"{text(line.found)}  {line.rule}" if line.rule else text(line.found)
+    return Check(
+        mark=mark,
+        style=style,
+        title=text(line.title),
+        found=found,
+        fix=text(line.fix) if line.fix else "",
+        loud=line.level in (Level.ERROR, Level.WARNING),
+    )

@@ -1,4 +1,4 @@
-"""A terminal taken over as a whole, and given back as it was, however it ends."""
+"""The whole terminal, restored however the program ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def available() -> bool:
 
 
 @contextlib.contextmanager
-def taken() -> Iterator[None]:
-    """The other screen, without a cursor; keys come at once. SIGTERM, SIGHUP and Ctrl-Z give it back, too."""
+def active() -> Iterator[None]:
+    """Use the alternate screen, without a cursor and with unbuffered keys; SIGTERM, SIGHUP and Ctrl-Z leave it."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = termios.tcgetattr(keys) if keys is not None else None
 
@@ -47,7 +47,7 @@ def taken() -> Iterator[None]:
         leave()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        # Here it goes on after `fg`.
+        # `fg` continues here.
         signal.signal(number, pause)
         enter()
 
@@ -63,12 +63,12 @@ def taken() -> Iterator[None]:
 
 
 def draw(lines: Sequence[str]) -> None:
-    """Replace what is on the screen, without a flicker."""
+    """Replace what is on the screen without flicker."""
     _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
 
 
 def pressed(seconds: float) -> str:
-    """A key that is pressed within so many seconds; empty where none is."""
+    """The key that is pressed within so many seconds; empty if none is."""
     if not sys.stdin.isatty():
         time.sleep(seconds)
         return ""
@@ -76,7 +76,7 @@ def pressed(seconds: float) -> str:
     if not ready:
         return ""
     read = os.read(sys.stdin.fileno(), 32)
-    # The end of the input: the terminal has gone.
+    # The input has ended: the terminal is gone.
     return read.decode(errors="replace")[:1] if read else "q"
 
 

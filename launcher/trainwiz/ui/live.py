@@ -1,8 +1,8 @@
-"""The terminal while a run goes on: rank 0's output as it is, and below it a live line.
+"""The terminal during a run: rank 0's output unchanged, and a live line below it.
 
-One owner for the last line. Rank 0's output goes out untouched; when it draws a progress bar of its own (a carriage
-return tells), the last line is its; only otherwise, on a terminal, and after a complete line, ours appears there, and
-is wiped before anything else is written.
+The last line has one owner. When rank 0 draws a progress bar (it writes a carriage return), the last line belongs to
+it. Otherwise, on a terminal and after a complete line, the live line is drawn there, and erased before anything else
+is written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.message import Message
+from trainwiz.quantities import clock_time
 from trainwiz.ui import console
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
@@ -26,7 +27,7 @@ _LOCK_SECONDS = 0.5
 
 
 class Screen:
-    """What is on the terminal during a run. `output`, `tick` and `say` may come from different threads."""
+    """Writes to the terminal during a run. `output`, `tick` and `say` may be called by different threads."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -38,35 +39,35 @@ class Screen:
         self._drawn = False
 
     def output(self, data: bytes) -> None:
-        """Rank 0's bytes."""
+        """Write rank 0's bytes."""
         with self._lock:
             self._wipe()
             self._write(data)
-            # Line endings of files from elsewhere are no progress bar.
+            # CRLF is a line ending, not a progress bar.
             self._owned_by_rank = self._owned_by_rank or b"\r" in data.replace(b"\r\n", b"")
             self._column_0 = data.endswith(b"\n")
 
     def tick(self) -> None:
-        """Renew the live line, if it is ours to draw."""
+        """Redraw the live line, unless rank 0 draws a progress bar."""
         line = self._progress.line()
         if not self._terminal or self._owned_by_rank or not line:
             return
         with self._lock:
             if self._column_0:
                 self._wipe()
-                self._write(columns.cut(line, _width() - 1).encode())
+                self._write(columns.cut(line, console.width(sys.stdout) - 1).encode())
                 self._drawn = True
 
     def say(self, message: Message) -> None:
-        """A sentence of ours, on a line of its own."""
-        # A terminal that is held (Ctrl-S) must not keep the person from being told, nor the ranks from being ended.
+        """Print a sentence on a line of its own."""
+        # A terminal that is stopped (Ctrl-S) must neither hide the sentence nor keep the ranks from being ended.
         held = self._lock.acquire(timeout=_LOCK_SECONDS)
         try:
             self._wipe()
             if not self._column_0:
                 self._write(b"\n")
                 self._column_0 = True
-            # A terminal that closed: the ranks must still be ended in order.
+            # The terminal may be closed; the ranks must still be ended in order.
             with contextlib.suppress(OSError):
                 console.talk(message)
         finally:
@@ -91,12 +92,12 @@ class Screen:
             while view and self._fd is not None:
                 view = view[os.write(self._fd, view) :]
         except OSError:
-            # The reader or the terminal has gone. The training goes on, and its log is complete.
+            # The reader or the terminal is gone. The training continues, and its log is complete.
             self._fd = None
 
 
 class Progress:
-    """Where the training is, by its metrics: `new` gives those that came since it was last called."""
+    """How far the training is, by its metrics. `new` returns those written since its last call."""
 
     def __init__(self, new: NewMetrics, total_updates: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._new, self._total, self._clock = new, total_updates, clock
@@ -106,7 +107,7 @@ class Progress:
 
     def line(self) -> str:
         """Update, loss, speed and remaining time; empty before the first metrics."""
-        self._take_in()
+        self._read_new()
         update = self._last.get("update")
         if not isinstance(update, int):
             return ""
@@ -132,7 +133,7 @@ class Progress:
         per_update = (time_1 - time_0) / (update_1 - update_0)
         return max(0.0, per_update * (self._total - update_1) - (self._clock() - time_1))
 
-    def _take_in(self) -> None:
+    def _read_new(self) -> None:
         for value in self._new():
             if isinstance(update := value.get("update"), int):
                 self._last = value
@@ -140,18 +141,11 @@ class Progress:
                 self._first_seen = self._first_seen or self._last_seen
 
 
-def clock_time(seconds: float) -> str:
-    """Seconds as h:mm:ss or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def terminal_size() -> dict[str, str]:
-    """The terminal's size for rank 0, whose output is a file, so that it cannot ask.
+    """Variables that tell rank 0 the terminal's size, which it cannot ask for, since its output is a file.
 
-    COLUMNS and LINES are for everything, TQDM_NCOLS for progress bars: tqdm no longer reads the others (4.70), and a
-    bar that is wider than the terminal leaves a line behind each time that it moves.
+    COLUMNS and LINES are for all programs, TQDM_NCOLS for progress bars: tqdm 4.70 no longer reads the others, and a
+    bar wider than the terminal leaves a line behind with every step.
     """
     with contextlib.suppress(OSError, ValueError):
         size = os.get_terminal_size(sys.stdout.fileno())
@@ -159,9 +153,3 @@ def terminal_size() -> dict[str, str]:
             bar = max(1, size.columns - 1)
             return {"COLUMNS": str(size.columns), "LINES": str(size.lines), "TQDM_NCOLS": str(bar)}
     return {}
-
-
-def _width() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    return 80

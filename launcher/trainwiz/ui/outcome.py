@@ -1,4 +1,4 @@
-"""The end of a run, told: how it ended, what it reached, why it failed, where everything lies."""
+"""The summary of a run: how it ended, what it reached, why it failed, and where its files are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.language import t
 from trainwiz.outcome import Outcome, Verified, signal_name
+from trainwiz.quantities import clock_time
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as card
-from trainwiz.ui.live import clock_time
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
@@ -32,9 +32,9 @@ def show(
     log: str = "",
     fix: Fix | None = None,
 ) -> None:
-    """The summary. `first` and `last` are metrics; `resume` is the line to type to go on, where that is possible.
+    """Print the summary. `first` and `last` are metrics; `resume` is the command that continues, if one can.
 
-    `log` is the name of the log that the diagnosis was made from, `fix` a change of the plan that mends it.
+    `log` names the log that the diagnosis was made from, `fix` is a change of the plan that removes the cause.
     """
     console.talk()
     _ending(outcome)

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs no network and no script. Everything in it is escaped by Jinja2."""
+"""A run as one HTML page that needs neither network nor script. Jinja2 escapes everything in it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from markupsafe import Markup
 
 from trainwiz import __version__, language
 from trainwiz.language import t, text
+from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
 from trainwiz.record.metrics import Record, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
-from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import size, state_name
+from trainwiz.ui.runs import state_name
+from trainwiz.vocabulary import spelled
 
 TEMPLATE = "templates/report.html.j2"
 
 
 def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str, now: float) -> str:
-    """The page for the last run of a lineage; `reasons` are those of its plan by key."""
+    """The page of the last run of a lineage. `reasons` are those of its plan's values, by key."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -102,7 +103,7 @@ def _diagnosis(run: Recorded) -> dict[str, Any] | None:
 
 
 def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str, Any]]:
-    """The known numbers, each with its name, then the task's own evaluations."""
+    """Charts of the known metrics, then of the task's own evaluations."""
     groups = [
         (t("Loss"), [(t("training"), "loss"), (t("evaluation"), "eval_loss")]),
         (t("Learning rate"), [(t("learning rate"), "lr")]),
@@ -123,10 +124,10 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
 
 
 def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
-    """What the ranks of this launch held, over its time."""
+    """Charts of the memory of this launch's ranks."""
     across = t("minutes since the launch") if memory.in_minutes(run.memory) else t("seconds since the launch")
     charts = []
-    for title, where in ((t("Memory of the host, GB"), "host"), (t("Memory of the GPUs, GB"), "gpu")):
+    for title, where in ((t("Memory of the host, GiB"), "host"), (t("Memory of the GPUs, GiB"), "gpu")):
         found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
         if drawn := svg(found, label=title, across=across):
             charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})
@@ -134,7 +135,7 @@ def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
 
 
 def _lanes(lineage: Sequence[Recorded], now: float) -> list[dict[str, Any]]:
-    """A bar per launch over the updates that it did; a run that continues no other needs none."""
+    """A bar for each launch over the updates that it did; none for a run that continues no other."""
     stretches = timeline.stretches(lineage, now)
     furthest = max((s.last for s in stretches if s.last is not None), default=0)
     if len(stretches) < 2 or not furthest:
@@ -191,11 +192,7 @@ def _sized(key: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return "-" if value is None else spelled(value)
 
 
 def _moment(at: float) -> str:

@@ -7,31 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.rehearsal.check import Check
-from trainwiz.ui import console
+from trainwiz.ui import console, table
 
 _MARKS = {"passed": ("✓", "good"), "failed": ("✗", "error"), "warning": ("!", "warning"), "skipped": ("·", "dim")}
-_GAP = 2
 
 
 def show(checks: Sequence[Check], *, seconds: float) -> None:
-    """The card on stdout: a line for each check, what to do below those that need it, and the verdict."""
-    out = sys.stdout
-    wide = max(columns.width(text(check.title)) for check in checks)
-    for check in checks:
-        mark, style = _MARKS[check.verdict]
-        title = columns.pad(text(check.title), wide + _GAP)
-        rest = " " * (2 + wide + _GAP)
-        first, *more = console.fitted(text(check.found), first=f"{mark} {title}", rest=rest, stream=out)
-        console.data(console.styled(mark, style, out) + first.removeprefix(mark))
-        for line in more:
-            console.data(line)
-        if check.fix and check.verdict != "passed":
-            for line in console.fitted(text(check.fix), first=f"{rest}→ ", rest=f"{rest}  ", stream=out):
-                console.data(console.styled(line, "good", out))
-    console.data(console.styled(*_verdict(checks, seconds), out))
+    """Print a line for each check, what to do below those that need it, and the verdict."""
+    table.show_checks([_shown(check) for check in checks])
+    console.data(console.styled(*_verdict(checks, seconds), sys.stdout))
 
 
 def to_dict(check: Check) -> dict[str, Any]:
@@ -46,8 +32,14 @@ def to_dict(check: Check) -> dict[str, Any]:
     }
 
 
+def _shown(check: Check) -> table.Check:
+    mark, style = _MARKS[check.verdict]
+    fix = text(check.fix) if check.fix and check.verdict != "passed" else ""
+    return table.Check(mark=mark, style=style, title=text(check.title), found=text(check.found), fix=fix)
+
+
 def _finite(value: Any) -> Any:
-    """The value with null for what JSON cannot say."""
+    """The value, with null for numbers that JSON does not have."""
     if isinstance(value, Mapping):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

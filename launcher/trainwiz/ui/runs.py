@@ -1,20 +1,20 @@
-"""Runs as a table, and as other programs read them."""
+"""Runs as a table and as JSON."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainwiz import columns
 from trainwiz.language import t, text
+from trainwiz.quantities import clock_time
 from trainwiz.record.run import State, Summary
-from trainwiz.ui import console
-from trainwiz.ui.live import clock_time
+from trainwiz.ui import table
+from trainwiz.ui.table import Cell
 
-_GAP = "  "
+_LOSS, _SPEED, _TIME = 3, 4, 5
+"""Columns of the table that a narrow terminal can do without."""
 _LEAST_WHY = 16
+"""Columns of the screen for the reason why a run ended."""
 _STYLES = {
     State.RUNNING: "hint",
     State.DONE: "good",
@@ -26,18 +26,10 @@ _STYLES = {
 
 
 def show(summaries: Sequence[Summary]) -> None:
-    """The table on stdout; on a terminal it keeps to its width, and gives up its rightmost numbers first."""
-    heads = [t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED")]
-    rows = [_cells(summary) for summary in summaries]
-    widths = [max(columns.width(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    shown = _fitting(widths, room)
-    console.data(console.styled(_line(heads, widths, shown, room), "bold", sys.stdout))
-    for summary, row in zip(summaries, rows, strict=True):
-        line = _line(row, widths, shown, room)
-        before, after = line[: len(row[0]) + len(_GAP)], line[len(row[0]) + len(_GAP) :]
-        state = columns.cut(after, columns.width(row[1]))
-        console.data(before + console.styled(state, _STYLES[summary.state], sys.stdout) + after[len(state) :])
+    """Print the table. A narrow terminal leaves out speed, then time, then loss, in favour of the reason."""
+    heads = (t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED"))
+    header = [Cell(text=head, style="bold") for head in heads]
+    table.show([header, *map(_cells, summaries)], optional=(_SPEED, _TIME, _LOSS), least_last=_LEAST_WHY)
 
 
 def to_dict(summary: Summary) -> dict[str, Any]:
@@ -69,45 +61,23 @@ def state_name(state: State) -> str:
     }[state]
 
 
-def size(count: int) -> str:
-    """Bytes as people speak of them: powers of 1000, as on a GPU's box."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
-
-
 def progress(summary: Summary) -> str:
-    """Updates, and of how many where that is known."""
+    """Updates, and their total where it is known."""
     if summary.updates is None:
         return f"0/{summary.total}" if summary.total else "-"
     return f"{summary.updates}/{summary.total}" if summary.total else str(summary.updates)
 
 
-def _cells(summary: Summary) -> list[str]:
+def _cells(summary: Summary) -> list[Cell]:
     why = text(summary.why) if summary.why else ""
     if summary.resumed_from and not why:
         why = t("continues {run}", run=summary.resumed_from)
     return [
-        summary.name,
-        state_name(summary.state),
-        progress(summary),
-        "-" if summary.loss is None else f"{summary.loss:.4f}",
-        "-" if summary.speed is None else f"{summary.speed:,.0f}",
-        "-" if summary.seconds is None else clock_time(summary.seconds),
-        why,
+        Cell(text=summary.name),
+        Cell(text=state_name(summary.state), style=_STYLES[summary.state]),
+        Cell(text=progress(summary)),
+        Cell(text="-" if summary.loss is None else f"{summary.loss:.4f}"),
+        Cell(text="-" if summary.speed is None else f"{summary.speed:,.0f}"),
+        Cell(text="-" if summary.seconds is None else clock_time(summary.seconds)),
+        Cell(text=why),
     ]
-
-
-def _fitting(widths: Sequence[int], room: int | None) -> list[int]:
-    """The columns that are shown: speed, then time, then updates give way to the reason."""
-    shown = list(range(len(widths)))
-    for column in (4, 5, 3):
-        if room is None or sum(widths[i] + len(_GAP) for i in shown[:-1]) + _LEAST_WHY <= room:
-            break
-        shown.remove(column)
-    return shown
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], shown: Sequence[int], room: int | None) -> str:
-    line = _GAP.join(columns.pad(cells[i], widths[i] if i != shown[-1] else 0) for i in shown).rstrip()
-    if room is None or columns.width(line) <= room:
-        return line
-    return columns.cut(line, room - 1) + "…"

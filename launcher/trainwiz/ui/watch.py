@@ -1,4 +1,4 @@
-"""A run on one screen: how far it is, its loss as a curve, speed, memory, what its logs complain about."""
+"""A run on one screen: progress, loss curve, speed, memory, and warnings of its logs."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from dataclasses import dataclass, field
 
 from trainwiz import columns
 from trainwiz.language import t, text
+from trainwiz.quantities import clock_time, size
 from trainwiz.record import curve, metrics
 from trainwiz.record.complaints import Complaint
 from trainwiz.record.metrics import Record
 from trainwiz.record.run import State, Summary
 from trainwiz.ui import console
-from trainwiz.ui.live import clock_time
-from trainwiz.ui.runs import size, state_name
+from trainwiz.ui.runs import state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
 _WINDOW = 10
-"""Records: the speed is that of now, not of the whole run."""
+"""Records that the speed is measured over: the current speed, not that of the whole run."""
 
 _MOST_RANKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What is known of a run at a moment.
-
-    `memory` holds bytes by rank: of the host, and of its GPU if any; `most` the host's at any time.
-    """
+    """What is known of a run at one moment."""
 
     summary: Summary
     records: Sequence[Record]
+    """Metrics of the run and those that it continues; sampled where there are very many."""
     lowest_loss: float | None = None
     seconds_left: float | None = None
     memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
+    """Bytes by rank: of the host, and of the rank's GPU, if any."""
     most: Mapping[int, int] = field(default_factory=dict)
+    """The most bytes of the host that each rank ever held."""
     complaints: Sequence[Complaint] = ()
     live: bool = False
+    """Whether it is drawn again and again, so that a key can end it."""
 
 
 def frame(view: View, width: int, height: int) -> list[str]:
-    """The screen's lines, none wider than `width`, not more than `height` of them."""
+    """At most `height` lines, none wider than `width`."""
     above = [_head(view.summary), *_progress(view.summary, width), *_numbers(view, width)]
     below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
     if view.live:
@@ -56,7 +57,7 @@ def frame(view: View, width: int, height: int) -> list[str]:
 
 
 def braille() -> bool:
-    """Whether the terminal shows braille: the kernel's own console and other encodings than UTF-8 do not."""
+    """Whether the terminal shows braille; the Linux console and encodings other than UTF-8 do not."""
     return "utf" in (sys.stdout.encoding or "").lower() and os.environ.get("TERM") != "linux"
 
 
@@ -97,23 +98,23 @@ def _numbers(view: View, width: int) -> list[str]:
         parts.append(t("{speed:,.0f} tokens/s", speed=speed))
     if view.seconds_left is not None:
         parts.append(t("{time} left", time=clock_time(view.seconds_left)))
-    return _flowing(parts, width, " · ")
+    return _filled(parts, width, " · ")
 
 
 def _memory(memory: Mapping[int, tuple[int, int | None]], most: Mapping[int, int], width: int) -> list[str]:
     if len(memory) > _MOST_RANKS:
-        return [t("memory"), *(f"  {line}" for line in _together(memory, width - 2))]
+        return [t("memory"), *(f"  {line}" for line in _summed(memory, width - 2))]
     parts = []
     for rank, (host, gpu) in memory.items():
         words = t("rank {rank}: {host}", rank=rank, host=size(host))
         if most.get(rank, 0) > host:
             words = t("{held} (most: {most})", held=words, most=size(most[rank]))
         parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=size(gpu)))
-    return [t("memory"), *(f"  {line}" for line in _flowing(parts, width - 2, "   "))] if parts else []
+    return [t("memory"), *(f"  {line}" for line in _filled(parts, width - 2, "   "))] if parts else []
 
 
-def _together(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
-    """Of many ranks: the least, the most, all together."""
+def _summed(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[str]:
+    """Of many ranks, the least, the most and the sum."""
     hosts, gpus = [host for host, _ in memory.values()], [gpu for _, gpu in memory.values() if gpu is not None]
     lines = []
     for name, sizes in ((t("host"), hosts), ("GPU", gpus)):
@@ -142,8 +143,8 @@ def _complaints(complaints: Sequence[Complaint], width: int) -> list[str]:
     return lines
 
 
-def _flowing(parts: Sequence[str], width: int, gap: str) -> list[str]:
-    """The parts in as few lines as they need; none is broken."""
+def _filled(parts: Sequence[str], width: int, gap: str) -> list[str]:
+    """The parts in as few lines as possible; no part is broken."""
     lines: list[str] = []
     for part in parts:
         if lines and columns.width(lines[-1] + gap + part) <= width:

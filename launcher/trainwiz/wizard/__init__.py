@@ -2,6 +2,6 @@
 
 from trainwiz.wizard.interview import REVIEW, Interview
 from trainwiz.wizard.review import review, rows
-from trainwiz.wizard.terminal import Action, Asked, Reply, ask
+from trainwiz.wizard.terminal import Action, Asked, Reply
 
-__all__ = ["REVIEW", "Action", "Asked", "Interview", "Reply", "ask", "review", "rows"]
+__all__ = ["REVIEW", "Action", "Asked", "Interview", "Reply", "review", "rows"]

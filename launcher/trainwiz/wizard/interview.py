@@ -1,4 +1,4 @@
-"""Asking the table of questions: defaults, help, the way back, and answers that fall when they become illegal."""
+"""Asks the table of questions: defaults, help, the way back, and answers dropped when they become illegal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import columns
+from trainwiz.decide.earlier import carry
 from trainwiz.errors import PlanError
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
@@ -25,22 +26,25 @@ _QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
 
 @dataclass(kw_only=True)
 class Interview:
-    """A conversation in the making.
-
-    `fixed` came from the command line and is not asked; `answers` are the person's, by dotted key, kept when one goes
-    back. `decide` completes answers to a plan (it may wait for the machine, so it is not called before the first
-    question), `objections` says what speaks against a plan by key, `save` keeps the answers with the next step.
-    """
+    """A person's way through the questions, back and forth."""
 
     decide: Callable[[Mapping[str, Any]], Decided]
+    """Completes answers to a plan. May wait for the machine, so that it is not called before the first question."""
     objections: Callable[[Plan], Sequence[tuple[str, Message]]]
+    """What is wrong with a plan, by key."""
     save: Callable[[Mapping[str, Any], str], None]
+    """Keeps the answers and the next step."""
     ask: Callable[[Asked, Callable[[], None] | None], Reply]
+    """Asks once; calls the function when the question is on the screen."""
     talk: Callable[[Message | str], None]
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Answers of the command line, by key; not asked."""
     answers: dict[str, Any] = field(default_factory=dict)
+    """The person's answers, by key; kept when the person goes back."""
     shown: Callable[[], None] | None = None
+    """Called when the first question is on the screen."""
     advanced: bool = False
+    """Whether the advanced questions are asked."""
 
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
@@ -78,10 +82,8 @@ class Interview:
         if question.first and not self.answers and not self.fixed:
             default, reason = question.first
             return _shown_as(question, default, reason, {}, {}), {}
-        from trainwiz.plan import flat
-
         decided = self.decided()
-        values = flat(decided.plan)
+        values = _values(decided)
         sizes = {o.name: o for o in decided.options} if question.key == "strategy.kind" else {}
         source = decided.sources[question.key]
         reason = say("found {what}", what=source.reason) if source.kind == "found" else source.reason
@@ -106,9 +108,7 @@ class Interview:
 
     def _fit(self, question: Question, new: Mapping[str, Any]) -> bool:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
-        from trainwiz.decide.earlier import carry
-
-        # The command line's answers are asked about only where the person wants to change one of them.
+        # An answer of the command line is asked about only if the person wants to change it.
         self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}
         settled: set[str] = set()
         kept: dict[str, Any] = {}
@@ -124,8 +124,8 @@ class Interview:
         if against:
             return self._reject(against)
         later = {k: v for k, v in self.answers.items() if k not in settled | set(question.sets)}
-        carried, fallen = carry({**kept, **self.fixed}, later, self.decide)
-        for lost in fallen:
+        carried, dropped = carry({**kept, **self.fixed}, later, self.decide)
+        for lost in dropped:
             self.talk(
                 t("{key}: your earlier {value} no longer fits and is asked again", key=lost.key, value=lost.value)
             )
@@ -154,16 +154,10 @@ class Interview:
             return None
 
     def _known_values(self) -> Mapping[str, Any]:
-        if not (self.answers or self.fixed):
-            return {}
-        from trainwiz.plan import flat
-
-        return flat(self.decided().plan)
+        return _values(self.decided()) if self.answers or self.fixed else {}
 
     def _neighbour(self, step: str, *, back: bool) -> str:
-        from trainwiz.plan import flat
-
-        values = flat(self.decided().plan)
+        values = _values(self.decided())
         at = _ORDER.index(step)
         ahead = reversed(_ORDER[:at]) if back else iter(_ORDER[at + 1 :])
         return next((s for s in ahead if self._applies(s, values)), step)
@@ -191,6 +185,13 @@ class Interview:
         return shown
 
 
+def _values(decided: Decided) -> Values:
+    # Needed from the second question on; the first one does not wait for pydantic.
+    from trainwiz.plan import flat
+
+    return flat(decided.plan)
+
+
 def wrapped(words: Message | str, mark: str = "  ") -> str:
     """Words in lines that fit the terminal."""
     room = min(size().columns, 100)
@@ -199,7 +200,7 @@ def wrapped(words: Message | str, mark: str = "  ") -> str:
 
 def _shown_as(question: Question, default: str, reason: Message, values: Values, sizes: Mapping[str, Any]) -> Asked:
     width = max((len(c.value) for c in question.choices), default=0)
-    # A narrow terminal cuts lines at their end: what decides stands first.
+    # A narrow terminal cuts lines at their end, so what decides comes first.
     shown = {c.value: text(_size(sizes[c.value])) if c.value in sizes else "" for c in question.choices}
     column = max(map(columns.width, shown.values()), default=0)
     lines = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.questions import question_for
+from trainwiz.vocabulary import spelled
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
 from trainwiz.wizard.terminal import Action, Asked, size
 
@@ -19,7 +20,7 @@ _WIDE_ENOUGH = 60
 
 
 def review(interview: Interview) -> None:
-    """Show the whole plan until the person accepts it; a chosen line is asked again, and `<` goes on asking."""
+    """Show the whole plan until the person accepts it. A chosen line is asked again; `<` goes back to the questions."""
     pointed_at = WRITE
     while True:
         interview.save(interview.answers, REVIEW)
@@ -50,12 +51,12 @@ def rows(decided: Decided) -> Mapping[str, str]:
 
     kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
     asked = [key for key in fields() if _is_asked(key)]
-    # On a narrow terminal columns would leave no room for the values.
+    # On a narrow terminal, aligned columns would leave no room for the values.
     width, room = (max(map(len, asked)), 14) if size().columns >= _WIDE_ENOUGH else (0, 0)
     shown = {}
     for key in asked:
         source, value = decided.sources[key], decided.plan.get(key)
-        words = "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        words = "–" if value is None else spelled(value)
         shown[key] = f"{key:<{width}} {columns.pad(words, room)} {kinds[source.kind]}: {text(source.reason)}"
     return shown
 
@@ -70,5 +71,5 @@ def _is_asked(key: str) -> bool:
 def _explained(key: str, lines: Mapping[str, str]) -> str:
     if key in ("", WRITE):
         return wrapped(t("Nothing is written before you choose to. The file trainwiz.yaml can be edited later, too."))
-    # On a narrow terminal the list cuts the reason off; here it stands in full.
+    # A narrow terminal cuts the reason off in the list; here all of it is shown.
     return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(question_for(key).help)])

@@ -1,36 +1,12 @@
-"""One question on the terminal: a list to choose from, or a line to type into. The only user of questionary.
-
-Everything goes to stderr: stdout is for results.
-"""
+"""What is asked on a terminal, what comes back, and the terminal's size. Light: questionary is not imported here."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-from trainwiz import columns
-from trainwiz.language import t
-
-if TYPE_CHECKING:
-    from prompt_toolkit.application import Application
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-    from questionary import Question
-    from questionary.prompts.common import InquirerControl
-
-
-_ROWS_FOR_THE_REST = 9
-"""The question, its help, the hint."""
-_GAP = re.compile(" {2,}")
-_POINTER = 3
-"""Columns before each line of a list."""
-_FOR_TYPING = 12
-"""Columns that should be left beside a question."""
 
 
 class Action(Enum):
@@ -42,145 +18,31 @@ class Action(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question as it is shown. `choices` are (value, line) pairs; without any, a line is typed.
-
-    `default` is what Enter accepts, `reason` why it is that.
-    """
+    """A question as it is shown."""
 
     prompt: str
     default: str
+    """What Enter accepts."""
     reason: str = ""
+    """Why that is the default."""
     choices: tuple[tuple[str, str], ...] = ()
+    """Values, each with its line in the list; without any, an answer is typed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What was typed or chosen (empty: Enter alone), or done instead; `at` is the line that was pointed at."""
+    """What a person answered or did instead."""
 
     value: str = ""
+    """What was typed or chosen; empty for Enter alone."""
     action: Action | None = None
     at: str = ""
+    """The value of the list's line that was pointed at."""
 
 
-def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
-    """Ask once. `shown` is called as soon as the question is on the screen.
-
-    Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
-    """
-    question = _list(asked) if asked.choices else _line(asked)
-    _add_hint(question.application)
-    if shown:
-        _once_rendered(question.application, shown)
-    try:
-        reply = question.unsafe_ask()
-    except EOFError:
-        raise KeyboardInterrupt from None
-    return reply if isinstance(reply, Reply) else Reply(value=str(reply))
-
-
-def _line(asked: Asked) -> Question:
-    import questionary
-    from prompt_toolkit.key_binding import KeyBindings
-
-    bindings = KeyBindings()
-    _add_actions(bindings, lambda: "", typing=True)
-
-    @bindings.add("enter", eager=True)
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.app.current_buffer
-        typed = buffer.text.strip()
-        if not typed:
-            buffer.text = asked.default
-        event.app.exit(result=Reply(value=typed), style="class:accepted")
-
-    default = _behind(asked.prompt, _default(asked), max(20, _room() - _FOR_TYPING))
-    return questionary.text(_prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr())
-
-
-def _list(asked: Asked) -> Question:
-    import questionary
-
-    lines = dict(asked.choices)
-    question = questionary.select(
-        _prompt(asked),
-        choices=[questionary.Choice(_cut(line, _room() - _POINTER), value=value) for value, line in asked.choices],
-        default=asked.default if asked.default in lines else None,
-        qmark=">",
-        pointer="»",
-        instruction=_behind(asked.prompt, _default(asked), _room()),
-        output=_stderr(),
-    )
-    bindings: Any = question.application.key_bindings
-    _add_actions(bindings, lambda: str(_control(question.application).get_pointed_at().value), typing=False)
-
-    def choose(event: KeyPressEvent) -> None:
-        control = _control(event.app)
-        chosen = control.get_pointed_at()
-        # What stays on the screen is the whole line, without the spaces that made a column of it.
-        chosen.title = _behind(asked.prompt, _GAP.sub("  ", lines[str(chosen.value)]), _room())
-        control.is_answered = True
-        event.app.exit(result=chosen.value)
-
-    bindings.add("enter", eager=True)(choose)
-    return question
-
-
-def _prompt(asked: Asked) -> str:
-    return "\n".join(columns.wrap(asked.prompt, _room(), first="> ", rest="  ")).removeprefix("> ")
-
-
-def _behind(prompt: str, words: str, room: int) -> str:
-    """Words on the line of the prompt where there is room for both, else on lines of their own below it."""
-    if columns.width(f"> {prompt} {words}") < room:
-        return words
-    return "\n" + "\n".join(columns.wrap(words, room, first="  ", rest="  "))
-
-
-def _cut(line: str, room: int) -> str:
-    return line if columns.width(line) < room else f"{columns.cut(line, room - 2)}…"
-
-
-def _room() -> int:
-    return max(20, size().columns)
-
-
-def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) -> None:
-    from prompt_toolkit.application import get_app
-    from prompt_toolkit.filters import Condition
-
-    # Inside a text, ? and < are characters like any other.
-    empty = Condition(lambda: not typing or not get_app().current_buffer.text)
-
-    def leave(event: KeyPressEvent, action: Action) -> None:
-        event.app.erase_when_done = True
-        event.app.exit(result=Reply(action=action, at=at()))
-
-    bindings.add("?", filter=empty, eager=True)(lambda event: leave(event, Action.HELP))
-    bindings.add("<", filter=empty, eager=True)(lambda event: leave(event, Action.BACK))
-    bindings.add("c-b", eager=True)(lambda event: leave(event, Action.BACK))
-
-
-def _add_hint(app: Application[Any]) -> None:
-    from prompt_toolkit.filters import Always, is_done
-    from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
-    from prompt_toolkit.layout.dimension import Dimension
-    from prompt_toolkit.styles import Style, merge_styles
-    from questionary.prompts.common import InquirerControl
-
-    # Without this the question takes the whole screen: the hint stands far below it, and help scrolls away above it.
-    rows = size().lines
-    for window in app.layout.find_all_windows():
-        window.dont_extend_height = Always()
-        if isinstance(window.content, InquirerControl):
-            window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
-    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
-    lines = columns.wrap(hint, _room(), first="  ", rest="  ")
-    line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
-    app.layout = Layout(
-        HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
-        focused_element=app.layout.current_window,
-    )
-    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+def available() -> bool:
+    """Whether there is a terminal to ask on."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def size() -> os.terminal_size:
@@ -189,27 +51,3 @@ def size() -> os.terminal_size:
         return os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
         return shutil.get_terminal_size()
-
-
-def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:
-    def first(_: Any) -> None:
-        app.after_render -= first
-        shown()
-
-    app.after_render += first
-
-
-def _control(app: Application[Any]) -> InquirerControl:
-    from questionary.prompts.common import InquirerControl
-
-    return next(c for c in app.layout.find_all_controls() if isinstance(c, InquirerControl))
-
-
-def _default(asked: Asked) -> str:
-    return f"[{asked.default}: {asked.reason}]" if asked.reason else " "
-
-
-def _stderr() -> Any:
-    from prompt_toolkit.output import create_output
-
-    return create_output(stdout=sys.stderr)

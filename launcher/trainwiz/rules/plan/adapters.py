@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies, tasks
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
@@ -50,7 +51,7 @@ def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
     Instead: task sft with engine accelerate, or model.adapter none.
     Source: seen in the generated scripts
     """
-    if plan.model.adapter != "none" and (plan.task != "sft" or plan.engine != "accelerate"):
+    if plan.model.adapter != "none" and (not tasks.of(plan).adapters or plan.engine != "accelerate"):
         yield Violation(
             say(
                 "model.adapter is {adapter}; the task {task} on {engine} trains all weights",
@@ -72,7 +73,7 @@ def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
     Instead: model.from_scratch false with a model that has weights; or model.adapter none.
     Source: seen in the generated scripts; https://arxiv.org/abs/2106.09685
     """
-    if plan.task == "sft" and plan.model.adapter != "none" and plan.model.from_scratch:
+    if tasks.of(plan).adapters and plan.model.adapter != "none" and plan.model.from_scratch:
         yield Violation(
             say(
                 "model.adapter is {adapter}, but {model} starts from random weights, which stay as they are",
@@ -111,7 +112,7 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15, bitsandbytes 0.50.2 and DeepSpeed 0.19.8 on 2 CPU ranks;
     https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
-    if plan.model.adapter == "qlora" and plan.strategy.kind == "fsdp":
+    if plan.model.adapter == "qlora" and strategies.of(plan).uses_fsdp:
         yield Violation(
             say("model.adapter is qlora, which strategy.kind fsdp cannot write at the end"),
             Fix(message=say("set strategy.kind ddp, or model.adapter lora"), changes={"strategy.kind": "ddp"}),

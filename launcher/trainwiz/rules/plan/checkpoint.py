@@ -10,8 +10,9 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib, total_updates
+from trainwiz.rules.sizes import total_updates
 
 
 @rule("TW501", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")

@@ -10,8 +10,8 @@ from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib
 
 BUSY_BYTES = 1 << 30
 """A desktop or a monitoring tool holds some hundred MiB of a GPU; a training, at least this much."""

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install
-from trainwiz.vocabulary import COLOSSAL_KINDS
 
 TRIED = {"colossalai": "0.5.0", "transformers": "4.51.3"}
 """What the generated loop was run with; colossalai 0.5.0 declares this transformers."""
-DEVICES = {
-    "colossal_ddp": ("cuda", "npu", "cpu"),
-    "colossal_zero1": ("cuda", "npu"),
-    "colossal_zero2": ("cuda", "npu"),
-    "gemini": ("cuda", "npu"),
-    "colossal_fsdp": ("cuda",),
-}
-"""By `supported_devices` of each plugin (0.5.0); that TorchDDP trains on CPU ranks as well was seen."""
-PRECISIONS = {
-    "colossal_ddp": ("no", "fp16"),
-    "colossal_zero1": ("bf16", "fp16", "no"),
-    "colossal_zero2": ("bf16", "fp16", "no"),
-    "gemini": ("bf16", "fp16"),
-    "colossal_fsdp": ("bf16", "no"),
-}
-"""What each plugin computes in, the best first."""
 _MANY_MICRO_BATCHES = 16
 
 
@@ -98,7 +82,7 @@ def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Viol
     Instead: install the CUDA toolkit of torch's CUDA version, or choose colossal_zero2, which takes torch's AdamW.
     Source: `FusedOptimizerCudaExtension` and `_CudaExtension.assert_compatible` in colossalai 0.5.0
     """
-    if plan.strategy.kind == "gemini" and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
+    if strategies.of(plan).compiles_optimizer and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
         yield Violation(
             say("gemini compiles FusedAdam when it is first used, and there is no nvcc"),
             Fix(
@@ -120,7 +104,7 @@ def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
     Instead: fp16 or no with TorchDDP, bf16 with the others.
     Source: seen with colossalai 0.5.0: `booster/mixed_precision`, `SUPPORTED_PRECISION` of the plugins
     """
-    legal = PRECISIONS.get(plan.strategy.kind, ())
+    legal = strategies.of(plan).precisions
     if legal and plan.precision.mixed_precision not in legal:
         yield Violation(
             say(
@@ -146,7 +130,7 @@ def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
     Instead: colossal_ddp to try a project on CPU ranks: it gives the same curve. The others where GPUs are.
     Source: seen with colossalai 0.5.0 on CPU ranks
     """
-    devices = DEVICES.get(plan.strategy.kind, ())
+    devices = strategies.of(plan).devices
     if devices and plan.machine.device not in devices:
         yield Violation(
             say(
@@ -173,7 +157,7 @@ def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
     Instead: set engine as the strategy needs it, and write the files anew with trainwiz init.
     Source: train_templates/loops/accelerate.py, train_templates/loops/colossalai.py
     """
-    needed = "colossalai" if plan.strategy.kind in COLOSSAL_KINDS else "accelerate"
+    needed = strategies.of(plan).engine
     if plan.engine != needed:
         yield Violation(
             say(
@@ -196,7 +180,8 @@ def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
     Instead: optimizer.name adamw, or colossal_zero2, which takes any optimizer.
     Source: `_AVAIL_OPTIM_LIST` in colossalai/zero/gemini/gemini_optimizer.py (0.5.0)
     """
-    if plan.strategy.kind == "gemini" and plan.optimizer.name != "adamw":
+    legal = strategies.of(plan).optimizers
+    if legal and plan.optimizer.name not in legal:
         yield Violation(
             say("gemini takes Adam only; optimizer.name is {name}", name=plan.optimizer.name),
             Fix(
@@ -219,8 +204,7 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
     """
     steps = plan.batch.gradient_accumulation_steps
     half = plan.precision.mixed_precision in ("bf16", "fp16")
-    kinds = ("colossal_zero1", "colossal_zero2", "gemini")
-    if plan.strategy.kind in kinds and half and steps >= _MANY_MICRO_BATCHES:
+    if strategies.of(plan).sums_in_compute_dtype and half and steps >= _MANY_MICRO_BATCHES:
         yield Violation(
             say(
                 "{kind} adds up the gradients of {steps} micro-batches in {precision}",
@@ -242,7 +226,7 @@ def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
     Instead: strategy.kind fsdp, unless the comparison is what you are after.
     Source: `TorchFSDPPlugin` in colossalai 0.5.0; https://docs.pytorch.org/docs/stable/fsdp.html
     """
-    if plan.strategy.kind == "colossal_fsdp":
+    if strategies.of(plan).superseded_by:
         yield Violation(
             say(
                 "colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
@@ -11,7 +12,6 @@ from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
 VOLTA = (7, 0)
-_PARTITIONED_WEIGHTS = 3
 
 
 def _without() -> Fix:
@@ -89,7 +89,7 @@ def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Iterator[Vio
     Instead: model.compile false, or ZeRO 2, or fsdp, which compiles well.
     Source: seen with DeepSpeed 0.19.8 and torch 2.13
     """
-    if plan.model.compile and plan.strategy.kind == "deepspeed" and plan.strategy.zero_stage == _PARTITIONED_WEIGHTS:
+    if plan.model.compile and strategies.of(plan).uses_deepspeed and strategies.of(plan).partitions_weights:
         yield Violation(
             say("model.compile is true under ZeRO 3: its layers are compiled over and over, and then run uncompiled"),
             _without(),

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz import vocabulary
+from trainwiz import tasks
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib
 
 PREFETCHED = 2
 """Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
 BYTES_PER_TOKEN = 16
 """Inputs and labels (or the mask) as int64."""
-
-_NAMEABLE = {
-    "causal_lm": say(
-        "name a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or "
-        "embedded"
-    ),
-    "sft": say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
-    "text_classification": say("name a .jsonl file, a hub id (organisation/name), or embedded"),
-    "image_classification": say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
-}
-_FORMS = {
-    "causal_lm": say(
-        'a .jsonl file needs a JSON object with a "text" per line, a .json file a list of them, a .txt file UTF-8'
-    ),
-    "sft": say(
-        'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
-    ),
-    "text_classification": say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
-    "image_classification": say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
-}
 
 
 @rule("TW511", level=Level.ERROR, field="data.train")
@@ -52,7 +32,7 @@ def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
         if data.kind == "missing":
             yield Violation(
                 say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
-                Fix(message=_NAMEABLE[plan.task]),
+                _remedy(tasks.of(plan).data_names),
                 where=key,
             )
 
@@ -71,7 +51,7 @@ def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
         if data.kind in ("file", "folder") and data.detail:
             yield Violation(
                 say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
-                Fix(message=_FORMS[plan.task]),
+                _remedy(tasks.of(plan).data_forms),
                 where=key,
             )
 
@@ -133,7 +113,7 @@ def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
             yield Violation(
                 say("{key}: {name} holds nothing to train on", key=key, name=data.name),
-                Fix(message=_NAMEABLE[plan.task]),
+                _remedy(tasks.of(plan).data_names),
                 where=key,
             )
 
@@ -182,7 +162,7 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     Source: seen with torch 2.13; https://docs.docker.com/engine/containers/run/
     """
     workers = plan.data.num_workers * plan.machine.ranks_per_machine
-    if workers == 0 or machine.shm is None or plan.task not in (*vocabulary.GENERATIVE, "text_classification"):
+    if workers == 0 or machine.shm is None or not tasks.of(plan).from_hub:
         return
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
@@ -209,9 +189,14 @@ def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:
         yield "data.eval", project.eval
 
 
+def _remedy(words: Message | None) -> Fix | None:
+    return Fix(message=words) if words else None
+
+
 def _models(plan: Plan) -> Message:
-    presets = ", ".join(vocabulary.PRESETS_OF_TASKS[plan.task])
-    if plan.task == "image_classification":
+    task = tasks.of(plan)
+    presets = ", ".join(task.presets)
+    if not task.from_hub:
         return say("name one of {presets}, and set model.from_scratch true", presets=presets)
     return say(
         "name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz import batch
+from trainwiz import batch, tasks
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
-from trainwiz.vocabulary import GENERATIVE
 
 
 @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
@@ -51,7 +50,7 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
     samples = exact if exact is not None else project.train.samples_at_most
     if samples is not None and 0 < samples < real:
         have = say("{n} samples", n=samples) if exact is not None else say("at most {n} samples", n=samples)
-        if plan.task in GENERATIVE:
+        if tasks.of(plan).generative:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield Violation(
             say(

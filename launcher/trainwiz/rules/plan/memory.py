@@ -1,16 +1,17 @@
-"""Whether the model's training state fits where the plan puts it. Activations are not counted."""
+"""Whether a training fits into the memory of the GPUs and of the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.estimate import Estimate
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
+from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
-from trainwiz.rules.sizes import gib
 
 CROWDED = 0.85
 """Above this share of a GPU, what is left is seldom enough for activations, the loss and the CUDA context."""
@@ -61,6 +62,33 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Itera
                 have=gib(smallest),
             ),
             Fix(message=_more_sharding(plan)),
+        )
+
+
+@rule("TW325", level=Level.ERROR, field="batch.per_device_batch_size")
+def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+    """Model state and the activations of one micro-batch must fit into the GPU.
+
+    Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
+    Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
+    and do not depend on how the state is sharded.
+    Instead: a smaller micro-batch with more accumulation, which keeps the real batch, or a shorter sequence.
+    Source: what autograd saves, counted with transformers 5.23 for the preset models (tests/test_estimate.py)
+    """
+    smallest = _smallest_gpu(plan, machine)
+    state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank
+    if smallest and state <= smallest < state + estimate.activation_bytes_per_rank:
+        yield Violation(
+            say(
+                "a micro-batch of {micro} × {tokens} tokens needs {need} GiB of activations beside {state} GiB of "
+                "model state; a GPU has {have} GiB",
+                micro=plan.batch.per_device_batch_size,
+                tokens=plan.batch.sequence_length,
+                need=gib(estimate.activation_bytes_per_rank),
+                state=gib(state),
+                have=gib(smallest),
+            ),
+            Fix(message=say("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps")),
         )
 
 
@@ -118,11 +146,11 @@ def _smallest_gpu(plan: Plan, machine: Machine) -> int | None:
 
 
 def _more_sharding(plan: Plan) -> Message:
-    match plan.strategy.label:
-        case "zero3":
-            return say("use more GPUs, or offload the optimizer: strategy.offload_optimizer_device cpu")
-        case "fsdp":
-            return say("use more GPUs, or DeepSpeed ZeRO 3 with strategy.offload_optimizer_device cpu")
-        case _ if plan.machine.num_processes == 1:
-            return say("use more GPUs with ZeRO 3 or fsdp, or strategy.kind deepspeed with optimizer offload")
+    strategy = strategies.of(plan)
+    if strategy.partitions_weights and strategy.uses_deepspeed:
+        return say("use more GPUs, or offload the optimizer: strategy.offload_optimizer_device cpu")
+    if strategy.partitions_weights:
+        return say("use more GPUs, or DeepSpeed ZeRO 3 with strategy.offload_optimizer_device cpu")
+    if plan.machine.num_processes == 1:
+        return say("use more GPUs with ZeRO 3 or fsdp, or strategy.kind deepspeed with optimizer offload")
     return say("set strategy.kind deepspeed with strategy.zero_stage 3, or fsdp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -23,7 +24,7 @@ def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     Source: seen with DeepSpeed 0.19.8 at stage 2; https://www.deepspeed.ai/docs/config-json/#parameter-offloading
     """
     strategy = plan.strategy
-    if strategy.kind == "deepspeed" and strategy.offload_param_device != "none" and strategy.zero_stage in (0, 1, 2):
+    if _deepspeed(plan) and strategy.offload_param_device != "none" and strategy.zero_stage in (0, 1, 2):
         yield Violation(
             say(
                 "strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
@@ -50,7 +51,7 @@ def nvme_needs_a_path(plan: Plan) -> Iterator[Violation]:
     """
     strategy = plan.strategy
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
-    if strategy.label == "zero3" and "nvme" in devices and strategy.nvme_path is None:
+    if _deepspeed(plan) and strategies.of(plan).partitions_weights and "nvme" in devices and strategy.nvme_path is None:
         yield Violation(
             say("offload to nvme, and strategy.nvme_path is not given"),
             Fix(message=say("set strategy.nvme_path to a folder on a local NVMe disk, like /local_nvme")),
@@ -68,7 +69,7 @@ def nvme_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     Source: seen with DeepSpeed 0.19.8 at stages 1 and 2
     """
     strategy = plan.strategy
-    if strategy.kind == "deepspeed" and strategy.offload_optimizer_device == "nvme" and strategy.zero_stage in (1, 2):
+    if _deepspeed(plan) and strategy.offload_optimizer_device == "nvme" and strategy.zero_stage in (1, 2):
         yield Violation(
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=strategy.zero_stage),
             Fix(
@@ -89,7 +90,7 @@ def offload_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     """
     strategy = plan.strategy
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
-    if strategy.kind != "deepspeed" and devices != ("none", "none"):
+    if not _deepspeed(plan) and devices != ("none", "none"):
         yield Violation(
             say(
                 "offload (optimizer {optimizer}, parameters {parameters}) is ignored: strategy.kind is {kind}",
@@ -118,7 +119,7 @@ def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
     deepspeed/ops/adam/cpu_adam.py
     """
     strategy = plan.strategy
-    if plan.machine.device == "cpu" or strategy.kind != "deepspeed" or strategy.zero_stage != 0:
+    if plan.machine.device == "cpu" or not _deepspeed(plan) or strategy.zero_stage != 0:
         return
     if strategy.offload_optimizer_device != "none":
         yield Violation(
@@ -143,7 +144,7 @@ def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15; `map_pytorch_optim_to_deepspeed` in accelerate/utils/deepspeed.py
     """
     strategy = plan.strategy
-    if strategy.kind == "deepspeed" and strategy.offload_optimizer_device != "none" and plan.optimizer.name != "adamw":
+    if _deepspeed(plan) and strategy.offload_optimizer_device != "none" and plan.optimizer.name != "adamw":
         yield Violation(
             say(
                 "{optimizer} with an offloaded optimizer runs in plain torch on the host, and `accelerate launch` with "
@@ -155,3 +156,7 @@ def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
                 changes={"strategy.offload_optimizer_device": "none"},
             ),
         )
+
+
+def _deepspeed(plan: Plan) -> bool:
+    return strategies.of(plan).uses_deepspeed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz import vocabulary
+from trainwiz import strategies, tasks, vocabulary
 from trainwiz.finding import Level, Violation
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import say
@@ -22,9 +22,6 @@ OLDEST = {
     "scikit-learn": "1.3",
 }
 """The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
-
-
-_ON_TEXT = ("causal_lm", "sft", "text_classification")
 
 
 @rule("TW111", level=Level.ERROR, field="engine")
@@ -51,7 +48,7 @@ def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Instead: install it, or choose fsdp (on GPUs) or ddp.
     Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
     """
-    if plan.strategy.kind == "deepspeed" and (python := _lacks(machine, "deepspeed")):
+    if strategies.of(plan).uses_deepspeed and (python := _lacks(machine, "deepspeed")):
         yield Violation(
             say("strategy.kind is deepspeed, but deepspeed is not installed in {python}", python=python),
             install(python, _wanted("deepspeed")),
@@ -67,7 +64,7 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violatio
     Instead: `pip install -r requirements.txt` in the project, or the line shown.
     Source: the generated requirements.txt
     """
-    if plan.task in _ON_TEXT and (python := _lacks(machine, "transformers")):
+    if "transformers" in tasks.of(plan).packages and (python := _lacks(machine, "transformers")):
         yield Violation(
             say(
                 "the task {task} needs transformers, which is not installed in {python}", task=plan.task, python=python
@@ -86,7 +83,7 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Ite
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
-    if plan.task in _ON_TEXT and named and (python := _lacks(machine, "datasets")):
+    if tasks.of(plan).from_hub and named and (python := _lacks(machine, "datasets")):
         yield Violation(
             say("{data} comes from the hub, but datasets is not installed in {python}", data=named[0], python=python),
             install(python, "datasets>=3.0"),
@@ -125,9 +122,8 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Source: huggingface/accelerate issue 3481; deepspeedai/DeepSpeed issue 6793
     """
     used = {"torch", "accelerate"} if plan.engine == "accelerate" else {"torch"}
-    used |= {"deepspeed"} if plan.strategy.kind == "deepspeed" else set()
-    used |= {"transformers"} if plan.task in _ON_TEXT else set()
-    used |= {"pillow", "scikit-learn"} if plan.task == "image_classification" else set()
+    used |= {"deepspeed"} if strategies.of(plan).uses_deepspeed else set()
+    used |= {*tasks.of(plan).packages, *tasks.of(plan).embedded_packages}
     for name, oldest in OLDEST.items():
         interpreter = machine.interpreter
         version = interpreter.version(name) if interpreter else None
@@ -152,11 +148,12 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
     Instead: `pip install -r requirements.txt` in the project, or the line shown.
     Source: the generated requirements.txt
     """
-    if plan.task != "image_classification":
+    task = tasks.of(plan)
+    if task.from_hub:
         return
-    needed = ["pillow"]
+    needed = list(task.packages)
     if vocabulary.EMBEDDED in (plan.data.train, plan.data.eval):
-        needed.append("scikit-learn")
+        needed += task.embedded_packages
     missing = [name for name in needed if _lacks(machine, name)]
     if missing and machine.interpreter:
         python = machine.interpreter.python

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import say
@@ -26,7 +27,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15 and DeepSpeed 0.19.8; `Accelerator.__init__`, `_do_sanity_check`.
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp16":
-        better = "no" if plan.strategy.kind == "colossal_ddp" else "bf16"
+        better = "bf16" if strategies.of(plan).computes_in("bf16") else "no"
         yield Violation(
             say("fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop"),
             Fix(
@@ -128,7 +129,7 @@ def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     gpus = machine.gpus[: plan.machine.ranks_per_machine]
     capable = bool(gpus) and all(gpu.compute_capability and gpu.compute_capability >= AMPERE for gpu in gpus)
-    known = plan.strategy.kind != "colossal_ddp"  # Booster has no bf16 for it
+    known = strategies.of(plan).computes_in("bf16")
     if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
         yield Violation(
             say("{gpu} computes bf16 many times faster than fp32", gpu=gpus[0].name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.config import vocabulary
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
@@ -20,7 +21,7 @@ def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
     Instead: the setting as DeepSpeed spells it.
     Source: seen with DeepSpeed 0.19.8
     """
-    if plan.strategy.kind != "deepspeed":
+    if not strategies.of(plan).uses_deepspeed:
         return
     for path, value in plan.deepspeed.items():
         block, _, name = path.rpartition(".")
@@ -40,7 +41,7 @@ def settings_need_deepspeed(plan: Plan) -> Iterator[Violation]:
     Instead: strategy.kind deepspeed, or no such settings.
     Source: trainwiz's own files
     """
-    if plan.deepspeed and plan.strategy.kind != "deepspeed":
+    if plan.deepspeed and not strategies.of(plan).uses_deepspeed:
         yield Violation(
             say("settings of DeepSpeed are ignored: strategy.kind is {kind}", kind=plan.strategy.kind),
             Fix(message=say("set strategy.kind deepspeed, or take the section deepspeed out")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -23,7 +24,7 @@ def deepspeed_needs_a_stage(plan: Plan) -> Iterator[Violation]:
     Source: https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training; for the empty step
     `FP16_UnfusedOptimizer.initialize_optimizer_states` in DeepSpeed 0.19.8
     """
-    if plan.strategy.kind == "deepspeed" and plan.strategy.zero_stage is None:
+    if strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is None:
         yield Violation(
             say("strategy.kind is deepspeed, and strategy.zero_stage is not given"),
             Fix(message=say("set strategy.zero_stage 2, or 0, 1 or 3"), changes={"strategy.zero_stage": 2}),
@@ -39,7 +40,7 @@ def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     Instead: strategy.kind deepspeed, or no stage.
     Source: https://arxiv.org/abs/1910.02054
     """
-    if plan.strategy.kind != "deepspeed" and plan.strategy.zero_stage is not None:
+    if not strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is not None:
         yield Violation(
             say(
                 "strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
@@ -63,7 +64,7 @@ def several_ranks_need_a_strategy(plan: Plan) -> Iterator[Violation]:
     Instead: ddp, deepspeed or fsdp for several ranks.
     Source: seen with accelerate 1.15: NO with 2 processes, `num_processes == 1` in the only one
     """
-    if plan.strategy.kind == "single" and plan.machine.num_processes > 1:
+    if strategies.of(plan).one_rank and plan.machine.num_processes > 1:
         yield Violation(
             say("strategy.kind is single, but machine.num_processes is {ranks}", ranks=plan.machine.num_processes),
             Fix(message=say("set strategy.kind ddp, or machine.num_processes 1"), changes={"strategy.kind": "ddp"}),
@@ -80,7 +81,7 @@ def one_rank_needs_no_strategy(plan: Plan) -> Iterator[Violation]:
     Source: https://huggingface.co/docs/transformers/perf_train_gpu_one
     """
     offloads = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device) != ("none", "none")
-    if plan.machine.num_processes == 1 and plan.strategy.kind != "single" and not offloads:
+    if plan.machine.num_processes == 1 and not strategies.of(plan).one_rank and not offloads:
         yield Violation(
             say("{strategy} over one rank shares nothing", strategy=plan.strategy.label),
             Fix(
@@ -99,7 +100,7 @@ def fsdp_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Instead: ddp for CPU ranks, or DeepSpeed ZeRO, which shards on CPUs as well.
     Source: `PartialState._prepare_backend` in accelerate 1.15; seen with 2 processes.
     """
-    if plan.strategy.kind == "fsdp" and plan.machine.device == "cpu":
+    if strategies.of(plan).uses_fsdp and plan.machine.device == "cpu":
         yield Violation(
             say("accelerate never enables FSDP on the CPU; machine.device is cpu"),
             Fix(
@@ -167,4 +168,5 @@ def sharded_init_needs_stage_3(plan: Plan) -> Iterator[Violation]:
 
 
 def _stage_3(plan: Plan) -> bool:
-    return plan.strategy.kind == "deepspeed" and plan.strategy.zero_stage == 3
+    strategy = strategies.of(plan)
+    return strategy.uses_deepspeed and strategy.partitions_weights

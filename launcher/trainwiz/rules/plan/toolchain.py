@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainwiz import strategies
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
@@ -62,7 +63,7 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Iterator[Violation]:
     Instead: remove the file. If the folder is shared between machines, first make sure that none of them is building.
     Source: torch/utils/file_baton.py; huggingface/transformers issue 26015
     """
-    if plan.strategy.kind != "deepspeed":
+    if not strategies.of(plan).uses_deepspeed:
         return
     for lock in project.build_locks:
         yield Violation(
@@ -75,7 +76,7 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Iterator[Violation]:
 
 def _built(plan: Plan) -> str | None:
     """The op that DeepSpeed must compile for the plan, if any."""
-    if plan.strategy.kind != "deepspeed":
+    if not strategies.of(plan).uses_deepspeed:
         return None
     offload = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
     if offload[0] != "none":

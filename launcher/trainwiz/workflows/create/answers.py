@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainwiz.decide import Source
+from trainwiz.decide.earlier import stacked, without_replaced
+from trainwiz.errors import PlanError
 from trainwiz.message import Message, say
-
-if TYPE_CHECKING:
-    from trainwiz.decide import Source
+from trainwiz.plan import fields, flat, nested, parse, parse_value
+from trainwiz.questions import BASIC
+from trainwiz.render import PLAN_FILE
+from trainwiz.store import answers as store
+from trainwiz.store import plans
+from trainwiz.workflows.create.request import Answers
 
 IGNORE = "ignore."
-"""What --set KEY=VALUE begins with for a rule that the project may break; the value is the reason."""
+"""Prefix of a key of `--set` for a rule that the project may break; the value is the reason."""
 SETTING = "deepspeed."
-"""What --set KEY=VALUE begins with for a setting of DeepSpeed that is no key of the plan."""
+"""Prefix of a key of `--set` for a setting of DeepSpeed that is not a key of the plan."""
 COMPOSITE = {"strategy": "strategy.kind"}
-"""Flags whose value settles several keys, with their question's key."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """`firm` answers were given now, `earlier` ones before; `origins` says where those come from that nobody typed.
-
-    `standing` are all values of a plan that was edited by hand, where nothing new was answered: it is meant as it is.
-    """
-
-    firm: Mapping[str, Any]
-    earlier: Mapping[str, Any] = field(default_factory=dict)
-    standing: Mapping[str, Any] = field(default_factory=dict)
-    origins: Mapping[str, Source] = field(default_factory=dict)
+"""Flags whose value sets several keys, with the key of their question."""
 
 
 def collect(
     flags: Mapping[str, str], assignments: Sequence[str], file: str | None, earlier: Mapping[str, Any], edited: set[str]
-) -> Given:
+) -> Answers:
     """Put the layers together: flag > --set > --answers FILE > earlier.
 
     `flags` maps a key (or a key of `COMPOSITE`) to what was typed. Raises `PlanError` with every wrong value at once,
     `UsageError` for a file that cannot be read.
     """
-    from trainwiz.decide import Source
-    from trainwiz.decide.earlier import beneath, stacked
-    from trainwiz.errors import PlanError
-
     problems: list[Message] = []
     from_flags = _flags(flags, problems)
     from_set = _assignments(assignments, problems)
@@ -52,15 +42,15 @@ def collect(
     if problems:
         raise PlanError(problems)
     typed = stacked((from_flags, from_set))
-    firm = stacked((typed, from_file))
-    if "strategy.kind" in firm:
-        # Another strategy: what was offloaded under the earlier one was part of it.
+    given = stacked((typed, from_file))
+    if "strategy.kind" in given:
+        # What was offloaded was part of the earlier strategy.
         earlier = {k: v for k, v in earlier.items() if not k.startswith("strategy.")}
     in_file = Source(kind="file", reason=say("{file}", file=file))
     by_hand = Source(kind="file", reason=say("edited in trainwiz.yaml"))
-    origins = {key: in_file for key in firm if key not in typed}
-    origins |= {key: by_hand for key in edited if key not in firm}
-    return Given(firm=firm, earlier=beneath(firm, earlier), origins=origins)
+    sources = {key: in_file for key in given if key not in typed}
+    sources |= {key: by_hand for key in edited if key not in given}
+    return Answers(given=given, earlier=without_replaced(given, earlier), sources=sources)
 
 
 def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
@@ -68,17 +58,11 @@ def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
 
     A plan without a record of its answers counts as answered in full. Raises `PlanError` for a plan that is wrong.
     """
-    from trainwiz.render import PLAN_FILE
-    from trainwiz.store import answers
-
     if not (folder / PLAN_FILE).is_file():
         return {}, set()
-    from trainwiz.plan import fields, flat
-    from trainwiz.store import plans
-
     present = flat(plans.read(folder / PLAN_FILE))
     del present["version"]
-    saved = answers.read(folder / answers.PROJECT_FILE)
+    saved = store.read(folder / store.PROJECT_FILE)
     if saved is None:
         return present, set(present)
     edited = {key for key, value in present.items() if key not in saved.plan or saved.plan[key] != value}
@@ -86,27 +70,17 @@ def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
     return kept, edited
 
 
-def standing(given: Given, folder: Path) -> Given:
-    """The same answers over a plan that was edited by hand, all of whose values stay where they can."""
-    from dataclasses import replace
-
-    from trainwiz.decide import Source
-    from trainwiz.plan import flat
-    from trainwiz.render import PLAN_FILE
-    from trainwiz.store import plans
-
+def with_edited_plan(answers: Answers, folder: Path) -> Answers:
+    """The same answers for a plan that was edited by hand, whose values all stay where they can."""
     values = flat(plans.read(folder / PLAN_FILE))
     del values["version"]
     there = Source(kind="file", reason=say("as it stands in trainwiz.yaml"))
-    origins = {key: there for key in values if key not in given.earlier}
-    return replace(given, standing=values, origins={**origins, **given.origins})
+    sources = {key: there for key in values if key not in answers.earlier}
+    return dataclasses.replace(answers, edited_plan=values, sources={**sources, **answers.sources})
 
 
 def legal(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the remembered values that a plan may have; others are forgotten (another version wrote them)."""
-    from trainwiz.errors import PlanError
-    from trainwiz.plan import nested, parse
-
     kept = {}
     for key, value in values.items():
         try:
@@ -117,8 +91,6 @@ def legal(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flags(flags: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
-    from trainwiz.questions import BASIC
-
     answers: dict[str, Any] = {}
     for flag, key in COMPOSITE.items():
         if flag in flags:
@@ -153,9 +125,6 @@ def _assignments(assignments: Sequence[str], problems: list[Message]) -> dict[st
 
 
 def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[str, Any]:
-    from trainwiz.errors import PlanError
-    from trainwiz.plan import parse_value
-
     answers: dict[str, Any] = {}
     ignored = {}
     settings = {}
@@ -174,9 +143,6 @@ def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[s
 
 
 def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> dict[str, Any]:
-    from trainwiz.errors import PlanError
-    from trainwiz.plan import parse
-
     try:
         return {key: parse({key: values}).get(key)} if values else {}
     except PlanError as error:
@@ -185,8 +151,6 @@ def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> di
 
 
 def _json(typed: str) -> Any:
-    import json
-
     try:
         return json.loads(typed)
     except ValueError:
@@ -194,18 +158,14 @@ def _json(typed: str) -> Any:
 
 
 def _file(file: str, problems: list[Message]) -> dict[str, Any]:
-    from trainwiz.errors import PlanError
-    from trainwiz.plan import nested, parse
-    from trainwiz.store import plans
-
     values, _ = plans.read_yaml(file)
-    flat = dict(_flattened(values, ""))
+    found = dict(_flattened(values, ""))
     try:
-        plan = parse(nested(_without_clashes(flat)), file)
+        plan = parse(nested(_without_clashes(found)), file)
     except PlanError as error:
         problems += [say("{file}: {problem}", file=file, problem=problem) for problem in error.problems]
         return {}
-    return {key: plan.get(key) for key in flat if key != "version"}
+    return {key: plan.get(key) for key in found if key != "version"}
 
 
 def _flattened(values: Mapping[Any, Any], prefix: str) -> Iterable[tuple[str, Any]]:

@@ -1,162 +1,159 @@
-"""The course of `trainwiz import`: read, decide, name what does not fit, write."""
+"""`trainwiz import`: read the files, decide, say what does not fit, write, report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainwiz.adoption import Adoption, Left, adopt
+from trainwiz.decide import Decided, Source
+from trainwiz.decide.earlier import carry
+from trainwiz.errors import Refused
+from trainwiz.finding import Finding
 from trainwiz.message import say
-from trainwiz.workflows.create.planner import Deciding
-
-if TYPE_CHECKING:
-    from trainwiz.adoption import Adoption, Left
-    from trainwiz.config import Accelerate, DeepSpeed
-    from trainwiz.decide import Decided, Source
-    from trainwiz.finding import Finding
-    from trainwiz.script import Script
-    from trainwiz.workflows.create.project_files import Resolution
+from trainwiz.render import plan_file
+from trainwiz.store import scripts
+from trainwiz.store.artifacts import Written
+from trainwiz.ui import adoption as shown
+from trainwiz.ui import console, findings
+from trainwiz.wizard import terminal
+from trainwiz.workflows.create import import_files, project_files
+from trainwiz.workflows.create.answers import collect
+from trainwiz.workflows.create.planner import Planner
 
 _SETTINGS = "deepspeed"
 _LATER = ("batch.real_batch_size",)
-"""Decided by the other two where they are given, so it falls if they disagree."""
+"""Follows from other keys where they are given, so that it is the one that is dropped if they disagree."""
 
 
-@dataclass(kw_only=True)
-class Import:
-    """One `trainwiz import`. `asks` says whether there is somebody to ask about files of theirs."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `trainwiz import`."""
 
     files: Sequence[str]
+    """At most one of accelerate and one of DeepSpeed."""
     default: bool
+    """Import the file that accelerate takes by default."""
     script: str | None
+    """The script that the files are for; what they leave to it is read."""
     folder: Path
+    """The project's folder; may be missing."""
     assignments: Sequence[str]
+    """The texts of `--set`, each KEY=VALUE; stronger than the files."""
     machine_file: str | None
+    """A machine to plan for instead of this one."""
     python: str | None
+    """The interpreter that will train; None for the running one."""
     versions: Sequence[str]
-    resolution: Resolution | None
+    """ENGINE=VERSION: how to read the files, where that is not the installed version."""
+    force: bool
+    """Overwrite files that a person edited."""
+    on_conflict: str | None
+    """keep, overwrite or beside, for files that a person edited; None asks, or refuses where nobody can be asked."""
+    write: bool
+    """Write the project rather than only show its plan."""
     as_json: bool
-    asks: bool
-    deciding: Deciding = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.deciding = Deciding(folder=self.folder, machine_file=self.machine_file, python=self.python)
-
-    def run(self, *, write: bool) -> None:
-        """Read, decide, show, write. Raises `TrainwizError`."""
-        from trainwiz.adoption import adopt
-        from trainwiz.workflows.create.answers import collect
-        from trainwiz.workflows.create.project_files import check_folder
-
-        check_folder(self.folder)
-        self.deciding.look()
-        accelerate, deepspeed = self._read()
-        firm = collect({}, self.assignments, None, {}, set()).firm
-        adoption = adopt(accelerate, deepspeed, self._read_script())
-        answers, decided, fallen = self._decided(adoption, firm)
-        known = {one.path for one in fallen}
-        rest = [one for one in adoption.remainder(decided.plan) if one.path not in known]
-        left = _without_answered([*fallen, *rest], firm)
-        findings = self.deciding.findings(decided.plan, complete=True)
-        if not self.as_json:
-            self._show(adoption, decided, left, findings)
-        self._refuse_unknown(left)
-        written = self._write(answers, decided) if write else None
-        self._report(adoption, decided, left, findings, written)
-
-    def _read(self) -> tuple[Accelerate | None, DeepSpeed | None]:
-        from trainwiz.workflows.create import import_files
-
-        return import_files.pair(self.files, default=self.default, versions=self.versions)
-
-    def _read_script(self) -> Script | None:
-        from trainwiz.store import scripts
-
-        return scripts.read(self.script) if self.script else None
-
-    def _decided(self, adoption: Adoption, firm: Mapping[str, Any]) -> tuple[dict[str, Any], Decided, list[Left]]:
-        from trainwiz.adoption import Left
-        from trainwiz.decide.earlier import carry
-
-        carried = adoption.carried
-        earlier = {key: carried[key].value for key in sorted(carried, key=lambda key: key in _LATER)}
-        self.deciding.origins = origins(adoption)
-        kept, fallen = carry(firm, earlier, self.deciding)
-        answers = {**firm, **kept}
-        decided = self.deciding(answers)
-        settings = adoption.settings(decided.plan)
-        if settings:
-            answers[_SETTINGS] = {**settings, **answers.get(_SETTINGS, {})}
-            decided = self.deciding(answers)
-            decided = replace(decided, sources={**decided.sources, **_of_settings(adoption, settings)})
-        lost = [
-            Left(
-                kind="lost",
-                path=carried[f.key].path,
-                value=str(f.value),
-                place=carried[f.key].place,
-                why=f.problems[0],
-                key=f.key,
-            )
-            for f in fallen
-        ]
-        return answers, decided, lost
-
-    def _show(self, adoption: Adoption, decided: Decided, left: Sequence[Left], findings: Sequence[Finding]) -> None:
-        from trainwiz.ui import adoption as shown
-        from trainwiz.ui import findings as shown_findings
-
-        shown.show(adoption.files, len(adoption.carried), left, decided)
-        if findings:
-            shown_findings.show(findings)
-
-    def _refuse_unknown(self, left: Sequence[Left]) -> None:
-        from trainwiz.errors import Refused
-
-        unknown = next((one for one in left if one.kind == "unknown"), None)
-        if unknown is not None:
-            raise Refused(
-                say(
-                    "{path} {value}: {why}; nothing was written",
-                    path=unknown.path,
-                    value=unknown.value,
-                    why=unknown.why,
-                ),
-                say("decide it: --set {key}=…", key=unknown.key),
-            )
-
-    def _write(self, answers: Mapping[str, Any], decided: Decided) -> Any:
-        from trainwiz.workflows.create import project_files
-
-        return project_files.write(decided, self.folder, answers, self.resolution, self.asks)
-
-    def _report(
-        self, adoption: Adoption, decided: Decided, left: Sequence[Left], findings: Sequence[Finding], written: Any
-    ) -> None:
-        from trainwiz.ui import adoption as shown
-        from trainwiz.ui import console
-        from trainwiz.ui import findings as shown_findings
-        from trainwiz.workflows.create import project_files
-
-        if self.as_json:
-            record = shown.to_dict(adoption.carried, left, decided)
-            record |= shown_findings.to_dict(findings)
-            record["written"] = [str(self.folder / path) for path in written.written] if written else []
-            console.data_json(record)
-        elif written is None:
-            from trainwiz.render import plan_file
-
-            console.data(plan_file.text(decided.plan, project_files.reasons(decided)).rstrip("\n"))
-        else:
-            project_files.report_files(written, self.folder)
-            project_files.report_next(self.folder)
+    yes: bool
+    """Never ask."""
 
 
-def origins(adoption: Adoption) -> dict[str, Source]:
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What became of the files."""
+
+    adoption: Adoption
+    answers: Mapping[str, Any]
+    """What makes the plan, by key."""
+    decided: Decided
+    left: Sequence[Left]
+    """What the files say and the plan does not."""
+    findings: Sequence[Finding]
+
+
+def run(request: Request) -> None:
+    """Read, decide, show what does not fit, write, report. Raises `TrainwizError`."""
+    project_files.check_folder(request.folder)
+    resolution = project_files.resolution(request.force, request.on_conflict)
+    planner = Planner(folder=request.folder, machine_file=request.machine_file, python=request.python)
+    planner.look()
+    accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.versions)
+    given = collect({}, request.assignments, None, {}, set()).given
+    adoption = adopt(accelerate, deepspeed, scripts.read(request.script) if request.script else None)
+    imported = _decide(planner, adoption, given)
+    if not request.as_json:
+        shown.show(adoption.files, len(adoption.carried), imported.left, imported.decided)
+        if imported.findings:
+            findings.show(imported.findings)
+    _refuse_unknown(imported.left)
+    written = None
+    if request.write:
+        may_ask = not request.yes and not request.as_json and terminal.available()
+        written = project_files.write(imported.decided, request.folder, imported.answers, resolution, may_ask=may_ask)
+    _report(request, imported, written)
+
+
+def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any]) -> Imported:
+    """The plan that keeps as much of the files as fits together, beside what was given."""
+    carried = adoption.carried
+    earlier = {key: carried[key].value for key in sorted(carried, key=lambda key: key in _LATER)}
+    planner.sources = sources(adoption)
+    kept, dropped = carry(given, earlier, planner.decide)
+    answers = {**given, **kept}
+    decided = planner.decide(answers)
+    settings = adoption.settings(decided.plan)
+    if settings:
+        answers[_SETTINGS] = {**settings, **answers.get(_SETTINGS, {})}
+        decided = planner.decide(answers)
+        decided = replace(decided, sources={**decided.sources, **_of_settings(adoption, settings)})
+    lost = [
+        Left(
+            kind="lost",
+            path=carried[one.key].path,
+            value=str(one.value),
+            place=carried[one.key].place,
+            why=one.problems[0],
+            key=one.key,
+        )
+        for one in dropped
+    ]
+    known = {one.path for one in lost}
+    rest = [one for one in adoption.remainder(decided.plan) if one.path not in known]
+    return Imported(
+        adoption=adoption,
+        answers=answers,
+        decided=decided,
+        left=_without_answered([*lost, *rest], given),
+        findings=planner.findings(decided.plan, complete=True),
+    )
+
+
+def _refuse_unknown(left: Sequence[Left]) -> None:
+    unknown = next((one for one in left if one.kind == "unknown"), None)
+    if unknown is not None:
+        raise Refused(
+            say("{path} {value}: {why}; nothing was written", path=unknown.path, value=unknown.value, why=unknown.why),
+            say("decide it: --set {key}=…", key=unknown.key),
+        )
+
+
+def _report(request: Request, imported: Imported, written: Written | None) -> None:
+    decided = imported.decided
+    if request.as_json:
+        record = shown.to_dict(imported.adoption.carried, imported.left, decided)
+        record |= findings.to_dict(imported.findings)
+        record["written"] = [str(request.folder / path) for path in written.written] if written else []
+        console.data_json(record)
+    elif written is None:
+        console.data(plan_file.text(decided.plan, project_files.reasons(decided)).rstrip("\n"))
+    else:
+        project_files.report_files(written, request.folder)
+        project_files.report_next(request.folder)
+
+
+def sources(adoption: Adoption) -> dict[str, Source]:
     """Where each carried value comes from: file, line and key, or why it counts although the file leaves it out."""
-    from trainwiz.decide import Source
-
     found = {}
     for key, carried in adoption.carried.items():
         name = Path(carried.place.file).name
@@ -174,8 +171,6 @@ def origins(adoption: Adoption) -> dict[str, Source]:
 
 
 def _of_settings(adoption: Adoption, settings: Mapping[str, Any]) -> dict[str, Source]:
-    from trainwiz.decide import Source
-
     found = {}
     for path in settings:
         at = adoption.place_of_setting(path)
@@ -184,6 +179,6 @@ def _of_settings(adoption: Adoption, settings: Mapping[str, Any]) -> dict[str, S
     return found
 
 
-def _without_answered(left: Sequence[Left], firm: Mapping[str, Any]) -> list[Left]:
-    """What somebody has decided now is no longer unknown."""
-    return [replace(one, kind="lost") if one.kind == "unknown" and one.key in firm else one for one in left]
+def _without_answered(left: Sequence[Left], given: Mapping[str, Any]) -> list[Left]:
+    """What `--set` decides is no longer unknown."""
+    return [replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in left]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from trainwiz import config
+from trainwiz.config import Accelerate, DeepSpeed, Document
 from trainwiz.errors import UsageError
 from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate, DeepSpeed, Document
-    from trainwiz.workflows.check.configurations import Files
+from trainwiz.store import configurations as files_on_disk
+from trainwiz.workflows.check import configurations, targets
+from trainwiz.workflows.check.configurations import Files
 
 
 def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tuple[Accelerate | None, DeepSpeed | None]:
     """The files by engine; what an accelerate file names comes along. Raises `UsageError`."""
-    from trainwiz.workflows.check import configurations, targets
-
     paths = [*typed, *([targets.default_file()] if default else [])]
     if not paths:
         raise UsageError(
@@ -53,12 +51,9 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
 
 
 def _by_kind(paths: Sequence[str]) -> dict[str, str]:
-    from trainwiz import config
-    from trainwiz.store import configurations
-
     found: dict[str, str] = {}
     for path in paths:
-        document = configurations.read(path)
+        document = files_on_disk.read(path)
         _readable(document)
         kind = config.kind_of(document)
         if kind == "plan":
@@ -81,10 +76,7 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
 
 def _beside(path: str) -> list[str]:
     """The DeepSpeed file that an accelerate file names and that lies relative to it."""
-    from trainwiz.config import Accelerate
-    from trainwiz.store import configurations
-
-    name = Accelerate(document=configurations.read(path), version=(), files={}).deepspeed_file
+    name = Accelerate(document=files_on_disk.read(path), version=(), files={}).deepspeed_file
     beside = os.path.join(os.path.dirname(path), name) if name else ""
     return [beside] if name and os.path.isfile(beside) else []
 

@@ -1,4 +1,7 @@
-"""Deciding with what this machine and the project's surroundings say; each is looked at once, when it is needed."""
+"""Answers become a plan, on the machine and for the folder where it will train.
+
+Rules and probes are imported when they are needed: the first question is asked without them.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +12,76 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.vocabulary import EMBEDDED, PRESETS_OF_TASKS
+from trainwiz import tasks
+from trainwiz.decide import Decided, Source, decide
+from trainwiz.finding import Finding
+from trainwiz.machine import Machine
+from trainwiz.project import Project
+from trainwiz.vocabulary import EMBEDDED
+from trainwiz.workflows import facts
 
 if TYPE_CHECKING:
-    from trainwiz.decide import Decided, Source
-    from trainwiz.finding import Finding
-    from trainwiz.machine import Machine
     from trainwiz.plan import Plan
-    from trainwiz.project import Project
 
 _PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
-_NAMES = {EMBEDDED}.union(*PRESETS_OF_TASKS.values())
+_NAMES = {EMBEDDED, *tasks.preset_names()}
 
 
 @dataclass(kw_only=True)
-class Deciding:
-    """Turns answers into a plan, on the machine that is here (or in a file) and for this folder."""
+class Planner:
+    """Decides and checks plans. The machine and each model and data set are looked at once, when they are needed."""
 
     folder: Path
+    """The project's folder; may be missing."""
     machine_file: str | None = None
+    """A machine to plan for instead of this one."""
     python: str | None = None
-    origins: Mapping[str, Source] = field(default_factory=dict)
+    """The interpreter that will train; None for the running one."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Where answers come from that nobody typed."""
     _machine: Future[Machine] | None = None
     _projects: dict[tuple[object, ...], Project] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Begin to look at the machine, in the background; the training interpreter takes longest."""
+        """Start to examine the machine in the background; the interpreter takes longest."""
         if self._machine is None:
             pool = ThreadPoolExecutor(1)
-            self._machine = pool.submit(self._here)
+            self._machine = pool.submit(self._examine)
             pool.shutdown(wait=False)
 
     @property
     def machine(self) -> Machine:
-        """The machine, without its interpreter where that is still being looked at."""
+        """The machine, without its interpreter while that is still being examined."""
         if self._machine is None:
             self._machine = Future()
-            self._machine.set_result(self._here())
+            self._machine.set_result(self._examine())
         return self._machine.result()
 
-    def __call__(self, answers: Mapping[str, Any]) -> Decided:
-        """The plan that the answers make. Raises `PlanError` where they cannot all hold."""
-        from trainwiz.decide import decide
-
+    def decide(self, answers: Mapping[str, Any]) -> Decided:
+        """The plan that the answers make. Raises `PlanError` where they contradict each other."""
         answers = {key: self._located(key, value) for key, value in answers.items()}
-        decided = decide(answers, self.machine, origins=self.origins)
+        decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
         parameters = project.model.parameters if project.model else None
         samples = project.train.samples if project.train else None
         if parameters is None and samples is None:
             return decided
-        return decide(answers, self.machine, origins=self.origins, parameters=parameters, samples=samples)
+        return decide(answers, self.machine, origins=self.sources, parameters=parameters, samples=samples)
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
-        """What the rules say; `complete` waits for the training interpreter, where it is still being looked at."""
+        """What the rules say; `complete` waits for the interpreter that will train to be examined."""
         from trainwiz import rules
         from trainwiz.rules.registry import check
-        from trainwiz.workflows import facts
 
         machine = self.machine
         if complete and machine.interpreter is None:
             machine = facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest())
-        # What is wrong with generated files is mended by generating them, which comes next.
+        # Generated files are written next, so that what is wrong with them does not matter.
         return check(
             facts.gather(plan, str(self.folder), machine), rules=rules.of_plans(), ignore=(rules.GENERATED_FILES,)
         )
 
-    def _here(self) -> Machine:
-        from trainwiz.workflows import facts
-
+    def _examine(self) -> Machine:
         return facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest(), wait=False)
 
     def _project(self, plan: Plan) -> Project:

@@ -1,32 +1,46 @@
-"""From a decided plan to files: check it, render it, write it, and say what was done and what comes next."""
+"""From a decided plan to files: render them, write them, and say what was done and what comes next."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainwiz.decide import Decided
+from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import current, t, text
 from trainwiz.message import say
+from trainwiz.store import answers as store
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
+from trainwiz.wizard import Action, Asked
 
 if TYPE_CHECKING:
-    from trainwiz.decide import Decided
     from trainwiz.plan import Plan
     from trainwiz.store.artifacts import Conflict, Written
 
 Resolution = Literal["keep", "overwrite", "beside"]
+"""What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
+
+
+def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
+    """The resolution that two options stand for; None where neither was given. Raises `UsageError`."""
+    match on_conflict:
+        case None:
+            return "overwrite" if force else None
+        case "keep" | "overwrite" | "beside":
+            if force and on_conflict != "overwrite":
+                raise UsageError(say("--force and --on-conflict {way} contradict each other", way=on_conflict))
+            return on_conflict
+    raise UsageError(say("--on-conflict: {given} is not one of keep, overwrite, beside", given=repr(on_conflict)))
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that cannot become a project before anything is asked. Raises `UsageError`."""
-    import os
-
-    from trainwiz.errors import UsageError
-
     if "\0" in str(folder) or not str(folder).isprintable():
         raise UsageError(say("{folder} is not a usable folder name", folder=repr(str(folder))))
     try:
@@ -44,21 +58,21 @@ def check_folder(folder: Path) -> None:
 
 
 def write(
-    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Resolution | None, ask: bool
+    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Resolution | None, *, may_ask: bool
 ) -> Written:
-    """Render and write the project, then remember its answers. A conflict is resolved by `resolution`, else asked.
+    """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
-    A trainwiz.yaml that was edited stays as it is where it says the same: only reasons and comments differ then.
-    Raises `Refused`, with the diffs shown, where it may neither decide nor ask; nothing is written then.
+    An edited trainwiz.yaml that says the same plan is left alone: only reasons and comments differ. Raises `Refused`
+    with the diffs shown, before anything is written, where a conflict can neither be resolved nor asked about.
     """
+    # The first question does not wait for what writing needs.
     from trainwiz import render
     from trainwiz.plan import flat
-    from trainwiz.store import answers as store
     from trainwiz.store import artifacts, templates
 
     files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
     agreed = render.PLAN_FILE if resolution is None and _agrees(folder / render.PLAN_FILE, decided.plan) else None
-    if resolution is None and not ask:
+    if resolution is None and not may_ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
     written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution, agreed=agreed))
     if agreed in written.kept:
@@ -69,12 +83,15 @@ def write(
     return written
 
 
-def report(written: Written, folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> None:
-    """The files on stdout; what was left alone, the command that does the same, and what to do next on stderr."""
+def report(written: Written, folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> None:
+    """Print the files, what was left alone, the command that does the same, and what comes next.
+
+    `options` are those of the command line that are not answers.
+    """
     report_files(written, folder)
     console.talk()
     console.talk(t("The same without questions:"))
-    console.talk(f"  {command(folder, answers, extra)}", style="bold")
+    console.talk(f"  {_command(folder, answers, options)}", style="bold")
     report_next(folder)
 
 
@@ -107,9 +124,16 @@ def report_next(folder: Path) -> None:
     )
 
 
-def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> str:
-    """The one command line that makes the same project, fit to be pasted into a shell."""
-    argv = ["trainwiz", "init", str(folder), "--defaults", "--yes", *extra]
+def _command(folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    """The command line that makes the same project, quoted for a shell."""
+    argv = [
+        "trainwiz",
+        "init",
+        str(folder),
+        "--defaults",
+        "--yes",
+        *(word for pair in options.items() for word in pair),
+    ]
     for key, value in answers.items():
         several = key in ("ignore", "deepspeed")
         settings = {f"{key}.{name}": one for name, one in value.items()} if several else {key: value}
@@ -120,9 +144,12 @@ def command(folder: Path, answers: Mapping[str, Any], extra: Sequence[str]) -> s
 
 @dataclass(frozen=True, kw_only=True)
 class _Resolver:
+    """Resolves the conflicts of a project: by the given resolution, else by asking."""
+
     folder: Path
     resolution: Resolution | None
     agreed: str | None
+    """A file that is kept without a question."""
 
     def __call__(self, conflict: Conflict) -> Resolution:
         if conflict.path == self.agreed:
@@ -130,7 +157,8 @@ class _Resolver:
         show(self.folder, conflict)
         if self.resolution:
             return self.resolution
-        from trainwiz.wizard import Action, Asked, ask
+        # questionary is slow to import, and most projects have no conflict.
+        from trainwiz.wizard.prompts import ask
 
         choices = (
             ("keep", t("keep      leave the file as it is")),
@@ -148,8 +176,7 @@ class _Resolver:
 
 
 def _agrees(file: Path, plan: Plan) -> bool:
-    """Whether a plan's file says the same as the plan."""
-    from trainwiz.errors import TrainwizError
+    """Whether a file holds this plan."""
     from trainwiz.store import plans
 
     try:
@@ -159,7 +186,7 @@ def _agrees(file: Path, plan: Plan) -> bool:
 
 
 def show(folder: Path, conflict: Conflict) -> None:
-    """A file that differs from what would be written, as a diff."""
+    """Print how a file differs from what would be written."""
     path = folder / conflict.path
     words = t("{path} was not made by trainwiz:", path=path) if conflict.foreign else t("{path} was edited:", path=path)
     console.talk(words, style="warning")
@@ -170,8 +197,6 @@ def show(folder: Path, conflict: Conflict) -> None:
 def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
     if not conflicts:
         return
-    from trainwiz.errors import Refused
-
     for conflict in conflicts:
         show(folder, conflict)
     raise Refused(
@@ -190,8 +215,4 @@ def reasons(decided: Decided) -> dict[str, str]:
 
 
 def _typed(value: Any) -> str:
-    if isinstance(value, (list, dict)):
-        return json.dumps(value)
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else spelled(value)

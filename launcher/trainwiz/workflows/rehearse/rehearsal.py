@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainwiz import tasks
 from trainwiz.errors import UsageError
 from trainwiz.language import t, text
 from trainwiz.message import say
@@ -26,8 +27,6 @@ from trainwiz.workflows.rehearse import trial_run
 from trainwiz.workflows.rehearse.trial_run import Environment
 
 _MODEL_FIELD = "model_name"
-_ROWS_OF_TOKENS = ("causal_lm", "sft")
-"""Tasks that make fewer samples of the same data the longer a sample is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def rehearse(request: Request) -> int:
     workspace = Workspace(request.keep)
     environment = Environment(
         folder=folder,
-        python=interpreter.located(request.python) if request.python else sys.executable,
+        python=interpreter.located(request.python or sys.executable),
         workspace=workspace,
         machine=host.host(str(folder), interfaces=False),
     )
@@ -104,7 +103,7 @@ def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *
         yield problem
         return
     values = {**small.values, **cut, **model}
-    if small.plan.task in _ROWS_OF_TOKENS and "sequence_length" in values:
+    if tasks.of(small.plan).generative and "sequence_length" in values:
         scale *= values["sequence_length"] / fields["sequence_length"]
     by_hand = {name: _typed(fields[name], word) for name, word in small.by_hand.items()}
     found = programs.look(

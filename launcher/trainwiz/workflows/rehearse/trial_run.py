@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz import command as commands
-from trainwiz import diagnose, plan
+from trainwiz import diagnose, plan, strategies
 from trainwiz.command import Command
 from trainwiz.machine import Machine
 from trainwiz.message import Message
@@ -99,7 +99,7 @@ def _run(environment: Environment, setup: Setup, run: TrialRun, output: Path, no
 
 def _command(environment: Environment, setup: Setup, run: TrialRun, port: int, arguments: list[str]) -> Command:
     changes: dict[str, Any] = {"machine.num_processes": run.split.world}
-    if setup.plan.strategy.kind == "single" and run.split.world > 1:
+    if strategies.of(setup.plan).one_rank and run.split.world > 1:
         changes["strategy.kind"] = "ddp"
     return commands.for_plan(
         plan.with_changes(setup.plan, changes),
@@ -115,7 +115,7 @@ def _command(environment: Environment, setup: Setup, run: TrialRun, port: int, a
 
 def _processes(command: Command, setup: Setup, notes: Path) -> list[Process]:
     added = dict(rehearsal.CPU_ONLY)
-    if setup.plan.strategy.kind not in ("single", "ddp"):
+    if strategies.of(setup.plan).needs_process_group:
         del added["ACCELERATE_USE_CPU"]  # would turn sharding off
     if setup.sharded:
         added["ACCELERATE_TORCH_DEVICE"] = "cpu"

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
-
-from trainwiz.estimate.pictures import NETWORKS, NetworkShape
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +26,11 @@ class ModelShape:
     hub_id: str = ""
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Its fields as the generated config dataclass has them."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "hub_id"}
+
+    @property
     def parameters(self) -> int:
         """The exact number of parameters; tied ones count once."""
         return {"llama": _llama, "gpt2": _gpt2, "bert": _bert}[self.model_type](self)
@@ -36,7 +39,7 @@ class ModelShape:
 _CLASSES = 5
 """What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 
-PRESETS: Mapping[str, ModelShape] = MappingProxyType(
+DECODERS: Mapping[str, ModelShape] = MappingProxyType(
     {
         # Bytes instead of a tokenizer: 256 of them and the end of a document.
         "tiny": ModelShape(
@@ -75,7 +78,7 @@ PRESETS: Mapping[str, ModelShape] = MappingProxyType(
         ),
     }
 )
-
+"""Language models."""
 
 ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
     {
@@ -92,20 +95,7 @@ ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
         ),
     }
 )
-"""Those that classify texts."""
-
-
-def preset(name: str) -> ModelShape:
-    """The shape of a preset. Raises `KeyError` for any other name."""
-    return PRESETS[name]
-
-
-def preset_parameters(name: str, task: str = "causal_lm") -> int | None:
-    """How many parameters a preset of the task has; None for a name that is none."""
-    by_task: dict[str, Mapping[str, ModelShape] | Mapping[str, NetworkShape]]
-    by_task = {"causal_lm": PRESETS, "sft": PRESETS, "text_classification": ENCODERS, "image_classification": NETWORKS}
-    shapes = by_task.get(task, {})
-    return shapes[name].parameters if name in shapes else None
+"""Models that classify texts."""
 
 
 def _llama(shape: ModelShape) -> int:

@@ -1,4 +1,4 @@
-"""A bug in trainwiz: write all that a report needs to a file, and say where it is."""
+"""A bug in trainwiz: write what a report needs to a file, and say where it is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import traceback
 from importlib import metadata
 
 from trainwiz.language import t
+from trainwiz.record import redaction
 from trainwiz.ui import console
 
 _VERSIONS_OF = ("trainwiz", "typer", "questionary", "pydantic", "torch", "accelerate", "deepspeed")
 
 
-def report(error: BaseException) -> str:
+def write(error: BaseException) -> str:
     """Write the traceback and versions to a file of its own; print what happened; return the file's path."""
     lines = [f"python {platform.python_version()} on {platform.platform()}"]
     for name in _VERSIONS_OF:
@@ -24,9 +25,7 @@ def report(error: BaseException) -> str:
         except metadata.PackageNotFoundError:
             lines.append(f"{name} -")
     lines += ["arguments " + " ".join(sys.argv[1:]), "", *traceback.format_exception(error)]
-    # Both are made to be passed on.
-    from trainwiz.record import redaction
-
+    # The file and the message are made to be passed on.
     secrets = redaction.known(sys.argv, os.environ)
     with tempfile.NamedTemporaryFile("w", prefix="trainwiz-bug-", suffix=".log", delete=False) as file:
         file.write(redaction.text("\n".join(lines), secrets))

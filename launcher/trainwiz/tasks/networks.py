@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 _CLASSES = 10
@@ -18,6 +18,11 @@ class NetworkShape:
     width: int
     stages: int
     blocks_per_stage: int
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Its fields as the generated config dataclass has them."""
+        return asdict(self)
 
     @property
     def parameters(self) -> int:

@@ -1,0 +1,71 @@
+"""typer's usage errors in the reader's language, with the nearest name and what to type."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from trainwiz.errors import UsageError
+from trainwiz.message import Message, say
+
+_NAMED = re.compile(r"'(?P<name>[^']+)'")
+
+
+def is_usage_error(error: Exception) -> bool:
+    """Whether typer raised it. From 0.27 on it has its own copy of click, so that only the class's name is known."""
+    return _has_class(error, "ClickException")
+
+
+def is_missing_command(error: Exception) -> bool:
+    """Whether nothing was typed, so that the help is shown."""
+    return _has_class(error, "NoArgsIsHelpError")
+
+
+def translated(error: Any) -> UsageError:
+    """A usage error of typer's as one of ours."""
+    context = error.ctx
+    path = context.command_path if context else "trainwiz"
+    return UsageError(_problem(error, context), say("{command} --help", command=path))
+
+
+def _has_class(error: Exception, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(error).__mro__)
+
+
+def _problem(error: Any, context: Any) -> Message:
+    words = error.format_message()
+    name = getattr(error, "option_name", None)
+    named = _NAMED.search(words)
+    if name and "No such option" in words:
+        options = [word for parameter in context.command.params for word in parameter.opts]
+        return _unknown(name, options, say("there is no option {word}", word=name))
+    if name and "requires" in words:
+        return say("{option} needs a value", option=name)
+    if name and "does not take" in words:
+        return say("{option} takes no value", option=name)
+    if named and "No such command" in words:
+        word = named["name"]
+        return _unknown(word, context.command.commands, say("there is no command {word}", word=word))
+    if "extra argument" in words:
+        return say("too many words: {words}", words=words.rpartition("(")[2].rstrip(")"))
+    if named and "Invalid value for" in words:
+        return say("{option}: {problem}", option=named["name"], problem=_number(words))
+    return say("{problem}", problem=words)
+
+
+def _unknown(word: str, known: Iterable[str], problem: Message) -> Message:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return say("{problem}; did you mean {near}?", problem=problem, near=near[0]) if near else problem
+
+
+def _number(words: str) -> Message | str:
+    """What is wrong with a value; options that are not texts are numbers."""
+    if "valid number" in words or "valid float" in words:
+        return say("not a number")
+    if "valid integer" in words:
+        return say("not a whole number")
+    if limit := re.search(r"greater than or equal to (\S+)|range x>=(\S+?)\.?$", words):
+        return say("must be at least {limit}", limit=limit[1] or limit[2])
+    return words.partition(": ")[2]

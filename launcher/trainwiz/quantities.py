@@ -1,0 +1,26 @@
+"""Bytes and seconds as people read them, the same in every language."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """Bytes with the largest unit that gives at least 1: `79.6 GiB`, `100 MiB`, `5120 TiB`."""
+    amount, unit = float(count), 0
+    while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.0f} {_UNITS[unit]}" if amount >= 100 or unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
+
+
+def gib(count: float) -> str:
+    """Bytes as a number of GiB, for sentences that name the unit: one decimal from 1 GiB on, two below."""
+    amount = count / 2**30
+    return f"{amount:.1f}" if amount >= 1 else f"{amount:.2f}"
+
+
+def clock_time(seconds: float) -> str:
+    """Seconds as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

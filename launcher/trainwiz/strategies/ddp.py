@@ -1,0 +1,53 @@
+"""DistributedDataParallel through accelerate: every rank holds everything and averages gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwiz.message import say
+from trainwiz.strategies.single import Plain
+from trainwiz.strategies.strategy import Training
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_DISTRIBUTED_TYPES = {
+    "cuda": "MULTI_GPU",
+    "cpu": "MULTI_CPU",
+    "npu": "MULTI_NPU",
+    "xpu": "MULTI_XPU",
+    "mlu": "MULTI_MLU",
+    "mps": "NO",
+}
+
+
+def replicated_bytes(training: Training) -> int:
+    """A whole copy per rank, and DDP's buckets, which are as large as the gradients (no `gradient_as_bucket_view`).
+
+    Source: notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+    return (12 + training.moment_bytes) * training.parameters
+
+
+class Ddp(Plain):
+    """PyTorch's DDP."""
+
+    kind = "ddp"
+    summary = say("every rank holds everything; the least communication")
+    speed = 1
+    needs_every_gradient: ClassVar[bool] = True
+
+    def state_bytes(self, training: Training) -> int:
+        """A whole copy per rank, and the buckets."""
+        return replicated_bytes(training)
+
+    def distributed_type(self, device: str, world: int) -> str:
+        """accelerate's word for DDP on this device."""
+        return _DISTRIBUTED_TYPES[device] if world > 1 else "NO"
+
+    def regions(self, plan: Plan) -> dict[str, bool]:
+        """The plain path, with DDP around the model."""
+        return {**super().regions(plan), "ddp": True}
+
+
+STRATEGIES = (Ddp(),)

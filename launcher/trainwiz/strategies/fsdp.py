@@ -1,0 +1,45 @@
+"""PyTorch's fully sharded data parallel (FSDP2) through accelerate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwiz.message import say
+from trainwiz.strategies.strategy import Strategy, Training
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+
+class Fsdp(Strategy):
+    """fully_shard: weights, gradients and moments are partitioned."""
+
+    kind = "fsdp"
+    summary = say("PyTorch's own sharding (FSDP2), like zero3")
+    uses_fsdp: ClassVar[bool] = True
+    partitions_weights = True
+    frozen_in_fp32: ClassVar[bool] = True
+    layout = "fsdp"
+
+    def state_bytes(self, training: Training) -> int:
+        """Shards in fp32; gathered parameters come on top."""
+        return (8 + training.moment_bytes) * training.parameters // training.world
+
+    def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
+        """torch.distributed.checkpoint cuts the shards anew."""
+        return True
+
+    def distributed_type(self, device: str, world: int) -> str:  # noqa: ARG002
+        """accelerate's word for it."""
+        return "FSDP"
+
+    def sharded_in_rehearsal(self, device: str) -> bool:  # noqa: ARG002
+        """accelerate has no FSDP on the CPU."""
+        return True
+
+    def regions(self, plan: Plan) -> dict[str, bool]:  # noqa: ARG002
+        """The sharded path of the accelerate loop."""
+        return {"fsdp": True, "plain_backward": True, "weight_norm": True, "as_saved": True}
+
+
+STRATEGIES = (Fsdp(),)

@@ -1,0 +1,154 @@
+"""The protocol of a strategy: everything that the other rooms ask about one, so that none of them asks which it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwiz.message import Message
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+    from trainwiz.vocabulary import Engine, StrategyKind
+
+WHOLE = "whole"
+"""The layout of a checkpoint whose model and optimizer lie in one file each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """What the bytes of training state depend on."""
+
+    parameters: int
+    """Trained parameters."""
+    world: int
+    """Ranks over all machines."""
+    half: bool
+    """Whether forward and backward compute in 16 bits."""
+    moment_bytes: int = 8
+    """Optimizer moments, in bytes per parameter."""
+    optimizer_offloaded: bool = False
+    parameters_offloaded: bool = False
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of a number in the forward and backward pass."""
+        return 2 if self.half else 4
+
+
+class Strategy:
+    """One way to spread training state over the ranks. A subclass or an instance is one row of the table.
+
+    The class attributes are what most strategies have; a row overrides what is different.
+    """
+
+    kind: StrategyKind
+    """The value of `strategy.kind` in a plan."""
+    zero_stage: int | None = None
+    """The value of `strategy.zero_stage` in a plan."""
+    engine: ClassVar[Engine] = "accelerate"
+    """The training loop that it needs."""
+    summary: Message
+    """One line in the wizard's list."""
+    offload_summary: Message | None = None
+    """The same for its variant with offload; None where the wizard offers none."""
+
+    one_rank: ClassVar[bool] = False
+    """Whether it trains with exactly one rank."""
+    speed: int | None = None
+    """Position in the search for the fastest strategy that fits, 1 first; None: never recommended."""
+    offload_speed: int | None = None
+    """The same for its variant with offload."""
+
+    devices: ClassVar[tuple[str, ...]] = ()
+    """The devices that it runs on, the usual one first; empty where it runs on all."""
+    precisions: ClassVar[tuple[str, ...]] = ()
+    """The precisions that it computes in, the best first; empty where it takes all."""
+    default_precision: ClassVar[tuple[str, Message] | None] = None
+    """The precision to take whatever the device, and why; None where the device decides."""
+    optimizers: ClassVar[tuple[str, ...]] = ()
+    """The optimizers that it takes; empty where it takes all."""
+
+    uses_deepspeed: ClassVar[bool] = False
+    """DeepSpeed's engine trains: ds_config.json is written, and the package is needed."""
+    uses_fsdp: ClassVar[bool] = False
+    """PyTorch's fully_shard trains, through accelerate."""
+    autocasts: ClassVar[bool] = True
+    """In 16 bits, autocast keeps a 16-bit copy of fp32 weights beside them."""
+    partitions_weights: bool = False
+    """Each rank holds only its part of the weights."""
+    frozen_in_fp32: ClassVar[bool] = False
+    """Weights that are not trained stay in fp32, since shards have one type."""
+    keeps_frozen_dtype: ClassVar[bool] = False
+    """Frozen weights may be loaded in 16 bits: nothing casts them later, and nothing shards them."""
+    compiles_optimizer: ClassVar[bool] = False
+    """Its optimizer is compiled with nvcc when it is first used on a GPU."""
+    superseded_by: ClassVar[str | None] = None
+    """The label of the strategy that does the same and is newer."""
+    sums_in_compute_dtype: ClassVar[bool] = False
+    """Gradients of micro-batches are added up in the precision that the backward pass computes in."""
+    needs_every_gradient: ClassVar[bool] = False
+    """A trained parameter without a gradient stops the training at the second update."""
+    needs_process_group: ClassVar[bool] = True
+    """Even one rank needs torch.distributed's process group."""
+    layout: str
+    """How a checkpoint spreads the state over files, as its manifest says it."""
+
+    def computes_in(self, precision: str) -> bool:
+        """Whether this precision is one of its own."""
+        return not self.precisions or precision in self.precisions
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """Fields of the generated config dataclass that the strategy decides."""
+        return {}
+
+    @property
+    def label(self) -> str:
+        """The strategy in one word, without its offload."""
+        return self.kind
+
+    def state_bytes(self, training: Training) -> int:
+        """Device memory for weights, gradients and optimizer state on each rank."""
+        raise NotImplementedError
+
+    def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:  # noqa: ARG002
+        """Host memory for offloaded state, in bytes per trained parameter, summed over the ranks."""
+        return 0
+
+    def checkpoint_copy_bytes(self, half: bool) -> int:  # noqa: ARG002
+        """What a checkpoint holds beside fp32 weights and moments, in bytes per trained parameter."""
+        return 0
+
+    def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
+        """Whether a checkpoint can be loaded by any number of ranks."""
+        return False
+
+    def saves_final_weights(self, plan: Plan) -> bool:  # noqa: ARG002
+        """Whether the weights can be gathered at the end."""
+        return True
+
+    def distributed_type(self, device: str, world: int) -> str:  # noqa: ARG002
+        """What accelerate.yaml calls it."""
+        return "NO"
+
+    def stands_in_for(self, label: str, *, bf16_on_gpu: bool) -> bool:  # noqa: ARG002
+        """Whether it is its engine's counterpart of this strategy of accelerate's."""
+        return False
+
+    def sharded_in_rehearsal(self, device: str) -> bool:  # noqa: ARG002
+        """Whether a rehearsal on CPU ranks must persuade accelerate to shard on the CPU."""
+        return False
+
+    @property
+    def rehearsable(self) -> bool:
+        """Whether it can train on CPU ranks, in a rehearsal."""
+        return True
+
+    def rehearsed_precision(self, precision: str) -> str:  # noqa: ARG002
+        """The precision of a rehearsal on CPU ranks."""
+        return "no"
+
+    def regions(self, plan: Plan) -> dict[str, bool]:
+        """Regions of the training templates that depend on the strategy, and whether the plan wants each."""
+        raise NotImplementedError

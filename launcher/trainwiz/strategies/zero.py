@@ -1,0 +1,136 @@
+"""DeepSpeed's ZeRO, stages 0 to 3, through accelerate.
+
+State in bytes per rank, with P parameters, N ranks, b bytes of a number in the forward and backward pass:
+
+| stage | bytes per rank | what is partitioned |
+|---|---|---|
+| 0 | 20 P | nothing; as DDP |
+| 1 | 2 b P + 16 P / N | the optimizer; at the step with the fp32 copy of the gradients |
+| 2 | b P + (16 + b) P / N | gradients, too |
+| 3 | (12 + 2 b) P / N + bucket | weights, too; the reduce bucket stays allocated |
+
+Adam keeps 8 bytes of moments and, where b is 2, a master copy in fp32. An offloaded optimizer takes the master weights,
+the moments and the fp32 gradients along; 16-bit gradients stay. Sources: ZeRO (https://arxiv.org/abs/1910.02054,
+section 3) and DeepSpeed's stage_1_and_2.py, stage3.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from trainwiz.message import Message, say
+from trainwiz.strategies.ddp import replicated_bytes
+from trainwiz.strategies.strategy import Strategy, Training
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+REDUCE_BUCKET_ELEMENTS = 50_000_000
+"""What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
+_HOST_BYTES_OPTIMIZER = 18
+_HOST_BYTES_WITH_PARAMETERS = 20
+"""Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
+_SUMMARIES = (
+    say("DeepSpeed without sharding; to compare with"),
+    say("DeepSpeed: optimizer state is cut over the ranks"),
+    say("DeepSpeed: gradients as well"),
+    say("DeepSpeed: weights as well; gathers them layer by layer"),
+)
+_OFFLOAD_SUMMARIES = {
+    2: say("DeepSpeed: optimizer state in host memory, computed on the CPU"),
+    3: say("DeepSpeed: weights and optimizer state in host memory; slowest"),
+}
+
+
+class Zero(Strategy):
+    """One stage of ZeRO."""
+
+    kind = "deepspeed"
+    uses_deepspeed: ClassVar[bool] = True
+    autocasts: ClassVar[bool] = False
+
+    def __init__(self, stage: int, *, speed: int | None, offload_speed: int | None = None) -> None:
+        self.stage = self.zero_stage = stage
+        self.speed, self.offload_speed = speed, offload_speed
+        self.summary: Message = _SUMMARIES[stage]
+        self.offload_summary = _OFFLOAD_SUMMARIES.get(stage)
+        self.partitions_weights = stage == 3
+        self.layout = self.label
+
+    @property
+    def label(self) -> str:
+        """zero0 to zero3."""
+        return f"zero{self.stage}"
+
+    def state_bytes(self, training: Training) -> int:
+        """By the table above."""
+        p, n, b, fixed = training.parameters, training.world, training.compute_bytes, 8 + training.moment_bytes
+        away = training.optimizer_offloaded
+        match self.stage:
+            case 0:
+                return replicated_bytes(training)
+            case 1:
+                return 2 * b * p + (0 if away else fixed * p // n)
+            case 2:
+                return b * p + (b if away else fixed + b) * p // n
+        weights = 0 if training.parameters_offloaded else b
+        bucket = min(p, REDUCE_BUCKET_ELEMENTS) * b
+        return (weights + b + (0 if away else 4 + training.moment_bytes)) * p // n + bucket
+
+    def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:
+        """Master weights, moments and gradients, and the weights where those are offloaded, too."""
+        if optimizer_device != "cpu":
+            return 2 if param_device == "cpu" else 0
+        return _HOST_BYTES_WITH_PARAMETERS if param_device == "cpu" else _HOST_BYTES_OPTIMIZER
+
+    def checkpoint_copy_bytes(self, half: bool) -> int:
+        """In 16 bits DeepSpeed writes the 16-bit weights as well."""
+        return 2 if half else 0
+
+    def any_world(self, plan: Plan) -> bool:
+        """DeepSpeed's converter, which train.py calls, knows Adam's state, in memory; at stage 0 nothing is cut."""
+        on_nvme = "nvme" in (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
+        return self.stage == 0 or (plan.optimizer.name == "adamw" and not on_nvme)
+
+    def saves_final_weights(self, plan: Plan) -> bool:
+        """At stage 3 only where gathering them is asked for."""
+        return self.stage != 3 or plan.strategy.zero3_save_16bit_model
+
+    def distributed_type(self, device: str, world: int) -> str:  # noqa: ARG002
+        """accelerate's word for DeepSpeed."""
+        return "DEEPSPEED"
+
+    def sharded_in_rehearsal(self, device: str) -> bool:
+        """A script that is rendered for the CPU asks for it itself."""
+        return device != "cpu"
+
+    def rehearsed_precision(self, precision: str) -> str:
+        """The script of stage 0 in 16 bits measures gradients where only 16 bits have them."""
+        return "bf16" if self.stage == 0 and precision != "no" else "no"
+
+    def regions(self, plan: Plan) -> dict[str, bool]:
+        """The engine's path of the accelerate loop; stage 0 and nvme have details of their own."""
+        in_fp32 = self.stage == 0 and plan.precision.mixed_precision == "no"
+        on_nvme = plan.strategy.offload_param_device == "nvme"
+        recut = self.stage != 0 and self.any_world(plan)
+        return {
+            "deepspeed": True,
+            "recut": recut,
+            "as_saved": not recut,
+            "deepspeed_cpu": plan.machine.device == "cpu",
+            "engine_backward": not in_fp32,
+            "zero0_fp32": in_fp32,
+            "zero0_16bit": self.stage == 0 and not in_fp32,
+            "zero3": self.stage == 3 and not on_nvme,
+            "whole_weights": self.stage != 3,
+            # Parameters on nvme are not in memory to be measured.
+            "weight_norm": not (self.stage == 3 and on_nvme),
+        }
+
+
+STRATEGIES = (
+    Zero(0, speed=None),
+    Zero(1, speed=2),
+    Zero(2, speed=3, offload_speed=5),
+    Zero(3, speed=4, offload_speed=6),
+)

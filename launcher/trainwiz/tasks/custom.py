@@ -1,0 +1,15 @@
+"""The user's own Dataset and Module, beginning from a small regression."""
+
+from __future__ import annotations
+
+from trainwiz.message import say
+from trainwiz.tasks.task import Task
+
+TASK = Task(
+    name="custom",
+    summary=say("your own Dataset and Module; starts from a small regression"),
+    samples="own",
+    sharded_layer="Block",
+    weight_decay=(0.0, say("off for a small regression")),
+    regions={"sample": False},
+)

@@ -1,0 +1,25 @@
+"""Fine-tuning on conversations or instructions: only the answers are learned."""
+
+from __future__ import annotations
+
+from trainwiz.message import say
+from trainwiz.tasks.shapes import DECODERS
+from trainwiz.tasks.task import Task
+
+TASK = Task(
+    name="sft",
+    summary=say("a model that answers: fine-tuning on conversations or instructions"),
+    samples="conversations",
+    presets=DECODERS,
+    from_hub=True,
+    generative=True,
+    adapters=True,
+    data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of them, or a hub id"),
+    data_names=say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
+    data_forms=say(
+        'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
+    ),
+    packages=("transformers",),
+    parts=("rows.py",),
+    weight_decay=(0.0, say("usual for fine-tuning on answers: it is short")),
+)

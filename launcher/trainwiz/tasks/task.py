@@ -1,0 +1,74 @@
+"""The protocol of a task: everything that the other rooms ask about one, so that none of them asks which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from trainwiz.message import Message, say
+from trainwiz.tasks.networks import NetworkShape
+from trainwiz.tasks.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from trainwiz.vocabulary import Task as TaskName
+
+Shape = ModelShape | NetworkShape
+Samples = Literal["documents", "conversations", "labelled_texts", "pictures", "own"]
+"""What one sample is read from."""
+MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
+DATA_PROMPT = say("Training data: embedded, a file, a folder, or a hub id")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One thing to train for: its data, its models, and what its code needs."""
+
+    name: TaskName
+    """The value of `task` in a plan."""
+    summary: Message
+    """One line in the wizard's list."""
+    samples: Samples
+    """The kind of data, as `probe` reads it."""
+    presets: Mapping[str, Shape] = field(default_factory=dict)
+    """Models that it makes from a name alone."""
+    from_hub: bool = False
+    """Models and tokenizers come from transformers: a folder or a hub id may be named."""
+    generative: bool = False
+    """The model writes text: samples are rows of tokens, which several documents may share."""
+    classifies: bool = False
+    """Samples are put into classes."""
+    adapters: bool = False
+    """An adapter (LoRA, QLoRA) may be trained in place of all weights."""
+    model_prompt: Message = MODEL_PROMPT
+    data_prompt: Message = DATA_PROMPT
+    data_names: Message | None = None
+    """What `data.train` may name, as a remedy. None: the plan names no data."""
+    data_forms: Message | None = None
+    """The form that files must have, as a remedy."""
+    packages: tuple[str, ...] = ()
+    """What it needs beside torch and the engine."""
+    embedded_packages: tuple[str, ...] = ()
+    """What its embedded data needs on top."""
+    parts: tuple[str, ...] = ()
+    """Templates that it shares with other tasks, beside those of every loop."""
+    sharded_layer: str | None = None
+    """The class that FSDP shards one by one, SHARDED_LAYERS of its template; None: the model names its own."""
+    weight_decay: tuple[float, Message] = (0.0, say("usual"))
+    """The default weight decay, and why."""
+    regions: Mapping[str, bool] = field(default_factory=dict)
+    """Regions of the templates that the task decides."""
+
+    @property
+    def own_code(self) -> bool:
+        """Data and model are the user's own code in task.py; the plan names neither."""
+        return self.samples == "own"
+
+    def shape(self, model: str) -> Shape | None:
+        """The shape of a preset; None for any other name."""
+        return self.presets.get(model)
+
+    def transformer(self, model: str) -> ModelShape | None:
+        """The shape of a preset that is a transformer; None for any other name."""
+        shape = self.presets.get(model)
+        return shape if isinstance(shape, ModelShape) else None

@@ -1,0 +1,160 @@
+"""One question on the terminal: a list to choose from, or a line to type into. The only user of questionary.
+
+Everything goes to stderr: stdout is for results.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import questionary
+from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.filters import Always, Condition, is_done
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.output import create_output
+from prompt_toolkit.styles import Style, merge_styles
+from questionary.prompts.common import InquirerControl
+
+from trainwiz import columns
+from trainwiz.language import t
+from trainwiz.wizard.terminal import Action, Asked, Reply, size
+
+_ROWS_FOR_THE_REST = 9
+"""Lines of the terminal for the question, its help and the hint."""
+_GAP = re.compile(" {2,}")
+_POINTER = 3
+"""Columns before each line of a list."""
+_FOR_TYPING = 12
+"""Columns that should be left for typing beside a question."""
+
+
+def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
+    """Ask once. `shown` is called as soon as the question is on the screen.
+
+    Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
+    """
+    question = _list(asked) if asked.choices else _line(asked)
+    _add_hint(question.application)
+    if shown:
+        _once_rendered(question.application, shown)
+    try:
+        reply = question.unsafe_ask()
+    except EOFError:
+        raise KeyboardInterrupt from None
+    return reply if isinstance(reply, Reply) else Reply(value=str(reply))
+
+
+def _line(asked: Asked) -> questionary.Question:
+    bindings = KeyBindings()
+    _add_actions(bindings, lambda: "", typing=True)
+
+    @bindings.add("enter", eager=True)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.app.current_buffer
+        typed = buffer.text.strip()
+        if not typed:
+            buffer.text = asked.default
+        event.app.exit(result=Reply(value=typed), style="class:accepted")
+
+    default = _behind(asked.prompt, _default(asked), max(20, _room() - _FOR_TYPING))
+    return questionary.text(_prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr())
+
+
+def _list(asked: Asked) -> questionary.Question:
+    lines = dict(asked.choices)
+    question = questionary.select(
+        _prompt(asked),
+        choices=[questionary.Choice(_cut(line, _room() - _POINTER), value=value) for value, line in asked.choices],
+        default=asked.default if asked.default in lines else None,
+        qmark=">",
+        pointer="»",
+        instruction=_behind(asked.prompt, _default(asked), _room()),
+        output=_stderr(),
+    )
+    bindings: Any = question.application.key_bindings
+    _add_actions(bindings, lambda: str(_control(question.application).get_pointed_at().value), typing=False)
+
+    def choose(event: KeyPressEvent) -> None:
+        control = _control(event.app)
+        chosen = control.get_pointed_at()
+        # The whole line stays on the screen, without the spaces that align it with the others.
+        chosen.title = _behind(asked.prompt, _GAP.sub("  ", lines[str(chosen.value)]), _room())
+        control.is_answered = True
+        event.app.exit(result=chosen.value)
+
+    bindings.add("enter", eager=True)(choose)
+    return question
+
+
+def _prompt(asked: Asked) -> str:
+    return "\n".join(columns.wrap(asked.prompt, _room(), first="> ", rest="  ")).removeprefix("> ")
+
+
+def _behind(prompt: str, words: str, room: int) -> str:
+    """Words on the line of the prompt if both fit, otherwise on lines of their own below it."""
+    if columns.width(f"> {prompt} {words}") < room:
+        return words
+    return "\n" + "\n".join(columns.wrap(words, room, first="  ", rest="  "))
+
+
+def _cut(line: str, room: int) -> str:
+    return line if columns.width(line) < room else f"{columns.cut(line, room - 2)}…"
+
+
+def _room() -> int:
+    return max(20, size().columns)
+
+
+def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) -> None:
+    # Within a text, ? and < are ordinary characters.
+    empty = Condition(lambda: not typing or not get_app().current_buffer.text)
+
+    def leave(event: KeyPressEvent, action: Action) -> None:
+        event.app.erase_when_done = True
+        event.app.exit(result=Reply(action=action, at=at()))
+
+    bindings.add("?", filter=empty, eager=True)(lambda event: leave(event, Action.HELP))
+    bindings.add("<", filter=empty, eager=True)(lambda event: leave(event, Action.BACK))
+    bindings.add("c-b", eager=True)(lambda event: leave(event, Action.BACK))
+
+
+def _add_hint(app: Application[Any]) -> None:
+    # Otherwise the question takes the whole screen, with the hint far below it and the help scrolled away above it.
+    rows = size().lines
+    for window in app.layout.find_all_windows():
+        window.dont_extend_height = Always()
+        if isinstance(window.content, InquirerControl):
+            window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
+    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
+    lines = columns.wrap(hint, _room(), first="  ", rest="  ")
+    line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
+    app.layout = Layout(
+        HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
+        focused_element=app.layout.current_window,
+    )
+    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+
+
+def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:
+    def first(_: Any) -> None:
+        app.after_render -= first
+        shown()
+
+    app.after_render += first
+
+
+def _control(app: Application[Any]) -> InquirerControl:
+    return next(c for c in app.layout.find_all_controls() if isinstance(c, InquirerControl))
+
+
+def _default(asked: Asked) -> str:
+    return f"[{asked.default}: {asked.reason}]" if asked.reason else " "
+
+
+def _stderr() -> Any:
+    return create_output(stdout=sys.stderr)

@@ -1,0 +1,113 @@
+"""Questions and review: what a person answers, until the plan has no errors and the person has seen it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.decide import Decided
+from trainwiz.errors import Cancelled, Refused
+from trainwiz.finding import Finding, errors
+from trainwiz.message import Message, say
+from trainwiz.questions import question_for
+from trainwiz.store import answers as store
+from trainwiz.ui import console, findings
+from trainwiz.wizard import Action, Interview, review
+from trainwiz.wizard.prompts import ask
+from trainwiz.workflows.create.planner import Planner
+from trainwiz.workflows.create.request import Answers, Request
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_FIRST = "task"
+
+
+def hold(
+    request: Request, planner: Planner, answers: Answers, saved: store.Saved | None, session: Path
+) -> tuple[Mapping[str, Any], Decided]:
+    """Ask what is open, then show the review; return the final answers and their plan.
+
+    After each answer they are saved in the session's file, so that Ctrl-C loses none. Raises `Cancelled`.
+    """
+    is_saved = False
+
+    def save(current: Mapping[str, Any], step: str) -> None:
+        nonlocal is_saved
+        if not (current or interview.fixed):
+            return
+        state = store.Saved(answers={**current, **interview.fixed}, step=step, advanced=interview.advanced)
+        is_saved = store.write(session, state)
+
+    interview = Interview(
+        decide=planner.decide,
+        objections=lambda plan: _objections(planner, plan),
+        save=save,
+        ask=ask,
+        talk=console.talk,
+        fixed=answers.given,
+        answers=dict(answers.earlier),
+        shown=planner.look,
+        advanced=bool(saved and saved.advanced),
+    )
+    try:
+        if not request.defaults:
+            interview.run(saved.step if saved and saved.step else _FIRST)
+        return _settled(interview, planner, reviewed=request.yes)
+    except KeyboardInterrupt:
+        if not is_saved:
+            raise Cancelled(say("interrupted; only defaults were accepted, so there was nothing to keep")) from None
+        raise Cancelled(
+            say("interrupted; the answers are kept in {path}", path=session),
+            say("trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
+        ) from None
+
+
+def _objections(planner: Planner, plan: Plan) -> Sequence[tuple[str, Message]]:
+    """The errors of a plan by key, as far as they are known without waiting for the interpreter."""
+    return [(f.where, _with_fix(f)) for f in errors(planner.findings(plan, complete=False))]
+
+
+def _with_fix(finding: Finding) -> Message:
+    if finding.fix is None:
+        return finding.message
+    return say("{problem} → {fix}", problem=finding.message, fix=finding.fix.message)
+
+
+def _settled(interview: Interview, planner: Planner, *, reviewed: bool) -> tuple[Mapping[str, Any], Decided]:
+    """Ask again and review until the plan has no errors and the person has seen every finding.
+
+    `reviewed` at first says that no review is wanted.
+    """
+    unattended = reviewed
+    shown: Sequence[Finding] = ()
+    while True:
+        decided = interview.decided()
+        found = planner.findings(decided.plan, complete=True)
+        if found != shown:
+            shown, reviewed = found, unattended
+            if found:
+                findings.show(found)
+        if errors(found):
+            _ask_again(interview, errors(found)[0], unattended=unattended)
+            shown = ()
+        elif reviewed:
+            return {**interview.answers, **interview.fixed}, decided
+        else:
+            review(interview)
+            reviewed = True
+
+
+def _ask_again(interview: Interview, finding: Finding, *, unattended: bool) -> None:
+    """Ask the question that changes what is wrong; the review where none does, or the person does not answer."""
+    try:
+        went_back = interview.answer(question_for(finding.where)) is Action.BACK
+    except KeyError:
+        # No question changes what is wrong: a file, a folder, the environment.
+        went_back = True
+    if went_back and unattended:
+        raise Refused(say("the plan has errors; nothing was written"))
+    if went_back:
+        review(interview)

@@ -1,0 +1,84 @@
+"""`trainwiz logs`: what a rank wrote, now or until the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+from trainwiz.store import history, liveness
+from trainwiz.store.runs import Run
+
+_CHUNK_BYTES = 1 << 16
+_PAUSE_SECONDS = 0.2
+
+
+def show(target: str, run: str | None, rank: int, *, follow: bool) -> None:
+    """Copy a rank's log to stdout, byte for byte. Ctrl-C ends `follow` and leaves the run as it is."""
+    found = history.find(run, Path(target)) if run else history.find(target)
+    file = _file(found, rank, follow)
+    try:
+        _copy(file, lambda: follow and _is_running(found))
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+
+
+def _file(run: Run, rank: int, follow: bool) -> Path:
+    logs = history.logs(run)
+    if rank in logs or (follow and _is_running(run)):
+        return run.log(rank)
+    if not logs:
+        raise UsageError(say("run {name} has no logs", name=run.name))
+    raise UsageError(
+        say("run {name} has no log of rank {rank}", name=run.name, rank=rank),
+        say("it has those of the ranks {ranks}", ranks=", ".join(map(str, logs))),
+    )
+
+
+def _copy(file: Path, goes_on: Callable[[], bool]) -> None:
+    stream: IO[bytes] | None = None
+    try:
+        while True:
+            # Asked first: what was written before the end must be shown after it.
+            more = goes_on()
+            stream = _copy_new(file, stream)
+            if not more:
+                return
+            time.sleep(_PAUSE_SECONDS)
+    finally:
+        if stream:
+            stream.close()
+
+
+def _copy_new(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
+    """Copy what is new. A restart renames the log and begins another, so that the file is opened again."""
+    if stream:
+        _drain(stream)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(file.stat(), os.fstat(stream.fileno())):
+                return stream
+            stream.close()
+            stream = None
+    if stream is None:
+        # A rank that has not started has no log.
+        with contextlib.suppress(FileNotFoundError):
+            stream = file.open("rb")
+            _drain(stream)
+    return stream
+
+
+def _drain(stream: IO[bytes]) -> None:
+    while data := stream.read(_CHUNK_BYTES):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+def _is_running(run: Run) -> bool:
+    return not run.read("outcome") and liveness.runs(run.read("command")) is True

@@ -1,0 +1,124 @@
+"""`trainwiz watch`: a run on one screen, while it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from trainwiz.probe import ranks
+from trainwiz.record import memory, metrics
+from trainwiz.record.complaints import complaints
+from trainwiz.record.pace import Pace
+from trainwiz.record.run import Recorded, State, Summary, started, summary
+from trainwiz.store import history
+from trainwiz.store.jsonl import JsonLines
+from trainwiz.store.runs import Run
+from trainwiz.ui import console, fullscreen
+from trainwiz.ui.watch import View, frame
+
+_EVERY_SECONDS = 1.0
+_SNAPSHOT = (80, 24)
+"""Columns and lines of a snapshot where there is no terminal."""
+_TAIL_BYTES = 1 << 15
+_COMPLAINTS = 3
+"""Warnings of the logs that are shown."""
+_RECORDS = 4000
+"""More than any terminal has columns; a long run's file holds hundreds of thousands."""
+_REST = 20
+"""Reading the ranks' memory may take one part in so many of the time."""
+_QUIT = ("q", "Q", "\x1b")
+
+
+def watch(target: str, run: str | None) -> None:
+    """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, print a snapshot."""
+    watched = Watched(history.find(run, Path(target)) if run else history.find(target))
+    view = watched.view()
+    if fullscreen.available() and view.summary.state is State.RUNNING:
+        if _draw_until_the_end(watched):
+            return
+        view = watched.view()
+    size = tuple(shutil.get_terminal_size(_SNAPSHOT)) if fullscreen.available() else _SNAPSHOT
+    for line in frame(view, *size):
+        console.data(line)
+
+
+def _draw_until_the_end(watched: Watched) -> bool:
+    """Whether the person left before the run ended."""
+    try:
+        with fullscreen.active():
+            while (view := watched.view()).summary.state is State.RUNNING:
+                # One line less than there are: nothing must ever scroll.
+                width, height = shutil.get_terminal_size()
+                fullscreen.draw(frame(dataclasses.replace(view, live=True), width, height - 1))
+                if fullscreen.pressed(_EVERY_SECONDS) in _QUIT:
+                    return True
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+class Watched:
+    """A run and the runs that it continues. Each `view` reads only what was written since the one before."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._earlier = [each.records for each in history.earlier(run)]
+        self._metrics, self._samples = JsonLines(run.metrics), JsonLines(run.memory)
+        self._records: list[dict[str, Any]] = []
+        self._sampled: list[dict[str, Any]] = []
+        self._lowest: float | None = None
+        self._pace: Pace | None = None
+        self._memory: dict[int, tuple[int, int | None]] = {}
+        self._memory_due = 0.0
+
+    def view(self) -> View:
+        """What is known now."""
+        self._read()
+        now = time.time()
+        records = metrics.sampled(self._records, _RECORDS)
+        recorded = dataclasses.replace(history.without_metrics(self._run), records=records)
+        line = summary(recorded, now)
+        running = line.state is State.RUNNING
+        tails = {rank: history.tail(log, _TAIL_BYTES) for rank, log in history.logs(self._run).items()}
+        return View(
+            summary=line,
+            records=metrics.joined([*(metrics.sampled(part, _RECORDS) for part in self._earlier), records]),
+            lowest_loss=self._lowest,
+            seconds_left=self._seconds_left(recorded, line, now) if running else None,
+            memory=self._memory_of_ranks(recorded.command.get("pid")) if running else {},
+            most=memory.most(self._sampled) if running else {},
+            complaints=complaints(tails, _COMPLAINTS),
+        )
+
+    def _read(self) -> None:
+        self._sampled += self._samples.new()
+        new = self._metrics.new()
+        if self._metrics.rewritten:
+            self._records, self._lowest = [], None
+        self._records += new
+        losses = metrics.series(new, "loss").values
+        self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
+
+    def _seconds_left(self, run: Recorded, line: Summary, now: float) -> float | None:
+        if line.updates is None or not line.total:
+            return None
+        if self._pace is None:
+            # Until updates are seen to pass, the pace is that of the whole run, its start-up included.
+            first = self._records[0].get("update")
+            passed = line.updates - first + 1 if isinstance(first, int) else 0
+            began = started(run)
+            spent = run.touched - began if run.touched is not None and began is not None else 0.0
+            self._pace = Pace(spent / passed if passed > 0 and spent > 0 else None)
+        self._pace.saw(now, line.updates)
+        return self._pace.left(line.total, now)
+
+    def _memory_of_ranks(self, launcher: object) -> dict[int, tuple[int, int | None]]:
+        began = time.monotonic()
+        if isinstance(launcher, int) and began >= self._memory_due:
+            self._memory = {rank: (held.host, held.gpu) for rank, held in ranks.memory(launcher).items()}
+            # Some drivers take seconds to answer, and watching must not slow the training down.
+            self._memory_due = time.monotonic() + _REST * (time.monotonic() - began)
+        return self._memory

@@ -1,0 +1,28 @@
+"""Which tests one worker runs one after another; workers take these shares in the order of the collection.
+
+A file is a share, whole: its tests use what its fixtures made. Files whose tests race a clock, or watch how processes
+end, are one share together, so that none of them has another beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from xdist.scheduler import LoadScopeScheduling
+
+RACING = """
+beats capture debugging hangs ranks rollcall several_machines signals spares watch
+""".split()  # noqa: SIM905
+
+
+class Shares(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each worker one share after another."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share(nodeid)
+
+
+def share(nodeid: str) -> str:
+    """The name of a test's share."""
+    file = PurePath(nodeid.partition("::")[0])
+    return "racing" if file.stem.removeprefix("test_") in RACING else str(file)
