@@ -14,7 +14,7 @@ from test_hangs import hanging
 from test_launch import latest, launch, project, read
 from test_ranks import gone
 
-from trainwiz.process.beats import Beats, Straggler
+from trainwiz.process.heartbeats import Heartbeats, Straggler
 from trainwiz.process.stacks import Stacks
 from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 
@@ -27,9 +27,9 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def history(folder: Path, *looks: tuple[tuple[int, int, int], ...], ranks: int = 2, window: float = 10) -> Beats:
+def history(folder: Path, *looks: tuple[tuple[int, int, int], ...], ranks: int = 2, window: float = 10) -> Heartbeats:
     """Each entry: for each rank its looks, waits and moves, ten seconds after the entry before."""
-    beats = Beats(folder, range(ranks), window)
+    beats = Heartbeats(folder, range(ranks), window)
     for n, entry in enumerate(looks):
         for rank, counts in enumerate(entry):
             (folder / f"rank-{rank}.beat").write_text(" ".join(map(str, counts)) + f" load, data.py:{rank}  ")
@@ -80,7 +80,7 @@ def test_nobody_is_named_where_a_rank_does_not_beat(tmp_path: Path) -> None:
 
 def test_a_torn_beat_is_no_beat(tmp_path: Path) -> None:
     (tmp_path / "rank-0.beat").write_text("3 x")
-    assert not Beats(tmp_path, [0], 10).read(0.0)
+    assert not Heartbeats(tmp_path, [0], 10).read(0.0)
 
 
 @pytest.mark.waits

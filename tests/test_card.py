@@ -17,9 +17,9 @@ import pytest
 from projects import Done, environment, trainwiz
 
 from trainwiz import columns
-from trainwiz.cli import diagnose as command
 from trainwiz.outcome import Outcome
 from trainwiz.store.runs import Run, create
+from trainwiz.workflows import diagnose as command
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -161,7 +161,7 @@ def test_a_kill_for_memory_is_told_by_the_record(tmp_path: Path) -> None:
 
 def test_a_run_whose_launcher_died_is_diagnosed_by_its_logs(tmp_path: Path) -> None:
     run = run_folder(tmp_path, None, {0: "connection_lost", 1: "", 2: "disk_full"})
-    found, log = command.diagnosed(run, None)
+    found, log = command.of_run(run, None)
     assert found is not None
     assert (found.name, found.rank, found.followed) == ("disk_full", 2, (0,))
     assert log.endswith("rank-2.log")

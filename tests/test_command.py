@@ -17,6 +17,7 @@ from plans import make
 from test_render_engines import CORES, EIGHT_CORES, child
 
 from trainwiz import command
+from trainwiz.cluster import Place
 from trainwiz.command import environment
 from trainwiz.machine import Gpu, Machine
 
@@ -86,15 +87,6 @@ def test_what_is_inherited_counts() -> None:
     assert environ["PYTHONPATH"] == "/a:/b:/p"
 
 
-@pytest.mark.parametrize(
-    ("device", "name"), [("cuda", "CUDA_VISIBLE_DEVICES"), ("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cpu", None)]
-)
-def test_visible_gpus_are_named_as_the_device_wants(device: str, name: str | None) -> None:
-    plan = make(machine__device=device, machine__num_processes=2, strategy__kind="ddp")
-    environ = command.for_plan(plan, python="py", folder="/p", port=1, visible_gpus=[2, 3]).environ
-    assert {k: v for k, v in environ.items() if "VISIBLE" in k} == ({name: "2,3"} if name else {})
-
-
 @pytest.mark.parametrize(("driver", "off"), [("545.23.08", True), ("550.40.06", True), ("550.40.07", False)])
 def test_rtx_40_without_peer_to_peer(driver: str, off: bool) -> None:
     gpus = tuple(Gpu(index=i, name="NVIDIA GeForce RTX 4090", memory_bytes=24 << 30) for i in range(2))
@@ -117,9 +109,8 @@ def test_rtx_40_in_foreign_configurations(kind: str, count: int, off: bool) -> N
 
 def test_torchrun_over_machines() -> None:
     plan = make(machine__device="cuda", machine__num_processes=16, machine__num_machines=2, strategy__kind="ddp")
-    started = command.torchrun_for_plan(
-        plan, python="py", folder="/p", machine_rank=1, main_process_ip="10.0.0.1", port=29501
-    )
+    place = Place(rank=1, machines=2, address="10.0.0.1", port=29501)
+    started = command.for_plan(plan, python="py", folder="/p", port=place.port, place=place)
     assert started.launcher == "torchrun"
     assert " ".join(started.argv) == (
         "py -m torch.distributed.run --nnodes 2 --node_rank 1 --nproc_per_node 8 "

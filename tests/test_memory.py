@@ -77,7 +77,7 @@ def test_a_spare_that_waits_is_no_rank(tmp_path: Path) -> None:
     code = f"""
 import os, subprocess, sys
 reading, writing = os.pipe()
-for words in (["{INSIDE / "spare.py"}", str(reading), "train.py", "m"], ["-c", "import time; time.sleep(60)"]):
+for words in (["{INSIDE / "standby.py"}", str(reading), "train.py", "m"], ["-c", "import time; time.sleep(60)"]):
     subprocess.Popen([sys.executable, *words], env={{**os.environ, "RANK": str(len(words) % 2)}}, pass_fds=[reading],
                      stdout=open("said", "w+"))
 input()

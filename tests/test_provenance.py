@@ -16,7 +16,7 @@ from trainwiz.probe import code
 from trainwiz.record import redaction
 from trainwiz.store import liveness, plans
 from trainwiz.workflows import bug_report
-from trainwiz.workflows.launch import provenance
+from trainwiz.workflows.launch import metrics
 
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
 PLAN = """\
@@ -236,8 +236,8 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
 
 def test_the_peak_is_that_of_the_children_since() -> None:
     program = "x = b'1' * 400_000_000"
-    peak = provenance.Peak()
+    peak = metrics.Peak()
     subprocess.run([sys.executable, "-c", program], check=True)
     held = peak.bytes()
     assert held is None or 400e6 < held < 600e6
-    assert provenance.Peak().bytes() is None
+    assert metrics.Peak().bytes() is None

@@ -13,8 +13,8 @@ from trainwiz.errors import TrainwizError
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
 from trainwiz.process import ranks
+from trainwiz.process.child import Process
 from trainwiz.process.guardian import marked
-from trainwiz.process.ranks import Process
 
 
 class Heard:

@@ -17,6 +17,7 @@ import pytest
 from plans import make, product
 
 from trainwiz import command
+from trainwiz.cluster import Place
 from trainwiz.command import environment
 from trainwiz.command.settings import for_accelerate
 from trainwiz.machine import Cpu, Machine
@@ -87,13 +88,10 @@ def test_launcher_and_world_are_the_planned_ones(yamls: list[tuple[Plan, dict[st
 def test_environment_is_what_accelerate_launch_would_set(yamls: list[tuple[Plan, dict[str, Any]]]) -> None:
     compared = set()
     for plan, found in yamls:
-        if plan.machine.num_machines > 1:
-            ours = command.torchrun_for_plan(
-                plan, python="python", folder=found["folder"], machine_rank=1, main_process_ip="10.0.0.1",
-                port=29500, machine=EIGHT_CORES,
-            )  # fmt: skip
-        else:
-            ours = command.for_plan(plan, python="python", folder=found["folder"], port=29500, machine=EIGHT_CORES)
+        place = Place(rank=1, machines=2, address="10.0.0.1", port=29500) if plan.machine.num_machines > 1 else None
+        ours = command.for_plan(
+            plan, python="python", folder=found["folder"], port=29500, place=place, machine=EIGHT_CORES
+        )
         assert dict(ours.environ) == expected(plan, found), for_accelerate(plan)
         compared.add((plan.strategy.label, plan.machine.device))
     assert len(compared) == 7 * 6

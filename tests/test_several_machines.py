@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from test_ranks import wait_for
 
+from trainwiz import cluster
 from trainwiz import plan as plans
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import Refused, UsageError
 from trainwiz.plan import Plan
-from trainwiz.workflows.launch import machines
 
 PORT = 29561
 
@@ -28,21 +28,21 @@ def planned(**changes: object) -> Plan:
 
 
 def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
-    assert machines.place(planned(), 1, {}).rank == 1
+    assert cluster.place(planned(), 1, {}).rank == 1
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_LOCALID": "0"}
-    assert machines.place(planned(), None, slurm).rank == 1
-    assert machines.place(planned(), 0, slurm).rank == 0
+    assert cluster.place(planned(), None, slurm).rank == 1
+    assert cluster.place(planned(), 0, slurm).rank == 0
     with pytest.raises(UsageError, match="which one this is was not said"):
-        machines.place(planned(), None, {})
+        cluster.place(planned(), None, {})
     with pytest.raises(UsageError, match="the plan has machines 0 to 1"):
-        machines.place(planned(), 2, {})
+        cluster.place(planned(), 2, {})
 
 
 def test_slurm_must_have_given_what_was_planned() -> None:
     with pytest.raises(Refused, match=r"3 node\(s\), the plan has 2"):
-        machines.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "3"})
+        cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "3"})
     with pytest.raises(Refused, match="several trainwiz on this node"):
-        machines.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
+        cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_slurm_must_have_given_what_was_planned() -> None:
     [("node7", "node7"), ("node[03-05,9],other", "node03"), ("a1,b2", "a1"), ("gpu-[1,3]", "gpu-1"), ("", None)],
 )
 def test_the_first_host_of_slurms_list(nodes: str, first: str | None) -> None:
-    assert machines.first_host({"SLURM_JOB_NODELIST": nodes}) == first
+    assert cluster.address({"SLURM_JOB_NODELIST": nodes}) == first
 
 
 def test_the_address_of_machine_0() -> None:
     nowhere = planned(main_process_ip=None)
-    assert machines.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"
-    assert machines.place(nowhere, 0, {"MASTER_ADDR": "other"}).address == "other"
+    assert cluster.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"
+    assert cluster.place(nowhere, 0, {"MASTER_ADDR": "other"}).address == "other"
     with pytest.raises(UsageError, match="no address of machine 0"):
-        machines.place(nowhere, 0, {})
+        cluster.place(nowhere, 0, {})
 
 
 def test_the_first_failure_in_what_the_launchers_say() -> None:

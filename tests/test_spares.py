@@ -25,7 +25,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 SCRIPT = """
 import heavy
 rank, out = os.environ["RANK"], Path(sys.argv[sys.argv.index("--output_dir") + 1])
-spare = b"spare.py" in Path("/proc/self/cmdline").read_bytes()
+spare = b"standby.py" in Path("/proc/self/cmdline").read_bytes()
 n = len(list(Path().glob(f"attempt-{rank}-*")))
 Path(f"attempt-{rank}-{n}").write_text(f"{os.getpid()} {spare} {__name__} {sys.argv[3:]} {Path(__file__).name} {os.getpgid(0)}")
 print("rank", rank, "attempt", n, file=sys.stderr)
@@ -50,7 +50,8 @@ def test_the_spares_take_the_places_of_the_dead(tmp_path: Path) -> None:
     packages.mkdir()
     (packages / "heavy.py").write_text(HEAVY)
     folder = project(tmp_path / "p", SCRIPT)
-    done = launch(folder, "--max-restarts", "5", "--spares", "--", "--lr", "1", PYTHONPATH=str(packages))
+    paths = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
+    done = launch(folder, "--max-restarts", "5", "--spares", "--", "--lr", "1", PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
     outcome = read(folder, "outcome")
     assert [a["exit_code"] for a in outcome["attempts"]] == [137, 137, 0]  # type: ignore[attr-defined]
@@ -70,7 +71,7 @@ def test_the_spares_take_the_places_of_the_dead(tmp_path: Path) -> None:
 
 
 def test_without_restarts_there_are_none(tmp_path: Path) -> None:
-    script = "print(len([p for p in os.listdir('/proc') if p.isdigit() and b'spare.py' in cmdline(p)]))"
+    script = "print(len([p for p in os.listdir('/proc') if p.isdigit() and b'standby.py' in cmdline(p)]))"
     helper = (
         "def cmdline(p):\n    try: return Path(f'/proc/{p}/cmdline').read_bytes() "
         "if os.getppid() == int(Path(f'/proc/{p}/stat').read_text().rpartition(')')[2].split()[1]) else b''\n"
@@ -87,7 +88,7 @@ def start(folder: Path, script: str) -> tuple[subprocess.Popen[bytes], int]:
     reading, writing = os.pipe()
     with (folder / "said").open("w+b") as said:
         process = subprocess.Popen(
-            [sys.executable, str(INSIDE / "spare.py"), str(reading), "train.py", str(folder / "metrics.jsonl")],
+            [sys.executable, str(INSIDE / "standby.py"), str(reading), "train.py", str(folder / "metrics.jsonl")],
             cwd=folder, stdout=said, stderr=said, pass_fds=(reading,),
         )  # fmt: skip
     os.close(reading)

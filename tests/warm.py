@@ -192,11 +192,11 @@ def run(
 def main() -> None:
     """trainwiz itself, in a process of its own, with ranks from the server."""
     from trainwiz.__main__ import main as trainwiz
-    from trainwiz.process import ranks
+    from trainwiz.process import child, ranks
 
-    own, started_from_scratch = json.loads(sys.argv[1]), ranks._spawn
+    own, started_from_scratch = json.loads(sys.argv[1]), child.start
 
-    def spawned(process: ranks.Process, environ: Mapping[str, str]) -> ranks.Running:
+    def spawned(process: child.Process, environ: Mapping[str, str]) -> child.Running:
         script = [word for word in process.argv[1:] if word != "-u"]
         if process.argv[0] != own["python"] or not script[0].endswith(".py"):
             return started_from_scratch(process, environ)
@@ -204,7 +204,7 @@ def main() -> None:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
             return begun(own["address"], script, os.path.abspath(process.cwd), environ, own["imports"], *streams)
 
-    ranks._spawn = spawned
+    ranks.start = spawned  # type: ignore[attr-defined]
     sys.argv = ["trainwiz", *sys.argv[2:]]
     trainwiz()
 

@@ -1,4 +1,4 @@
-"""Where every rank of a run stands: from their Python stacks to a sentence that names the one that is elsewhere."""
+"""Where every rank of a run is: from their Python stacks to a sentence that names the one that is elsewhere."""
 
 from __future__ import annotations
 
@@ -42,21 +42,28 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One call."""
+    """One call of a stack."""
 
     file: str
+    """The path of its source."""
     line: int
+    """The line that is being run; 0 where Python does not know it."""
     function: str
+    """The function's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank as it was seen: its main thread's calls, innermost first (empty: unknown), and its process's state."""
+    """One rank as it was seen."""
 
     rank: int
+    """Its rank."""
     state: State = State.ASLEEP
+    """The state of its process."""
     stack: tuple[Frame, ...] = ()
+    """The calls of its main thread, innermost first; empty: unknown."""
     code: int | None = None
+    """Its exit code; None while it runs."""
 
     @property
     def waiting(self) -> bool:
@@ -80,16 +87,16 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a look says: the ranks that the others wait for, and the sentences.
-
-    `still`: nothing moved between two looks. `stuck`: nothing can move, whatever the script is like: every rank waits
-    for others, is stopped, or has ended.
-    """
+    """What a look at all ranks says."""
 
     suspects: tuple[int, ...]
+    """The ranks that the others wait for."""
     sentences: tuple[Message, ...]
+    """Where each rank is, and the conclusion."""
     still: bool
+    """Whether nothing moved between two looks."""
     stuck: bool = False
+    """Whether nothing can move, whatever the script is like: every rank waits for others, is stopped, or has ended."""
 
 
 def parse(dump: str) -> tuple[Frame, ...]:

@@ -20,27 +20,43 @@ class Outcome:
     """How a run ended."""
 
     exit_code: int
-    """The training's own: that of the rank that failed first; 128 + n for a death by signal n."""
+    """The training's own: that of the rank that failed first, a signal as 128 + n."""
     codes: Mapping[int, int | None] = field(default_factory=dict)
-    """Each rank's exit code, negative for a death by signal; None: it did not end."""
+    """Each rank's own exit code, negative for a death by signal, None for a rank that did not end."""
     first_failed: int | None = None
     """The rank that failed first."""
     seconds: float = 0.0
-    """From the start of the ranks to the end of the last one."""
+    """From the first rank's start to the end."""
     signal: int | None = None
     """The signal that asked trainwiz itself to stop."""
     killed: tuple[int, ...] = ()
     """The ranks that had to be killed."""
     saving_seconds: float | None = None
-    """From that signal to the end of the last rank."""
+    """How long the last rank took to end after that signal."""
     hung: bool = False
-    """Whether the run was stopped because it made no progress."""
+    """Whether it was stopped because it hung."""
     stalls: tuple[Mapping[str, object], ...] = ()
-    """Every silence that was too long, with the place of each rank in its code."""
+    """Every silence that was too long, with where the ranks were."""
     stragglers: tuple[Mapping[str, object], ...] = ()
-    """Ranks that were slower than the others, with the share of the time that these waited."""
+    """Ranks that were slower than the others, and for how much of the time these waited."""
     observed: Mapping[str, int] = field(default_factory=dict)
-    """At the end of the run: `oom_kills` (of the cgroup, during the run), `shm_free_bytes`, `disk_total_bytes`, …"""
+    """What the surroundings showed at the end, as far as known: `oom_kills` of the cgroup during the run,
+    `shm_free_bytes`, `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`."""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Outcome | None:
+        """The outcome that `outcome.json` holds; None where it is missing or torn."""
+        code, ranks = record.get("exit_code"), record.get("ranks")
+        if not isinstance(code, int) or not isinstance(ranks, dict):
+            return None
+        first, observed = record.get("first_failed_rank"), record.get("observed")
+        return cls(
+            exit_code=code,
+            codes={int(rank): value for rank, value in ranks.items() if str(rank).isdigit()},
+            first_failed=first if isinstance(first, int) else None,
+            signal=record["signal"] if isinstance(record.get("signal"), int) else None,
+            observed={k: v for k, v in observed.items() if isinstance(v, int)} if isinstance(observed, dict) else {},
+        )
 
     @property
     def interrupted(self) -> bool:
@@ -73,14 +89,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """The result of comparing a checkpoint's files with its manifest."""
+    """What was found of a checkpoint."""
 
     files: int
-    """The number of its files."""
+    """How many files it has."""
     read: int
-    """How many of them were read to the end."""
+    """How many were read whole."""
     damaged: tuple[str, ...] = ()
-    """The names of those that differ from the manifest."""
+    """Those that are not as written."""
 
     @property
     def whole(self) -> bool:

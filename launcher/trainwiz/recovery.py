@@ -22,11 +22,14 @@ OUT_OF_MEMORY = ("cuda_memory", "host_memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a person allows: restarts in all and within an hour, and a smaller micro-batch on out of memory."""
+    """What a person allows."""
 
     max_restarts: int = 0
+    """Restarts in all."""
     per_hour: int = 10
+    """Restarts within an hour."""
     auto_batch: bool = False
+    """A smaller micro-batch when out of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +37,11 @@ class Batch:
     """How a real batch is split: micro-batch × accumulation × world."""
 
     micro: int
+    """Samples that one rank takes through one forward and backward."""
     accumulation: int
+    """Micro-batches per rank and update."""
     world: int
+    """Ranks over all machines."""
 
     def halved(self) -> Batch | None:
         """The same real batch in micro-batches half as big; None where they cannot be halved."""
@@ -56,21 +62,28 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One that ended: `passing` is the diagnosis's opinion, None where it has none; `update` the last one trained."""
+    """An attempt that ended."""
 
     outcome: Outcome
+    """How it ended."""
     update: int = 0
+    """The last update that was trained."""
     passing: bool | None = None
+    """Whether the diagnosis holds the failure for one that may pass; None: it does not say."""
     out_of_memory: bool = False
+    """Whether memory ran out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """Try again after `delay` seconds; `batch` is set where it is another one from now on."""
+    """Try again."""
 
     why: Message
+    """The reason, for the person."""
     delay: float = 0.0
+    """Seconds to wait before."""
     batch: Batch | None = None
+    """The batch from now on, where it is another one."""
 
 
 class Recovery:

@@ -7,11 +7,12 @@ understand, go through torchrun and `accelerate launch`.
 
 from trainwiz.command.by_hand import equivalents, line
 from trainwiz.command.debugger import debugged, port_of
-from trainwiz.command.foreign import for_accelerate_config
-from trainwiz.command.plans import for_plan, torchrun_for_plan
+from trainwiz.command.foreign import DIRECT_TYPES, for_accelerate_config
+from trainwiz.command.plans import for_plan
 from trainwiz.command.types import Command, Rank
 
 __all__ = [
+    "DIRECT_TYPES",
     "Command",
     "Rank",
     "debugged",
@@ -20,5 +21,4 @@ __all__ = [
     "for_plan",
     "line",
     "port_of",
-    "torchrun_for_plan",
 ]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from trainwiz.machine import Machine
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_DIRECT_TYPES = {"NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED", "FSDP"}
+DIRECT_TYPES = {"NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED", "FSDP"}
+"""Types of accelerate whose ranks can be started directly."""
 # Keys whose effect on one machine is known in full: the first are read here, the second do nothing there.
 _READ = {
     "compute_environment",
@@ -65,8 +66,8 @@ def for_accelerate_config(
 
     One case goes directly although accelerate would do otherwise: several CPU ranks, which it runs as one process.
     """
-    settings = normalised(config)
-    if not is_known(settings):
+    settings = _normalised(config)
+    if not _is_known(settings):
         return Command(
             argv=(python, "-m", "accelerate.commands.launch", "--config_file", config_path, script, *arguments),
             environ={},
@@ -82,7 +83,7 @@ def for_accelerate_config(
     )
 
 
-def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+def _normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with accelerate's defaults and without YAML's traps (an unquoted NO is false there)."""
     settings = {key: value for key, value in config.items() if value not in (None, {})}
     settings.setdefault("compute_environment", "LOCAL_MACHINE")
@@ -96,11 +97,11 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def is_known(settings: Mapping[str, Any]) -> bool:
+def _is_known(settings: Mapping[str, Any]) -> bool:
     """Whether everything in normalised settings is understood, so that the ranks can be started directly."""
     kind = settings["distributed_type"]
     count = settings["num_processes"]
-    if kind not in _DIRECT_TYPES or settings["compute_environment"] != "LOCAL_MACHINE":
+    if kind not in DIRECT_TYPES or settings["compute_environment"] != "LOCAL_MACHINE":
         return False
     if settings["num_machines"] != 1 or type(count) is not int or count < 1 or (kind == "NO" and count > 1):
         return False

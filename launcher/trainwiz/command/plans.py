@@ -12,16 +12,11 @@ from trainwiz.command.settings import for_accelerate
 from trainwiz.command.types import Command, Rank
 
 if TYPE_CHECKING:
+    from trainwiz.cluster import Place
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_VISIBLE = {
-    "cuda": "CUDA_VISIBLE_DEVICES",
-    "npu": "ASCEND_RT_VISIBLE_DEVICES",
-    "xpu": "ZE_AFFINITY_MASK",
-    "mlu": "MLU_VISIBLE_DEVICES",
-}
 
 
 def for_plan(
@@ -29,21 +24,34 @@ def for_plan(
     *,
     python: str,
     folder: str,
+    port: int,
+    place: Place | None = None,
     script: str = "train.py",
     arguments: Sequence[str] = (),
-    port: int,
-    visible_gpus: Sequence[int] | None = None,
+    torchrun_options: Sequence[str] = (),
+    added: Mapping[str, str] = _NOTHING,
     machine: Machine | None = None,
     inherited: Mapping[str, str] = _NOTHING,
 ) -> Command:
-    """The whole world of a plan for one machine, each rank started directly.
+    """This machine's part of a plan's world: each rank started directly, or torchrun where `place` is one of several.
 
+    `port` is that of the rendezvous on one machine; over several it is the place's.
     `inherited` is the environment that the ranks will inherit: OMP_NUM_THREADS there wins, PYTHONPATH is extended.
+    `added` is what the launch itself puts into their environment, and `torchrun_options` into torchrun's command line.
     `machine` decides the threads of each rank and whether RTX 40 cards need peer-to-peer turned off.
     """
-    world = plan.machine.num_processes if plan.strategy.kind != "single" else 1
-    environ = _shared(plan, folder=folder, world=world, visible_gpus=visible_gpus, machine=machine, inherited=inherited)
+    alone = plan.machine.num_processes if plan.strategy.kind != "single" else 1
+    world = plan.machine.ranks_per_machine if place else alone
+    environ = {**_shared(plan, folder=folder, world=world, machine=machine, inherited=inherited), **added}
     simple = plan.engine == "accelerate" and environment.launcher(for_accelerate(plan)) == "simple"
+    if place:
+        return Command(
+            argv=(python, *_torchrun(plan, place), *torchrun_options, script, *arguments),
+            environ=environ,
+            ranks=(Rank(rank=0, local_rank=0),),
+            cwd=folder,
+            launcher="torchrun",
+        )
     return Command(
         argv=(python, "-u", script, *arguments),
         environ=environ,
@@ -55,37 +63,13 @@ def for_plan(
     )
 
 
-def torchrun_for_plan(
-    plan: Plan,
-    *,
-    python: str,
-    folder: str,
-    machine_rank: int,
-    main_process_ip: str,
-    port: int,
-    script: str = "train.py",
-    arguments: Sequence[str] = (),
-    visible_gpus: Sequence[int] | None = None,
-    machine: Machine | None = None,
-    inherited: Mapping[str, str] = _NOTHING,
-) -> Command:
-    """torchrun for this machine's ranks of a plan over several machines, with static rendezvous."""
-    local = plan.machine.ranks_per_machine
-    return Command(
-        argv=(
-            *(python, "-m", "torch.distributed.run"),
-            *("--nnodes", str(plan.machine.num_machines), "--node_rank", str(machine_rank)),
-            *("--nproc_per_node", str(local)),
-            *("--master_addr", main_process_ip, "--master_port", str(port)),
-            script,
-            *arguments,
-        ),
-        environ=_shared(
-            plan, folder=folder, world=local, visible_gpus=visible_gpus, machine=machine, inherited=inherited
-        ),
-        ranks=(Rank(rank=0, local_rank=0),),
-        cwd=folder,
-        launcher="torchrun",
+def _torchrun(plan: Plan, place: Place) -> tuple[str, ...]:
+    """torchrun for this machine's ranks, with static rendezvous."""
+    return (
+        *("-m", "torch.distributed.run"),
+        *("--nnodes", str(plan.machine.num_machines), "--node_rank", str(place.rank)),
+        *("--nproc_per_node", str(plan.machine.ranks_per_machine)),
+        *("--master_addr", place.address, "--master_port", str(place.port)),
     )
 
 
@@ -122,7 +106,6 @@ def _shared(
     *,
     folder: str,
     world: int,
-    visible_gpus: Sequence[int] | None,
     machine: Machine | None,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
@@ -145,6 +128,4 @@ def _shared(
         environ["DS_ACCELERATOR"] = "cpu"
     if world > 1 and plan.machine.device == "cuda":
         environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}
-    if visible_gpus is not None and plan.machine.device in _VISIBLE:
-        environ[_VISIBLE[plan.machine.device]] = ",".join(str(index) for index in visible_gpus)
     return environ

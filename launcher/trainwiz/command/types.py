@@ -8,26 +8,29 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One process to start, and what is added to its environment beside the command's.
-
-    `argv` replaces the command's where this rank is started in another way.
-    """
+    """One process to start."""
 
     rank: int
+    """Its rank among all machines."""
     local_rank: int
+    """Its rank on this machine."""
     environ: Mapping[str, str] = field(default_factory=dict)
+    """What is added to its environment, beside what the command adds."""
     argv: tuple[str, ...] | None = None
+    """Replaces the command's, where this rank is started in another way."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """`argv`, started once for each of `ranks` in the folder `cwd`, with `environ` added to the environment.
-
-    Where `launcher` is set (torchrun, accelerate), the one rank here is that launcher, which starts the real ones.
-    """
+    """One program, started once for each rank."""
 
     argv: tuple[str, ...]
+    """Program and arguments."""
     environ: Mapping[str, str]
+    """What is added to the environment of every rank."""
     ranks: tuple[Rank, ...]
+    """The processes to start."""
     cwd: str
+    """The folder that they run in."""
     launcher: str | None = None
+    """torchrun or accelerate, where the one rank here is that launcher, which starts the real ones."""

@@ -21,8 +21,9 @@ class Port:
     The ranks bind it only once torch is imported; until then a second launch would find it free, too.
     """
 
-    def __init__(self, number: int, lock: IO[str] | socket.socket | None) -> None:
+    def __init__(self, number: int, lock: IO[str] | socket.socket | None, *, wanted: int) -> None:
         self.number = number
+        self.wanted = wanted
         self._lock = lock
 
     def release(self) -> None:
@@ -31,16 +32,22 @@ class Port:
             self._lock.close()
             self._lock = None
 
+    def __enter__(self) -> Port:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
 
 def claim(wanted: int) -> Port:
     """The wanted port if it is free (0: any), else another that is."""
     if wanted and is_free(wanted) and (lock := _lock(wanted)):
-        return Port(wanted, lock)
+        return Port(wanted, lock, wanted=wanted)
     for _ in range(64):
         number = _any()
         if lock := _lock(number):
-            return Port(number, lock)
-    return Port(_any(), None)
+            return Port(number, lock, wanted=wanted)
+    return Port(_any(), None, wanted=wanted)
 
 
 def is_free(port: int) -> bool:

@@ -1,7 +1,7 @@
 """The roll-call of machines: who is there, who is missing or there twice, and whether all mean the same plan.
 
 Machine 0 listens on the rendezvous port itself, so that the roll-call also proves that this port is open; the others
-connect and say who they are. It takes seconds where the engines' rendezvous would wait 15 minutes without a name.
+connect and say who they are. It takes seconds; the engines' rendezvous would wait 15 minutes and name nobody.
 """
 
 from __future__ import annotations
@@ -33,26 +33,32 @@ _LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine as it presents itself; `key` tells two processes on the same host apart."""
+    """One machine as it presents itself."""
 
     rank: int
+    """Its rank among the machines."""
     hostname: str
+    """The name of its host."""
     plan: str
+    """The digest of its plan."""
     machines: int
+    """How many machines its plan has."""
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells two processes on the same host apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """What machine 0 heard: of each machine rank, the hosts that claimed it and the plans and counts that they meant.
-
-    `agreed` is what machine 0 tells the others if all is well.
-    """
+    """What machine 0 heard."""
 
     machines: int
+    """How many machines its plan has."""
     plan: str
+    """The digest of its plan."""
     present: tuple[Machine, ...]
+    """The machines that answered; a rank may be there twice."""
     agreed: Mapping[str, Any] = field(default_factory=dict)
+    """What machine 0 tells the others if all is well."""
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -44,8 +44,8 @@ def memory(launcher: int, *, with_gpus: bool = True) -> Mapping[int, RankMemory]
 
 
 def _waits(process: psutil.Process) -> bool:
-    """Whether it is a waiting spare (`process.spares`), which the kernel kills first when memory runs out."""
-    if not any(word.endswith("inside/spare.py") for word in process.cmdline()):
+    """Whether it is a standby rank (`process.standby`), which the kernel may end first as long as it waits."""
+    if not any(word.endswith("inside/standby.py") for word in process.cmdline()):
         return False
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) == _WAITING

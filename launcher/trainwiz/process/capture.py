@@ -16,12 +16,16 @@ COULD_NOT_START = 127
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """How a program ended. `code` is negative for a signal, 127 where it could not be started."""
+    """How a program ended."""
 
     code: int
+    """Its exit code: negative for a signal, 127 where it could not be started."""
     stdout: str
+    """What it wrote to stdout."""
     stderr: str
+    """What it wrote to stderr."""
     timed_out: bool = False
+    """Whether it was killed because it took too long."""
 
     @property
     def last_line(self) -> str:
@@ -95,7 +99,7 @@ class Running:
         assert self._process is not None
         self._end_group()
         try:
-            # A grandchild that left the group may still hold the pipes: its words are not worth waiting for.
+            # A grandchild that left the group may still hold the pipes: its output is not worth waiting for.
             return self._process.communicate(timeout=1)
         except subprocess.TimeoutExpired as unread:
             for pipe in (self._process.stdout, self._process.stderr):

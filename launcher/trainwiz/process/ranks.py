@@ -12,22 +12,21 @@ import dataclasses
 import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
-from trainwiz.process.beats import Straggler
+from trainwiz.process.child import Process, Running, Spawn, start
 from trainwiz.process.follow import Files, Follower
-from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark, tied_to_parent
-from trainwiz.process.spares import Spares
+from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark
+from trainwiz.process.heartbeats import Straggler
 from trainwiz.process.stacks import Stacks
+from trainwiz.process.standby import StandbyRanks
 from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
 from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 
@@ -35,29 +34,6 @@ LEFTOVER_SECONDS = 5.0
 """After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """SIGUSR1 is what schedulers send ahead of a time limit (Slurm: `--signal=B:USR1@120`)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """One process to spawn. `agent`: a launcher such as torchrun, whose children are the ranks to be asked to save."""
-
-    rank: int
-    argv: Sequence[str]
-    environ: Mapping[str, str]
-    cwd: str
-    log: Path
-    agent: bool = False
-
-
-class Running(Protocol):
-    """A process that was spawned; `subprocess.Popen` is one."""
-
-    pid: int
-
-    def wait(self) -> int: ...
-
-
-Spawn = Callable[[Process, Mapping[str, str]], Running]
 
 
 class Audience(Protocol):
@@ -76,24 +52,25 @@ def run(
     show: Files | None = None,
     inbox: Inbox | None = None,
     watching: Watching | None = None,
-    spares: Spares | None = None,
+    standby: StandbyRanks | None = None,
     spawn: Spawn | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Run the processes to their end. Must be called from the main thread, which it needs for the signals.
 
     `show` names the files to follow for the audience (default: the first process's log). `inbox` is that of
-    `listening`, where one run is made of several calls; `spares` take the ranks' places in the call after this one.
+    `listening`, where one run is made of several calls; the processes of `standby` take the ranks' places in the call
+    after this one.
 
     Raises `TrainwizError` if one cannot be started; those that were are ended.
     """
-    mark = spares.mark if spares else new_mark()
+    mark = standby.mark if standby else new_mark()
     supervisor = Supervisor([p.rank for p in processes], grace=grace)
     with contextlib.nullcontext(inbox) if inbox else listening() as events, _guarded(mark):
         started = clock()
-        running = _spawn_all(_answering(processes, watching), mark, spawn or _with(spares))
-        if spares:
-            spares.prepare(processes)
+        running = _spawn_all(_answering(processes, watching), mark, spawn or _with(standby))
+        if standby:
+            standby.prepare(processes)
         for rank, process in running.items():
             threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
         follower = Follower(show or (lambda: [processes[0].log]), audience.output, audience.tick)
@@ -212,25 +189,9 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
     return running
 
 
-def _spawn(process: Process, environ: Mapping[str, str]) -> Running:
-    log: IO[bytes]
-    with open(process.log, "ab") as log:
-        return subprocess.Popen(
-            list(process.argv),
-            env=dict(environ),
-            cwd=process.cwd,
-            # Rank 0 keeps the terminal's input, so that a `breakpoint()` in it can be answered.
-            stdin=None if process.rank == 0 else subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=tied_to_parent(),
-        )
-
-
-def _with(spares: Spares | None) -> Spawn:
+def _with(standby: StandbyRanks | None) -> Spawn:
     def spawn(process: Process, environ: Mapping[str, str]) -> Running:
-        return (spares.take(process, environ) if spares else None) or _spawn(process, environ)
+        return (standby.take(process, environ) if standby else None) or start(process, environ)
 
     return spawn
 

@@ -21,11 +21,14 @@ _SETTLED_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """All ranks at one moment, and how much processor time each has had, in seconds."""
+    """All ranks at one moment."""
 
     ranks: tuple[Rank, ...]
+    """Where each rank is."""
     cpu: Mapping[int, float]
+    """Processor seconds that each rank has had."""
     at: float
+    """When, in seconds of the monotonic clock."""
 
 
 class Stacks:

@@ -34,7 +34,9 @@ class Send:
     """Send a signal to these ranks."""
 
     signal: int
+    """The signal's number."""
     ranks: tuple[int, ...]
+    """The ranks that get it."""
 
 
 Action = Send | Message
@@ -56,7 +58,7 @@ class Stall(Protocol):
 
 
 class Late(Protocol):
-    """What the watch tells of a rank that the others wait for again and again; `process.beats.Straggler` is one."""
+    """What the watch tells of a rank that keeps the others waiting; `process.heartbeats.Straggler` is one."""
 
     @property
     def rank(self) -> int: ...

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz.hangs import Verdict, compare
-from trainwiz.process.beats import WINDOW_SECONDS, Beats, Straggler
+from trainwiz.process.heartbeats import WINDOW_SECONDS, Heartbeats, Straggler
 from trainwiz.process.progress import FLOOR_SECONDS, LEARNED_UPDATES, Progress
 from trainwiz.process.stacks import Look, Stacks
 
@@ -23,32 +23,42 @@ _CONFIRM_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What to watch: files whose growth is life, the metrics among them, and where stacks are written.
-
-    `machine` is set where the world spans several: one but the first lives by its ranks' beats, for rank 0 alone writes
-    the metrics, and ends its part only when nothing moves and the run is `over` on the first, which alone sees whether
-    it comes on.
-    """
+    """What to watch, and what to do about a hang."""
 
     files: Callable[[], Sequence[Path]]
+    """Names the files whose growth is a sign of life."""
     metrics: Path
+    """The metrics, whose growth is an update."""
     stacks: Path
+    """The folder that the ranks write stacks and heartbeats into."""
     ranks: Sequence[int]
+    """The ranks of this machine."""
     floor: float = FLOOR_SECONDS
+    """The shortest silence that counts as a hang, in seconds."""
     stop: bool = False
+    """Whether a hang ends the run."""
     machine: int | None = None
+    """The rank of this machine, where the world spans several. Rank 0 alone writes the metrics, so on the other
+    machines heartbeats are the signs of life."""
     over: Callable[[], bool] = lambda: False
+    """Whether the run is over on the first machine. Only then does another machine end its part of a hang: the first
+    alone sees whether the training goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """Nothing has come for `silence` seconds, longer than `limit`; `stop`: nothing moved, and it may be ended."""
+    """No sign of life for too long."""
 
     silence: float
+    """Seconds since the last sign."""
     limit: float
+    """Seconds that were allowed."""
     verdict: Verdict
+    """Where the ranks are."""
     stop: bool = False
+    """Whether nothing moved between two looks, so that the run may be ended."""
     machine: int | None = None
+    """The rank of this machine, where the world spans several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,9 @@ class Resumed:
     """Signs of life again, after a stall was told."""
 
     silence: float
+    """Seconds that it lasted."""
     suspects: tuple[int, ...]
+    """The ranks that the others had waited for."""
 
 
 class Watch:
@@ -70,7 +82,7 @@ class Watch:
     ) -> None:
         self._watching, self._codes, self._tell = watching, codes, tell
         self._stacks = Stacks(watching.stacks)
-        self._beats = Beats(watching.stacks, watching.ranks, min(WINDOW_SECONDS, max(8.0, watching.floor)))
+        self._heartbeats = Heartbeats(watching.stacks, watching.ranks, min(WINDOW_SECONDS, max(8.0, watching.floor)))
         self._signs = 0
         self._tick = min(_TICK_SECONDS, watching.floor / 4)
         self._sizes: dict[Path, int] = {}
@@ -94,7 +106,7 @@ class Watch:
             codes = self._codes()
             if any(code is None for code in codes.values()) and 0 in codes.values():
                 progress.ended_well(now)
-            moved = self._beats.read(now)
+            moved = self._heartbeats.read(now)
             if self._grew() or (moved and self._watching.machine):
                 self._signs += 1
                 gap = progress.sign(now, update=self._watching.metrics in self._grown)
@@ -106,8 +118,8 @@ class Watch:
                 self._overdue(progress.silence(now), progress.limit(now), may_stop=progress.known)
 
     def _name_straggler(self, now: float) -> None:
-        if self._beats.due(now):
-            slow = self._beats.straggler(moving=self._signs >= LEARNED_UPDATES)
+        if self._heartbeats.due(now):
+            slow = self._heartbeats.straggler(moving=self._signs >= LEARNED_UPDATES)
             self._signs = 0
             if slow:
                 self._tell(slow)

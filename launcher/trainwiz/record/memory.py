@@ -25,7 +25,7 @@ def in_minutes(samples: Sequence[Sample]) -> bool:
 
 
 def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[tuple[Message, Series]]:
-    """GiB over the time since `began` (default: the first sample); `where` is host or gpu."""
+    """GiB over the time since `began` (default: the first sample), for `where`, which is host or gpu."""
     unit = 60.0 if in_minutes(samples) else 1.0
     rows: list[tuple[float, dict[int, float]]] = []
     for sample in samples:

@@ -194,6 +194,7 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         updates=updates,
         main=main,
         other=other,
+        # A script that was made for the CPU sets this itself.
         sharded=strategy.sharded_in_rehearsal(plan.machine.device),
         saves_weights=strategy.saves_final_weights(plan),
         notes=tuple(_notes(plan, precision)),

@@ -7,11 +7,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from trainwiz.machine import Interpreter, Machine, Toolchain
+from trainwiz.network import ports
+from trainwiz.probe import host, toolchain
+from trainwiz.probe import interpreter as interpreters
+from trainwiz.probe.interpreter import PendingInterpreter
+from trainwiz.store import cache, machines, records
+
 if TYPE_CHECKING:
-    from trainwiz.machine import Interpreter, Machine, Toolchain
     from trainwiz.plan import Plan
-    from trainwiz.probe.interpreter import PendingInterpreter
-    from trainwiz.rules.registry import Facts
+    from trainwiz.rules import Facts
 
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""
@@ -36,16 +41,10 @@ def machine(
     Raises `UsageError` for a bad file.
     """
     if machine_file is not None:
-        from trainwiz.store import machines
-
         return machines.read(machine_file)
-    from trainwiz.probe import host
-
     executable = python or sys.executable
     interpreter = None if fresh else _recalled(executable)
     if interpreter is None and executable not in _pending:
-        from trainwiz.probe import interpreter as interpreters
-
         _pending[executable] = interpreters.start(executable)
     here = host.host(folder, toolchain=None if fresh else _toolchain, interfaces=interfaces)
     if interpreter is None and wait:
@@ -58,22 +57,30 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
 
     `folder` is where the project is or will be. On a machine read from a file, ports and locks here mean nothing.
     """
+    # `machine` comes before the first question, which waits for no rules and no pydantic.
     from trainwiz.estimate import estimate
     from trainwiz.probe import project as surroundings
-    from trainwiz.rules.registry import Facts
+    from trainwiz.render import PLAN_FILE, training_files
+    from trainwiz.rules import Facts
+    from trainwiz.store import artifacts, templates
 
     here = machine is not None and machine.probed
     found = surroundings.project(plan, folder)
-    missing, changed, stale = _generated(plan, folder)
+    changed = artifacts.changed(folder)
+    # Rendered only if the plan's file was edited: a newer trainwiz renders differently, and that is no mistake.
+    stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
+    generated = [path for path in changed if path != PLAN_FILE]
+    missing = {path for path in generated if not os.path.lexists(os.path.join(folder, path))}
+    parameters = found.model.parameters if found.model else None
+    port = plan.machine.main_process_port
     project = dataclasses.replace(
         found,
-        port_in_use=_port_in_use(plan) if here else None,
+        port_in_use=port if here and plan.machine.num_processes > 1 and port and not ports.is_free(port) else None,
         build_locks=found.build_locks if here else (),
-        missing_files=missing,
-        changed_files=changed,
-        stale_files=stale,
+        missing_files=tuple(path for path in generated if path in missing),
+        changed_files=tuple(path for path in generated if path not in missing),
+        stale_files=tuple(path for path in stale if path not in missing),
     )
-    parameters = project.model.parameters if project.model else None
     return Facts(
         plan=plan,
         machine=machine,
@@ -82,36 +89,8 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     )
 
 
-def _port_in_use(plan: Plan) -> int | None:
-    from trainwiz.network import ports
-
-    port = plan.machine.main_process_port
-    return port if plan.machine.num_processes > 1 and port and not ports.is_free(port) else None
-
-
-def _generated(plan: Plan, folder: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Which generated files are gone, edited, or made from an earlier plan."""
-    from trainwiz.render import PLAN_FILE, training_files
-    from trainwiz.store import artifacts, templates
-
-    changed = artifacts.changed(folder)
-    others = [path for path in changed if path != PLAN_FILE]
-    missing = tuple(path for path in others if not os.path.lexists(os.path.join(folder, path)))
-    # Rendered only if the plan's file was edited: a newer trainwiz renders differently, and that is no mistake.
-    stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
-    return (
-        missing,
-        tuple(path for path in others if path not in missing),
-        tuple(path for path in stale if path not in missing),
-    )
-
-
 def _recalled(python: str) -> Interpreter | None:
-    from trainwiz.machine import Interpreter
-    from trainwiz.probe import interpreter
-    from trainwiz.store import cache, records
-
-    key = interpreter.cache_key(python) or python
+    key = interpreters.cache_key(python) or python
     if key in _seen:
         return _seen[key]
     values = cache.recall("interpreters", key)
@@ -124,11 +103,8 @@ def _recalled(python: str) -> Interpreter | None:
 
 
 def _looked_at(python: str) -> Interpreter:
-    from trainwiz.probe import interpreter
-    from trainwiz.store import cache, records
-
-    found = _pending.pop(python).result(interpreter.SECONDS)
-    key = interpreter.cache_key(python)
+    found = _pending.pop(python).result(interpreters.SECONDS)
+    key = interpreters.cache_key(python)
     # A failure may be mended without a trace in site-packages (a driver, a library path): look again next time.
     _seen[key or python] = found
     if key and found.error is None and found.cuda_error is None:
@@ -137,10 +113,6 @@ def _looked_at(python: str) -> Interpreter:
 
 
 def _toolchain() -> Toolchain:
-    from trainwiz.machine import Toolchain
-    from trainwiz.probe import toolchain
-    from trainwiz.store import cache, records
-
     key = toolchain.cache_key()
     try:
         return records.build(Toolchain, cache.recall("toolchains", key))

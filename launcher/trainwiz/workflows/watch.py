@@ -68,7 +68,7 @@ class Watched:
         self._earlier = [each.records for each in history.earlier(run)]
         self._metrics, self._samples = JsonLines(run.metrics), JsonLines(run.memory)
         self._records: list[dict[str, Any]] = []
-        self._sampled: list[dict[str, Any]] = []
+        self._memory_records: list[dict[str, Any]] = []
         self._lowest: float | None = None
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
@@ -89,16 +89,16 @@ class Watched:
             lowest_loss=self._lowest,
             seconds_left=self._seconds_left(recorded, line, now) if running else None,
             memory=self._memory_of_ranks(recorded.command.get("pid")) if running else {},
-            most=memory.most(self._sampled) if running else {},
+            most=memory.most(self._memory_records) if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 
     def _read(self) -> None:
-        self._sampled += self._samples.new()
         new = self._metrics.new()
         if self._metrics.rewritten:
             self._records, self._lowest = [], None
         self._records += new
+        self._memory_records += self._samples.new()
         losses = metrics.series(new, "loss").values
         self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
 

@@ -1,4 +1,4 @@
-"""The attempts of one run: each supervised, what follows decided, and all of them recorded."""
+"""The attempts of one run: each is supervised, what follows is decided, and all of them are recorded."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import recovery
 from trainwiz.message import Message
+from trainwiz.outcome import Outcome
+from trainwiz.process import ranks
+from trainwiz.process.ranks import Audience, Inbox
+from trainwiz.process.standby import StandbyRanks
+from trainwiz.recovery import Again, Attempt, Batch
+from trainwiz.workflows.launch import build_locks
+from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainwiz.diagnose import Diagnosis
-    from trainwiz.outcome import Outcome
-    from trainwiz.process.ranks import Audience, Inbox
-    from trainwiz.process.spares import Spares
-    from trainwiz.recovery import Again, Attempt, Batch
-    from trainwiz.workflows.launch.supervise import Launch
 
+RESUMING = ("--resume", "auto")
+"""Arguments with which a generated script goes on from its newest checkpoint, if there is one."""
 _BATCH = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes")
 
 
 @dataclasses.dataclass
 class Attempts:
-    """What became of a run's attempts, for `outcome.json`: one entry each, the last one included."""
+    """What became of a run's attempts."""
 
-    launch: Launch
+    prepared: Prepared
+    """What runs."""
     entries: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    spares: Spares | None = None
+    """One for each attempt, the last one included, as `outcome.json` keeps them."""
+    standby: StandbyRanks | None = None
+    """The processes that the next attempt starts from."""
 
-    def run(self, once: Callable[[Launch, Inbox], Outcome], audience: Audience, update: Callable[[], int]) -> Outcome:
+    def run(self, once: Callable[[Prepared, Inbox], Outcome], audience: Audience, update: Callable[[], int]) -> Outcome:
         """Try until it ends, or must. `once` runs one attempt; `update` is the last one that was trained."""
-        from trainwiz import recovery
-        from trainwiz.process import ranks
-        from trainwiz.workflows.launch import build_locks
-
+        prepared, began, started = self.prepared, time.time(), time.monotonic()
         policy = recovery.Policy(
-            max_restarts=self.launch.max_restarts,
-            per_hour=self.launch.restarts_per_hour,
-            auto_batch=self.launch.auto_batch,
+            max_restarts=prepared.max_restarts,
+            per_hour=prepared.request.restarts_per_hour,
+            auto_batch=prepared.request.auto_batch,
         )
-        decide = recovery.Recovery(policy, batch_of(self.launch) if policy.auto_batch else None)
-        launch, began, started = self.launch, time.time(), time.monotonic()
-        with ranks.listening() as inbox, self._spared():
+        decide = recovery.Recovery(policy, _batch(prepared) if policy.auto_batch else None)
+        with ranks.listening() as inbox, self._standing_by():
             while True:
-                outcome = once(launch, inbox)
+                outcome = once(prepared, inbox)
                 diagnosis = self._diagnosis(outcome)
                 attempt = _attempt(outcome, update(), diagnosis)
                 follows = decide.after(attempt, time.monotonic())
@@ -64,40 +66,37 @@ class Attempts:
                 if signum := ranks.pause(inbox, follows.delay):
                     return dataclasses.replace(outcome, signal=signum)
                 self._put_logs_aside(len(self.entries))
-                build_locks.remove_left_locks(self.launch, began, audience)
-                launch = _again(self.launch, decide.batch)
+                build_locks.remove_left_locks(prepared.command.environ, began, audience.say)
+                prepared = _again(self.prepared, decide.batch)
 
     @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        if not (self.launch.spares and self.launch.max_restarts) or self.launch.command.launcher:
+    def _standing_by(self) -> Iterator[None]:
+        if not self.prepared.standby:
             yield
             return
-        from trainwiz.process.spares import Spares
-
-        self.spares = Spares(self.launch.run.metrics.resolve())
+        self.standby = StandbyRanks(self.prepared.run.metrics.resolve())
         try:
             yield
         finally:
-            self.spares.close()
+            self.standby.close()
 
     def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
-        from trainwiz.workflows.launch import supervise
+        if not outcome.exit_code or outcome.interrupted:
+            return None
+        from trainwiz.workflows import diagnose  # not before a first rank has failed
 
-        failed = outcome.exit_code and not outcome.interrupted
-        return supervise.diagnosed(self.launch, outcome) if failed else None
+        return diagnose.of_failed_rank(self.prepared.run, outcome)
 
     def _put_logs_aside(self, number: int) -> None:
         # What the next attempt says is then alone in `rank-N.log`: to be followed, and to be diagnosed.
-        for log in self.launch.run.logs.glob("*"):
+        for log in self.prepared.run.logs.glob("*"):
             if log.suffix in (".beat", ".log", ".stack") and ".attempt-" not in log.name:
                 with contextlib.suppress(OSError):
-                    os.replace(log, _aside(log, number))
+                    os.replace(log, log.with_name(f"{log.stem}.attempt-{number}{log.suffix}"))
 
 
 def _attempt(outcome: Outcome, update: int, diagnosis: Diagnosis | None) -> Attempt:
-    from trainwiz import recovery
-
-    return recovery.Attempt(
+    return Attempt(
         outcome=outcome,
         update=update,
         passing=diagnosis.transient if diagnosis else None,
@@ -105,16 +104,14 @@ def _attempt(outcome: Outcome, update: int, diagnosis: Diagnosis | None) -> Atte
     )
 
 
-def batch_of(launch: Launch) -> Batch | None:
+def _batch(prepared: Prepared) -> Batch | None:
     """The batch as planned, with what the arguments say instead; None without a plan."""
-    from trainwiz.recovery import Batch
-
-    plan = launch.plan
+    plan = prepared.plan
     if plan is None:
         return None
     values = [plan.batch.per_device_batch_size, plan.batch.gradient_accumulation_steps, plan.machine.num_processes]
     micro, accumulation, world = (
-        _given(launch.arguments, name) or value for name, value in zip(_BATCH, values, strict=True)
+        _given(prepared.request.arguments, name) or value for name, value in zip(_BATCH, values, strict=True)
     )
     return Batch(micro=micro, accumulation=accumulation, world=world)
 
@@ -128,13 +125,16 @@ def _given(arguments: Sequence[str], name: str) -> int | None:
     return found
 
 
-def _again(launch: Launch, batch: Batch | None) -> Launch:
-    added = (*launch.again, *(batch.arguments if batch and batch != batch_of(launch) else ()))
-    return dataclasses.replace(launch, command=dataclasses.replace(launch.command, argv=(*launch.command.argv, *added)))
+def _again(prepared: Prepared, batch: Batch | None) -> Prepared:
+    """The same for another attempt in the same run folder."""
+    resuming = RESUMING if prepared.plan and not prepared.continues else ()
+    split = batch.arguments if batch and batch != _batch(prepared) else ()
+    argv = (*prepared.command.argv, *resuming, *split)
+    return dataclasses.replace(prepared, command=dataclasses.replace(prepared.command, argv=argv))
 
 
 def _entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
-    outcome: Outcome = attempt.outcome
+    outcome = attempt.outcome
     why = follows if isinstance(follows, Message) or follows is None else follows.why
     return {
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -147,7 +147,3 @@ def _entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | Non
         "then": str(why) if why else None,
         "batch": dataclasses.asdict(batch) if batch else None,
     }
-
-
-def _aside(log: Path, number: int) -> Path:
-    return log.with_name(f"{log.stem}.attempt-{number}{log.suffix}")

@@ -1,33 +1,31 @@
-"""Before another attempt: the build locks that the killed one left, for which it would wait for ever."""
+"""Before another attempt: the build locks that a killed attempt left, which would make it wait for ever."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.process.ranks import Audience
-    from trainwiz.workflows.launch.supervise import Launch
+from trainwiz.message import Message, say
+from trainwiz.probe import locks
 
 _SETTLED_SECONDS = 0.2
-"""A living builder gives its lock up by closing it first: in between it looks left behind."""
+"""A live builder gives its lock up by closing it first: in between it looks left behind."""
 
 
-def remove_left_locks(launch: Launch, began: float, audience: Audience) -> None:
-    """Remove those whose makers died here since `began`; say of the others."""
-    from trainwiz.probe import locks
+def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Message], None]) -> None:
+    """Remove the locks whose makers died here since `began` (seconds of the clock); name the others.
 
-    environ = {**os.environ, **launch.command.environ}
+    `added` is what the ranks have in their environment beside ours: it may move the folder of the builds.
+    """
+    environ = {**os.environ, **added}
     if not locks.left_since(began, environ):
         return
     time.sleep(_SETTLED_SECONDS)
     for lock in locks.left_since(began, environ):
         if lock.shared:
-            audience.say(
+            tell(
                 say(
                     "a build lock is left on a disk that other machines may share: {lock}; where none of them builds, "
                     "remove it, or the next attempt waits for ever",
@@ -38,4 +36,4 @@ def remove_left_locks(launch: Launch, began: float, audience: Audience) -> None:
         with contextlib.suppress(OSError):
             if lock.path.stat().st_ino == lock.inode:
                 lock.path.unlink()
-                audience.say(say("removed the build lock that the killed attempt left: {lock}", lock=lock.path))
+                tell(say("removed the build lock that the killed attempt left: {lock}", lock=lock.path))

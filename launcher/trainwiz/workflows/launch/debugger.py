@@ -8,14 +8,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainwiz import command as commands
+from trainwiz.command import Command
 from trainwiz.errors import Refused, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
+from trainwiz.network import ports
+from trainwiz.process.capture import capture
+from trainwiz.process.stacks import INSIDE
 from trainwiz.ui import console
 
 if TYPE_CHECKING:
-    from trainwiz.cli.launch import Options
-    from trainwiz.workflows.launch.supervise import Launch
+    from trainwiz.workflows.launch.request import Request
 
 _ALL = "all"
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('debugpy') is None)"
@@ -28,7 +32,7 @@ def is_value(word: str) -> bool:
 
 
 def ranks(words: str, world: int) -> list[int]:
-    """The ranks that the person means, of a world of so many. Raises `UsageError`."""
+    """The ranks that `words` name, in a world of so many. Raises `UsageError`."""
     if words == _ALL:
         return list(range(world))
     chosen = sorted({int(word) for word in words.split(",") if word.isdigit()})
@@ -40,9 +44,9 @@ def ranks(words: str, world: int) -> list[int]:
     return chosen
 
 
-def check(options: Options, *, world: int, machines: int = 1, launcher: str | None = None) -> list[int]:
+def chosen(request: Request, *, world: int, machines: int = 1, launcher: str | None = None) -> list[int]:
     """The ranks to be debugged, none without --debug. Raises where that cannot work, or debugpy is missing."""
-    if not options.debug:
+    if not request.debug:
         return []
     if machines > 1:
         raise UsageError(
@@ -51,70 +55,50 @@ def check(options: Options, *, world: int, machines: int = 1, launcher: str | No
         )
     if launcher:
         raise UsageError(say("--debug needs ranks that trainwiz starts itself; these go through {name}", name=launcher))
-    if options.max_restarts or options.auto_batch:
+    if request.max_restarts or request.auto_batch:
         raise UsageError(say("--debug goes with neither --max-restarts nor --auto-batch: one world, looked at closely"))
-    chosen = ranks(options.debug, world)
-    if not options.dry_run:
-        _needs_debugpy(options.python)
-    return chosen
-
-
-@contextlib.contextmanager
-def applied(launch: Launch, chosen: Sequence[int]) -> Iterator[Launch]:
-    """The launch with these ranks waiting for a debugger, and with no limit that could end it meanwhile."""
-    if not chosen:
-        yield launch
-        return
-    from trainwiz import command
-    from trainwiz.process.stacks import INSIDE
-
-    with claimed(chosen) as ports:
-        changed = command.debugged(launch.command, ports)
-        paths = [str(INSIDE), changed.environ.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
-        changed = dataclasses.replace(
-            changed, environ={**changed.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        )
-        yield dataclasses.replace(launch, command=changed, debugged=ports, max_restarts=0)
+    found = ranks(request.debug, world)
+    if not request.dry_run:
+        _needs_debugpy(request.python)
+    return found
 
 
 @contextlib.contextmanager
 def claimed(chosen: Sequence[int]) -> Iterator[Mapping[int, int]]:
     """A port for each of these ranks, for as long as the launch lasts."""
-    from trainwiz.command import port_of
-    from trainwiz.network import ports
-
-    taken = {rank: ports.claim(port_of(rank)) for rank in chosen}
-    try:
+    with contextlib.ExitStack() as held:
+        taken = {rank: held.enter_context(ports.claim(commands.port_of(rank))) for rank in chosen}
         yield {rank: port.number for rank, port in taken.items()}
-    finally:
-        for port in taken.values():
-            port.release()
 
 
-def tell(ports: Mapping[int, int]) -> None:
+def applied(command: Command, debug_ports: Mapping[int, int]) -> Command:
+    """The command with these ranks waiting for a debugger, and with no time limit that could end it meanwhile."""
+    if not debug_ports:
+        return command
+    changed = commands.debugged(command, debug_ports)
+    paths = [str(INSIDE), changed.environ.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
+    return dataclasses.replace(changed, environ={**changed.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+
+
+def tell(debug_ports: Mapping[int, int]) -> None:
     """How to attach."""
-    if not ports:
+    if not debug_ports:
         return
-    from trainwiz.command import port_of
-
-    for rank, port in ports.items():
+    for rank, port in debug_ports.items():
         line = t("rank {rank} waits for a debugger on 127.0.0.1:{port}", rank=rank, port=port)
         console.talk(line, style="bold")
-        if port != port_of(rank):
-            console.talk(
-                t("port {wanted}, which .vscode/launch.json has for it, is taken", wanted=port_of(rank)),
-                style="warning",
-            )
+        wanted = commands.port_of(rank)
+        if port != wanted:
+            taken = t("port {wanted}, which .vscode/launch.json has for it, is taken", wanted=wanted)
+            console.talk(taken, style="warning")
     console.talk(t('VS Code: Run and Debug, "attach to rank N"; other editors: attach to a Python remote (debugpy)'))
     if os.environ.get("SSH_CONNECTION"):
-        tunnels = " ".join(f"-L {port}:127.0.0.1:{port}" for port in ports.values())
+        tunnels = " ".join(f"-L {port}:127.0.0.1:{port}" for port in debug_ports.values())
         console.talk(t("from your own machine: ssh {tunnels} {host}", tunnels=tunnels, host=os.uname().nodename))
     console.talk(t("all other ranks wait as long as it takes, and no hang is looked for; Ctrl-C ends it"))
 
 
 def _needs_debugpy(python: str) -> None:
-    from trainwiz.process.capture import capture
-
     if capture([python, "-c", _PROBE], timeout=_PROBE_SECONDS).code == 1:
         raise Refused(
             say("--debug needs debugpy, which {python} does not have", python=python),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainwiz.workflows.launch import provenance
-
-if TYPE_CHECKING:
-    from trainwiz.store.jsonl import JsonLines
+from trainwiz.store.jsonl import JsonLines
 
 
 class Remembered:
@@ -21,7 +19,7 @@ class Remembered:
         self.last: Mapping[str, Any] = {}
         self.began = time.monotonic()
         self.first_update_seconds: float | None = None
-        self.peak = provenance.Peak()
+        self.peak = Peak()
 
     def update(self) -> int:
         """The last update that was trained; 0 before the first."""
@@ -37,3 +35,19 @@ class Remembered:
                     self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
                 self.last = line
         return lines
+
+
+class Peak:
+    """The most memory that any one process of the training held, as the kernel counts it."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def bytes(self) -> int | None:
+        """None where a probe before the training held more, which cannot be told apart."""
+        now = self._now()
+        return now if now > self._before else None
+
+    def _now(self) -> int:
+        # In KiB on Linux: https://man7.org/linux/man-pages/man2/getrusage.2.html
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

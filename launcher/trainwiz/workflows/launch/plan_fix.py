@@ -9,32 +9,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwiz import plan as planning
+from trainwiz import render, rules
+from trainwiz.diagnose import Diagnosis
+from trainwiz.diagnose.plan_changes import PlanChange, candidates
 from trainwiz.errors import PlanError, Refused, TrainwizError, UsageError
+from trainwiz.finding import errors
 from trainwiz.language import current, t, text
+from trainwiz.machine import Machine
 from trainwiz.message import say
+from trainwiz.outcome import Outcome
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import check
+from trainwiz.store import artifacts, history, plans, runs, templates
+from trainwiz.store.artifacts import Conflict
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
+from trainwiz.ui.diagnosis import Fix
+from trainwiz.ui.paths import near
+from trainwiz.workflows import diagnose, facts
 
 if TYPE_CHECKING:
-    from trainwiz.cli.launch import Options
-    from trainwiz.diagnose import Diagnosis
-    from trainwiz.diagnose.plan_changes import PlanChange
-    from trainwiz.machine import Machine
-    from trainwiz.plan import Plan
-    from trainwiz.store.artifacts import Conflict
-    from trainwiz.store.runs import Run
-    from trainwiz.ui.diagnosis import Fix
-    from trainwiz.workflows.launch.supervise import Launch
+    from trainwiz.workflows.launch.prepared import Prepared
+    from trainwiz.workflows.launch.request import Request
 
 
 def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> tuple[PlanChange, Plan] | None:
     """The first change that the diagnosis suggests and no rule forbids, with the plan that it makes."""
-    from trainwiz import plan as plans
-    from trainwiz.diagnose.plan_changes import candidates
-
     before = _errors(plan, folder, machine) if diagnosis.plan_change else set()
     for change in candidates(diagnosis.plan_change, plan):
         try:
-            changed = plans.with_changes(plan, change.changes)
+            changed = planning.with_changes(plan, change.changes)
         except PlanError:
             continue
         if not _errors(changed, folder, machine) - before:
@@ -42,20 +47,17 @@ def solved(plan: Plan, folder: Path, machine: Machine, diagnosis: Diagnosis) -> 
     return None
 
 
-def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
-    """The same for a launch that failed, as the crash card shows it; None where the plan is not what ran."""
-    from trainwiz.ui.diagnosis import Fix
-    from trainwiz.workflows.launch.supervise import near
-
-    plan = launch.plan
-    if plan is None or launch.workers or not diagnosis.plan_change:
+def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
+    """The same for a run that failed, as the crash card shows it; None where the plan is not what ran."""
+    plan = prepared.plan
+    if plan is None or prepared.place or not diagnosis.plan_change:
         return None
-    folder = near(Path(launch.command.cwd))
+    folder = near(Path(prepared.command.cwd))
     try:
-        found = solved(plan, folder, launch.machine, diagnosis)
+        found = solved(plan, folder, prepared.machine, diagnosis)
     except TrainwizError:
         return None
-    overridden = " ".join(launch.arguments)
+    overridden = " ".join(prepared.request.arguments)
     if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
         return None
     change, _ = found
@@ -64,15 +66,12 @@ def of_launch(launch: Launch, diagnosis: Diagnosis) -> Fix | None:
     return Fix(changes=changes, why=change.why, line=shlex.join(words))
 
 
-def apply(options: Options) -> Options | None:
+def apply(request: Request) -> Request | None:
     """Change the plan as the newest run's failure asks, and return how to launch it; None after --dry-run.
 
     Raises `UsageError` where there is nothing to mend, and `Refused` where files hold somebody's edits.
     """
-    from trainwiz.store import plans
-    from trainwiz.workflows import facts
-
-    plan_file = plans.find(options.folder)
+    plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
     if plan.machine.num_machines > 1:
         raise UsageError(
@@ -80,7 +79,7 @@ def apply(options: Options) -> Options | None:
             say("trainwiz diagnose says what to change; make it on each machine with trainwiz init"),
         )
     run, diagnosis = _newest_failure(folder)
-    machine = facts.machine(machine_file=None, python=options.python, folder=str(folder))
+    machine = facts.machine(machine_file=None, python=request.python, folder=str(folder))
     found = solved(plan, folder, machine, diagnosis)
     if found is None:
         raise TrainwizError(
@@ -89,24 +88,21 @@ def apply(options: Options) -> Options | None:
         )
     change, changed = found
     console.talk(t("run {name}: {cause}; {why}", name=run.name, cause=text(diagnosis.cause), why=text(change.why)))
-    _write(plan_file, plan, changed, change, dry_run=options.dry_run)
-    if options.dry_run:
+    _write(plan_file, plan, changed, change, dry_run=request.dry_run)
+    if request.dry_run:
         return None
-    return dataclasses.replace(options, resume=options.resume or (run.name if run.checkpoint() else ""))
+    return dataclasses.replace(request, resume=request.resume or (run.name if run.checkpoint() else ""))
 
 
 def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
-    from trainwiz.cli import diagnose
-    from trainwiz.store import history, runs
-
     made = runs.every(folder)
     if not made:
         raise UsageError(say("{folder} has no runs", folder=folder / runs.RUNS), say("start one: trainwiz launch"))
     run = made[-1]
-    outcome = diagnose.recorded(run.read("outcome"))
+    outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.read(run).alive:
         raise UsageError(say("run {name} is still running", name=run.name))
-    found = diagnose.diagnosed(run, outcome)[0] if outcome is None or outcome.exit_code else None
+    found = diagnose.of_run(run, outcome)[0] if outcome is None or outcome.exit_code else None
     if found is None:
         raise UsageError(
             say("the newest run, {name}, did not fail: there is nothing to mend", name=run.name),
@@ -116,20 +112,12 @@ def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
 
 
 def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
-    from trainwiz import rules
-    from trainwiz.finding import errors
-    from trainwiz.rules.registry import check
-    from trainwiz.workflows import facts
-
     found = check(facts.gather(plan, str(folder), machine), rules=rules.of_plans(), ignore=[rules.GENERATED_FILES])
     return {(finding.rule, finding.where) for finding in errors(found)}
 
 
 def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run: bool) -> None:
     """Change the plan's values in place, and write those generated files that the change alters."""
-    from trainwiz import render
-    from trainwiz.store import artifacts, plans, templates
-
     before = plan_file.read_text(encoding="utf-8")
     after = plans.edited(plan_file, change.changes, comment=t("after a failure: {why}", why=text(change.why)))
     name, folder = plan_file.name, plan_file.parent
@@ -153,7 +141,7 @@ def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run
 
 
 def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> None:
-    from trainwiz.workflows.create import project_files
+    from trainwiz.workflows.create import project_files  # it brings the wizard's questions with it
 
     for conflict in edited:
         project_files.show(folder, conflict)

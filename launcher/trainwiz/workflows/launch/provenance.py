@@ -1,62 +1,81 @@
-"""Where a run comes from: plan with reasons, machine, state of the code. Part of what `command.json` keeps."""
+"""The records of a run: what was started, and where it comes from (plan with reasons, machine, state of the code)."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-import resource
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import __version__
 from trainwiz.errors import TrainwizError
+from trainwiz.machine import Machine
 from trainwiz.message import Message
+from trainwiz.probe import code
 from trainwiz.record import redaction
+from trainwiz.render import PLAN_FILE
+from trainwiz.store import liveness, runs
+from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
-    from trainwiz.machine import Machine
-    from trainwiz.workflows.launch.supervise import Launch
 
 _LAST_CHANCE_SECONDS = 1.0
 
 
-def of(launch: Launch) -> dict[str, Any]:
-    """The plan, the machine, and the variables of the surroundings that decide how a training runs."""
-    from trainwiz.store import liveness
-
+def describe(prepared: Prepared) -> dict[str, Any]:
+    """What `command.json` keeps: enough to do it again, and no secret."""
+    command, interpreter, plan = prepared.command, prepared.machine.interpreter, prepared.plan
+    packages = {name: v for name, v in (interpreter.packages if interpreter else {}).items() if v}
     return {
-        "plan": redaction.values(launch.plan.model_dump(mode="json"), secrets(launch)) if launch.plan else None,
-        "config_values": redaction.values(dict(launch.config_values), secrets(launch)),
-        "total_updates": launch.total_updates,
-        "inherited": redaction.values(redaction.recorded(os.environ), secrets(launch)),
-        "machine": machine(launch.machine),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "argv": redaction.arguments(command.argv),
+        "arguments": redaction.arguments(prepared.request.arguments),
+        "cwd": os.path.abspath(command.cwd),
+        "environment": _variables(command.environ),
+        "ranks": [{"rank": r.rank, "environment": _variables(r.environ)} for r in command.ranks],
+        "launcher": command.launcher,
+        "config": prepared.request.config or None,
+        "versions": {
+            "trainwiz": __version__,
+            "python": interpreter.python_version if interpreter else None,
+            **packages,
+        },
+        "plan_hash": plan.digest() if plan else None,
+        "resumed_from": prepared.continues.name if prepared.continues else None,
+        "plan": redaction.values(plan.model_dump(mode="json"), _secrets(prepared)) if plan else None,
+        "config_values": redaction.values(dict(prepared.config_values), _secrets(prepared)),
+        "total_updates": prepared.total_updates,
+        "inherited": redaction.values(redaction.recorded(os.environ), _secrets(prepared)),
+        "machine": _machine(prepared.machine),
         "pid_birth": liveness.birth(os.getpid()),
+        "hostname": os.uname().nodename,
+        "pid": os.getpid(),
     }
 
 
-def keep_plan(launch: Launch) -> None:
+def keep_plan(prepared: Prepared) -> None:
     """Keep `trainwiz.yaml` with its reasons as it is now, beside the values: it will be edited."""
-    if launch.plan is None:
+    if prepared.plan is None:
         return
-    from trainwiz.render import PLAN_FILE
-
-    file = Path(launch.command.cwd) / PLAN_FILE
+    file = Path(prepared.command.cwd) / PLAN_FILE
     # The training matters more than this copy; the values are in the record.
     with contextlib.suppress(OSError):
-        text = redaction.text(file.read_text(encoding="utf-8"), secrets(launch))
-        (launch.run.folder / "plan.yaml").write_text(text, encoding="utf-8")
+        text = redaction.text(file.read_text(encoding="utf-8"), _secrets(prepared))
+        (prepared.run.folder / "plan.yaml").write_text(text, encoding="utf-8")
 
 
-def secrets(launch: Launch) -> frozenset[str]:
-    """What must not stand in any record of this launch."""
-    return redaction.known(launch.command.argv, {**os.environ, **launch.command.environ})
+def _secrets(prepared: Prepared) -> frozenset[str]:
+    """What must not stand in any record of this prepared."""
+    return redaction.known(prepared.command.argv, {**os.environ, **prepared.command.environ})
 
 
-def machine(machine: Machine) -> dict[str, Any]:
-    """What a machine is, in a few values; sizes in bytes."""
+def _machine(machine: Machine) -> dict[str, Any]:
+    """A machine in a few values; sizes in bytes."""
     return {
         "platform": machine.platform,
         "cpu": machine.cpu.model,
@@ -69,13 +88,13 @@ def machine(machine: Machine) -> dict[str, Any]:
     }
 
 
-def variables(added: Mapping[str, str]) -> dict[str, str]:
+def _variables(added: Mapping[str, str]) -> dict[str, str]:
     """The variables that trainwiz added, with only the known ones' values."""
     allowed = redaction.recorded(added)
     return {name: allowed.get(name, redaction.HIDDEN) for name in added}
 
 
-def diagnosis(launch: Launch, diagnosis: Diagnosis) -> dict[str, Any]:
+def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
     """What was wrong, as `outcome.json` keeps it."""
     told = {
         "rank": diagnosis.rank,
@@ -90,7 +109,7 @@ def diagnosis(launch: Launch, diagnosis: Diagnosis) -> dict[str, Any]:
         "followed_ranks": list(diagnosis.followed),
         "passing": diagnosis.transient,
     }
-    hidden: dict[str, Any] = redaction.values(told, secrets(launch))
+    hidden: dict[str, Any] = redaction.values(told, _secrets(prepared))
     return hidden
 
 
@@ -109,27 +128,11 @@ def _value(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
-class Peak:
-    """The most memory that any one process of the training held; the kernel counts it anyway."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    def bytes(self) -> int | None:
-        """None where a probe before the training held more, which cannot be told apart."""
-        now = self._now()
-        return now if now > self._before else None
-
-    def _now(self) -> int:
-        # In KiB on Linux: https://man7.org/linux/man-pages/man2/getrusage.2.html
-        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-
-
 class CodeState:
     """Asks git beside the training, which does not wait for it, and adds the answer to the record."""
 
-    def __init__(self, launch: Launch, described: Mapping[str, Any]) -> None:
-        self._launch, self._described = launch, described
+    def __init__(self, prepared: Prepared, described: Mapping[str, Any]) -> None:
+        self._prepared, self._described = prepared, described
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -138,10 +141,7 @@ class CodeState:
         self._thread.join(_LAST_CHANCE_SECONDS)
 
     def _ask(self) -> None:
-        from trainwiz.probe import code
-        from trainwiz.store import runs
-
-        state = dataclasses.asdict(code.state(self._launch.command.cwd, without=runs.RUNS))
+        state = dataclasses.asdict(code.state(self._prepared.command.cwd, without=runs.RUNS))
         # A record that cannot be written was said when it was first tried.
         with contextlib.suppress(TrainwizError):
-            self._launch.run.record("command", {**self._described, "git": redaction.values(state)})
+            self._prepared.run.record("command", {**self._described, "git": redaction.values(state)})

@@ -17,7 +17,7 @@ from trainwiz.network import ports
 from trainwiz.outcome import Outcome
 from trainwiz.probe import rehearsal
 from trainwiz.process import ranks
-from trainwiz.process.ranks import Process
+from trainwiz.process.child import Process
 from trainwiz.process.watch import Watching
 from trainwiz.rehearsal.result import RunResult
 from trainwiz.rehearsal.setup import Setup, TrialRun

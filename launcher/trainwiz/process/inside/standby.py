@@ -1,6 +1,6 @@
 """A rank in waiting: imports what the script imports, and becomes the rank once it is told to.
 
-`python spare.py DESCRIPTOR SCRIPT METRICS`. It waits until the training writes METRICS, so that it does not slow the
+`python standby.py DESCRIPTOR SCRIPT METRICS`. It waits until the training writes METRICS, so that it does not slow the
 start of the others, then imports. What it reads from DESCRIPTOR, JSON with `argv`, `environ` and `log`, makes it the
 rank; the end of the pipe without a word ends it.
 """

@@ -1,4 +1,4 @@
-"""Ranks in waiting: for each rank a process that has imported what the script imports, for the next attempt.
+"""Standby ranks: for each rank a process that has imported what the script imports, for the next attempt.
 
 Importing torch and its kin takes most of the time from a rank's death to the next update.
 """
@@ -13,34 +13,31 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trainwiz.process.child import Process
 from trainwiz.process.guardian import MARK, new_mark, tied_to_parent
 from trainwiz.process.stacks import INSIDE
 
-if TYPE_CHECKING:
-    from trainwiz.process.ranks import Process
-
 _PIPE_BYTES = 60_000
-"""What a pipe takes without a reader (64 KiB on Linux, pipe(7)): a spare that is importing does not read."""
+"""What a pipe takes without a reader (64 KiB on Linux, pipe(7)): a standby rank that is importing does not read."""
 _OWN = (MARK, "PYTHONPATH", "TRAINWIZ_STACKS", "TRAINWIZ_RANK")
 """Variables that may differ between waiting and running."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Spare:
+class _Standby:
     process: subprocess.Popen[bytes]
     orders: int
     environ: Mapping[str, str]
 
 
-class Spares:
+class StandbyRanks:
     """One for each rank. Call from the main thread, whose end ends them; `metrics` shows that the training goes on."""
 
     def __init__(self, metrics: Path) -> None:
         self.mark = new_mark()
         self._metrics = metrics
-        self._waiting: dict[int, _Spare] = {}
+        self._waiting: dict[int, _Standby] = {}
 
     def prepare(self, processes: Sequence[Process]) -> None:
         """Start one for each of these, for the attempt after theirs."""
@@ -51,31 +48,31 @@ class Spares:
                 self._waiting[process.rank] = self._start(process)
 
     def take(self, process: Process, environ: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """The rank's spare, made the rank; None where there is none that fits."""
-        spare = self._waiting.pop(process.rank, None)
-        if spare is None:
+        """The rank's standby process, made the rank; None where there is none that fits."""
+        standby = self._waiting.pop(process.rank, None)
+        if standby is None:
             return None
         order = json.dumps({"argv": [*process.argv[2:]], "environ": dict(environ), "log": str(process.log)}).encode()
-        fits = spare.process.poll() is None and len(order) < _PIPE_BYTES and _alike(spare.environ, environ)
+        fits = standby.process.poll() is None and len(order) < _PIPE_BYTES and _alike(standby.environ, environ)
         with contextlib.suppress(BrokenPipeError):
-            os.write(spare.orders, order if fits else b"")
-        os.close(spare.orders)
-        return spare.process if fits else None
+            os.write(standby.orders, order if fits else b"")
+        os.close(standby.orders)
+        return standby.process if fits else None
 
     def close(self) -> None:
         """End those that still wait."""
-        for spare in self._waiting.values():
-            os.close(spare.orders)
-            spare.process.kill()
-            spare.process.wait()
+        for standby in self._waiting.values():
+            os.close(standby.orders)
+            standby.process.kill()
+            standby.process.wait()
         self._waiting.clear()
 
-    def _start(self, process: Process) -> _Spare:
+    def _start(self, process: Process) -> _Standby:
         environ = {**os.environ, "PYTHONUNBUFFERED": "1", **process.environ, MARK: self.mark}
         reading, writing = os.pipe()
         try:
             with tempfile.TemporaryFile() as said:
-                words = [process.argv[0], str(INSIDE / "spare.py"), str(reading), process.argv[2], str(self._metrics)]
+                words = [process.argv[0], str(INSIDE / "standby.py"), str(reading), process.argv[2], str(self._metrics)]
                 started = subprocess.Popen(
                     words,
                     env=environ,
@@ -92,7 +89,7 @@ class Spares:
             raise
         finally:
             os.close(reading)
-        return _Spare(process=started, orders=writing, environ=environ)
+        return _Standby(process=started, orders=writing, environ=environ)
 
 
 def _alike(waiting: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -1,0 +1,57 @@
+"""Where this machine stands among those of a plan: its rank, and the address and port of machine 0.
+
+Each target (a scheduler, a launcher) is one module that reads its own variables from an environment. To add one, write
+the module and name it in `TARGETS`; the first target that knows a value gives it. What a person says by hand comes
+before all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainwiz.cluster import by_hand, slurm, torchrun
+from trainwiz.cluster.types import Known, Place, Target
+from trainwiz.plan import Plan, with_changes
+
+__all__ = ["TARGETS", "Known", "Place", "Target", "address", "addressed", "place", "ranks"]
+
+TARGETS: Mapping[str, Target] = {"torchrun": torchrun, "slurm": slurm}
+
+
+def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> Place:
+    """Where this machine stands; `machine_rank` is what `--machine-rank` says.
+
+    Raises `UsageError` where that is unknown, `Refused` where a target's allocation contradicts the plan.
+    """
+    for target in TARGETS.values():
+        if contradiction := target.contradiction(environ, plan.machine.num_machines):
+            raise contradiction
+    rank = machine_rank
+    if rank is None:
+        rank = next((k.machine_rank for k in _known(environ) if k.machine_rank is not None), None)
+    return by_hand.place(plan, rank=rank, address=plan.machine.main_process_ip or address(environ))
+
+
+def ranks(plan: Plan, place: Place | None) -> range:
+    """The ranks of the machine at this place; all of the plan's on a single machine."""
+    if place is None:
+        return range(plan.machine.num_processes)
+    here = plan.machine.ranks_per_machine
+    return range(place.rank * here, (place.rank + 1) * here)
+
+
+def address(environ: Mapping[str, str]) -> str | None:
+    """The address of machine 0, as far as the environment knows it."""
+    return next((known.address for known in _known(environ) if known.address), None)
+
+
+def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """The plan with the address of machine 0 that the environment knows, where the plan itself has none."""
+    if plan.machine.num_machines == 1 or plan.machine.main_process_ip:
+        return plan
+    known = address(environ)
+    return with_changes(plan, {"machine.main_process_ip": known}) if known else plan
+
+
+def _known(environ: Mapping[str, str]) -> list[Known]:
+    return [target.known(environ) for target in TARGETS.values()]

@@ -1,0 +1,47 @@
+"""What the targets say, and the protocol that each of them follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainwiz.errors import Refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What one target's variables say. None: they do not say it."""
+
+    machine_rank: int | None = None
+    """The rank of this machine, from 0."""
+    machines: int | None = None
+    """The number of machines in the allocation."""
+    address: str | None = None
+    """A name or address of machine 0 that the other machines reach."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this machine stands, in full."""
+
+    rank: int
+    """The rank of this machine among those of the plan, from 0."""
+    machines: int
+    """The number of machines."""
+    address: str
+    """A name or address of machine 0 that the other machines reach."""
+    port: int
+    """The port of the rendezvous on machine 0."""
+
+
+class Target(Protocol):
+    """One way to get machines: a module with these two functions. Both read nothing but the mapping."""
+
+    def known(self, environ: Mapping[str, str], /) -> Known:
+        """What the target's variables say of this machine's place."""
+        ...
+
+    def contradiction(self, environ: Mapping[str, str], machines: int, /) -> Refused | None:
+        """Why the allocation does not fit a plan of so many machines; None where it fits or there is none."""
+        ...

@@ -1,0 +1,100 @@
+"""Why a run failed, from its records, or why any training failed whose log there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from trainwiz.diagnose import SIGNATURES, Diagnosis, of_log
+from trainwiz.diagnose import diagnose as of_outcome
+from trainwiz.errors import UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.outcome import Outcome
+from trainwiz.store import history, logs, runs
+from trainwiz.store.runs import Run
+from trainwiz.ui import console
+from trainwiz.ui import diagnosis as shown
+from trainwiz.ui.paths import near
+
+
+def diagnose(target: str, *, json: bool) -> int:
+    """Show why a log or a run failed; 0 also where nothing did. Raises `UsageError` where there is neither."""
+    path = Path(target)
+    if target == "-" or (path.exists() and not path.is_dir()):
+        return _show(of_log(logs.read(target).lines(), log=target), target, json)
+    if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):
+        raise UsageError(say("there is no log {file}", file=target))
+    run = history.find(target)
+    outcome = Outcome.of_record(run.read("outcome"))
+    if outcome is None and history.read(run).alive:
+        console.talk(t("run {name} is still running", name=run.name), style="warning")
+    if outcome is not None and outcome.exit_code == 0:
+        if json:
+            console.data_json(None)
+        else:
+            console.data(t("run {name} ended well", name=run.name))
+        return 0
+    if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
+        return 0
+    return _show(*of_run(run, outcome), json)
+
+
+def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
+    """What was wrong with a run, and the log that says so; the ranks' logs speak where no outcome was recorded."""
+    if outcome is not None and outcome.first_failed is not None:
+        file = near(log_of(run, outcome.first_failed))
+        lines = logs.lines(*_logs_of(run, outcome.first_failed))
+        return of_outcome(outcome, {outcome.first_failed: lines}, log=str(file)), str(file)
+    found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
+    failed = [(d, file, rank) for d, file, rank in found if d is not None]
+    secondary = {signature.name for signature in SIGNATURES if signature.secondary}
+    # A cause of its own before a lost connection, which is another rank's failure; then the lowest rank.
+    failed.sort(key=lambda item: (not item[0].known, item[0].name in secondary, item[2]))
+    if not failed:
+        return None, str(run.logs)
+    diagnosis, file, rank = failed[0]
+    return dataclasses.replace(diagnosis, rank=rank, followed=tuple(r for _, _, r in failed[1:])), str(file)
+
+
+def of_failed_rank(run: Run, outcome: Outcome) -> Diagnosis | None:
+    """What was wrong, by the log of the rank that failed first; None where none did."""
+    return of_run(run, outcome)[0] if outcome.first_failed is not None else None
+
+
+def log_of(run: Run, rank: int) -> Path:
+    """The log to read first: behind torchrun, errors have a file of their own."""
+    present = [file for file in _logs_of(run, rank) if file.is_file() and file.stat().st_size]
+    return present[-1] if present else run.log(rank)
+
+
+def _logs_of(run: Run, rank: int) -> list[Path]:
+    files = [run.log(rank), run.logs / f"rank-{rank}.err.log"]
+    # Behind accelerate's launcher all ranks write into one log.
+    return files if any(file.exists() for file in files) else [run.log(0)]
+
+
+def _show_stall(run: Run, json: bool) -> bool:
+    """Say where the ranks were in the last silence of a run that nothing else ended; whether there was one."""
+    stalls = run.read("outcome").get("stalls")
+    last = stalls[-1] if isinstance(stalls, list) and stalls else None
+    if not isinstance(last, dict) or not isinstance(last.get("where"), list):
+        return False
+    if json:
+        console.data_json({"name": "hang", **last})
+        return True
+    console.data(t("run {name}: nothing moved for {seconds} s", name=run.name, seconds=last.get("seconds")))
+    for sentence in last["where"]:
+        console.data(f"  {sentence}")
+    return True
+
+
+def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
+    if json:
+        console.data_json({**diagnosis.to_dict(), "log": log} if diagnosis else None)
+    elif diagnosis is None:
+        console.data(t("no failure to be seen in {log}", log=log))
+    else:
+        shown.show(diagnosis, log=str(near(Path(log).absolute())) if log != "-" else "-", stream=sys.stdout)
+    return 0

@@ -1,0 +1,138 @@
+"""How a run ended: which rank failed by itself, why, what was saved, and what to type next."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainwiz.diagnose import Diagnosis, blamed
+from trainwiz.diagnose.launchers import first_failure
+from trainwiz.errors import TrainwizError
+from trainwiz.outcome import Outcome, Verified, shell_code
+from trainwiz.probe import space
+from trainwiz.record import redaction
+from trainwiz.store import checkpoints, logs
+from trainwiz.ui import console
+from trainwiz.ui import outcome as ending
+from trainwiz.ui.paths import near
+from trainwiz.workflows import diagnose
+from trainwiz.workflows.launch import plan_fix, provenance
+from trainwiz.workflows.launch.metrics import Remembered
+from trainwiz.workflows.launch.prepared import Prepared
+
+_TAIL_BYTES = 1 << 16
+_RESERVE_SECONDS = 1.0
+"""Of the grace: kept for writing the outcome down."""
+
+
+def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None) -> Outcome:
+    """An attempt's outcome with the rank that failed by itself, and what the surroundings showed.
+
+    `oom_kills` is the count of the cgroup before the attempt.
+    """
+    outcome = _blamed(prepared, _translated(prepared, outcome))
+    if not outcome.exit_code:
+        return outcome
+    return dataclasses.replace(outcome, observed=space.around(str(prepared.run.folder), oom_kills))
+
+
+def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
+    """Record the outcome, show it, and return the exit code of the training."""
+    run = prepared.run
+    checkpoint = run.checkpoint()
+    verified = _verified(prepared, outcome, checkpoint)
+    diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code else None
+    record = {
+        **outcome.to_dict(),
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "first_update_seconds": metrics.first_update_seconds,
+        "peak_rank_bytes": metrics.peak.bytes(),
+        "attempts": list(attempts),
+        "checkpoint": checkpoint.name if checkpoint else None,
+        "diagnosis": provenance.diagnosis(prepared, diagnosis) if diagnosis else None,
+    }
+    try:
+        run.record("outcome", {**record, "verified": verified.to_dict()} if verified else record)
+    except TrainwizError as error:
+        # The training's own exit code matters more than its record.
+        console.failure(error)
+    run.release()
+    # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
+    with contextlib.suppress(OSError):
+        ending.show(
+            outcome,
+            diagnosis,
+            folder=near(run.folder),
+            first=metrics.first,
+            last=metrics.last,
+            checkpoint=near(checkpoint) if checkpoint else None,
+            verified=verified,
+            resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
+            log=_log(prepared, diagnosis),
+            fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
+        )
+    return outcome.exit_code
+
+
+def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
+    """The outcome of the ranks behind a launcher, which turns every exit code into 1."""
+    if prepared.command.launcher is None or outcome.hung:  # a hang was ended from here, not by the ranks
+        return outcome
+    if outcome.exit_code == 0:
+        return dataclasses.replace(outcome, codes=dict.fromkeys(prepared.ranks, 0))
+    failure = first_failure(_tail(prepared.launcher_log if prepared.place else prepared.run.log(0)))
+    if failure is None:
+        return outcome
+    # Where only one process is started, nobody says which.
+    rank, code = failure[0] or 0, failure[1]
+    return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
+
+
+def _blamed(prepared: Prepared, outcome: Outcome) -> Outcome:
+    """The outcome with the rank that failed by itself, which need not be the first that was seen to end."""
+    if sum(code not in (0, None) for code in outcome.codes.values()) < 2:
+        return outcome
+    return blamed(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in outcome.codes})
+
+
+def _verified(prepared: Prepared, outcome: Outcome, checkpoint: Path | None) -> Verified | None:
+    """After an orderly stop: whether what was saved can be read, within what is left of the grace."""
+    if outcome.saving_seconds is None or checkpoint is None:
+        return None
+    seconds = prepared.request.grace - outcome.saving_seconds - _RESERVE_SECONDS
+    return checkpoints.verify(checkpoint, seconds=seconds)
+
+
+def _log(prepared: Prepared, diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None or diagnosis.rank is None:
+        return ""
+    return str(near(diagnose.log_of(prepared.run, diagnosis.rank)))
+
+
+def _resume_line(prepared: Prepared) -> str | None:
+    """What continues the run; None for a script, whose checkpoints are its own."""
+    if prepared.plan is None:
+        return None
+    request = prepared.request
+    words = ["trainwiz", "launch", *([] if request.folder == "." else [request.folder]), "--resume"]
+    if prepared.place:
+        words += ["--machine-rank", str(prepared.place.rank)]
+    if request.arguments:
+        words += ["--", *redaction.arguments(request.arguments)]
+    return shlex.join(words)
+
+
+def _tail(file: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,100 @@
+"""A prepared launch run to its end: its records before, the screen meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainwiz.language import t
+from trainwiz.network import ports
+from trainwiz.outcome import Outcome
+from trainwiz.probe import cgroup
+from trainwiz.process import ranks
+from trainwiz.process.child import Process
+from trainwiz.process.progress import FLOOR_SECONDS
+from trainwiz.process.ranks import Inbox
+from trainwiz.process.watch import Watching
+from trainwiz.store.jsonl import JsonLines
+from trainwiz.ui import console
+from trainwiz.ui.live import Progress, Screen, terminal_size
+from trainwiz.ui.paths import near
+from trainwiz.workflows.launch import debugger, provenance
+from trainwiz.workflows.launch.attempts import Attempts
+from trainwiz.workflows.launch.memory_samples import Sampler
+from trainwiz.workflows.launch.metrics import Remembered
+from trainwiz.workflows.launch.prepared import Prepared
+
+
+def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
+    """Run it, tell how it ended, and return the exit code. `by_hand` are the lines that do the same."""
+    for line in by_hand:
+        console.talk(console.styled(f"  {line}", "dim"))
+    console.talk(t("this run: {folder}", folder=near(prepared.run.folder)))
+    debugger.tell(prepared.debug_ports)
+    described = provenance.describe(prepared)
+    prepared.run.record("command", described)
+    prepared.run.reserve()
+    provenance.keep_plan(prepared)
+    code = provenance.CodeState(prepared, described)
+    metrics = Remembered(JsonLines(prepared.run.metrics))
+    screen = Screen(Progress(metrics.new, prepared.total_updates))
+    attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
+
+    def once(attempt: Prepared, inbox: Inbox) -> Outcome:
+        kills = cgroup.oom_kills()
+        outcome = ranks.run(
+            _processes(attempt, terminal_size()),
+            audience=screen,
+            grace=attempt.request.grace,
+            show=attempt.workers.found if attempt.workers else None,
+            inbox=inbox,
+            watching=_watching(attempt),
+            standby=attempts.standby,
+        )
+        # Not needed before a rank has started, and it brings all signatures of failures with it.
+        from trainwiz.workflows.launch import conclusion
+
+        return conclusion.judged(attempt, outcome, kills)
+
+    try:
+        outcome = attempts.run(once, screen, metrics.update)
+    finally:
+        sampler.close()
+        screen.close()
+        code.close()
+    metrics.new()
+    from trainwiz.workflows.launch import conclusion
+
+    return conclusion.conclude(prepared, outcome, metrics, attempts.entries)
+
+
+def _watching(prepared: Prepared) -> Watching | None:
+    if prepared.debug_ports:
+        return None  # who steps through a rank is silent
+    run, place = prepared.run, prepared.place
+    return Watching(
+        files=lambda: [run.log(rank) for rank in prepared.ranks],
+        metrics=run.metrics,
+        stacks=run.logs,
+        ranks=tuple(prepared.ranks),
+        floor=prepared.hang_limit or FLOOR_SECONDS,
+        stop=prepared.stop_on_hang,
+        # Behind torchrun the world spans several machines.
+        machine=run.machine if place else None,
+        # While the run goes on, torchrun on the first machine listens for the others.
+        over=lambda: bool(place and place.rank and not ports.answers(place.address, place.port)),
+    )
+
+
+def _processes(prepared: Prepared, terminal: Mapping[str, str]) -> list[Process]:
+    command, run = prepared.command, prepared.run
+    return [
+        Process(
+            rank=rank.rank,
+            argv=rank.argv or command.argv,
+            environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ},
+            cwd=command.cwd,
+            log=prepared.launcher_log if prepared.place else run.log(rank.rank),
+            agent=command.launcher is not None,
+        )
+        for rank in command.ranks
+    ]
