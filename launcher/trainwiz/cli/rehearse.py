@@ -32,7 +32,7 @@ def rehearse(
     as_json: bool = typer.Option(False, "--json", help=t("The report card as JSON.")),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
     keep: str = typer.Option("", "--keep", metavar="FOLDER", help=t("Keep the runs' logs, metrics and checkpoints.")),
-) -> None:
+) -> int:
     """Train a small shape of the project on CPU ranks, kill it, resume it, cut it otherwise; exit 1 if it differs."""
     from trainwiz.workflows.rehearse.rehearsal import Request, rehearse
 
@@ -45,4 +45,4 @@ def rehearse(
         keep=keep or None,
         arguments=ctx.meta.get(_ARGUMENTS, ()),
     )
-    raise typer.Exit(rehearse(request))
+    return rehearse(request)

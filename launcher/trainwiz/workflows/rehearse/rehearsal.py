@@ -57,7 +57,7 @@ def rehearse(request: Request) -> int:
     workspace = Workspace(request.keep)
     environment = Environment(
         folder=folder,
-        python=interpreter.located(request.python) if request.python else sys.executable,
+        python=interpreter.located(request.python or sys.executable),
         workspace=workspace,
         machine=host.host(str(folder), interfaces=False),
     )
