@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "launcher" / "trainwiz"
 
 CORE = {
-    "errors": {"message"},
+    "errors": {"message", "finding"},
     "message": set(),
     "columns": set(),
     "vocabulary": set(),

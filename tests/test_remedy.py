@@ -91,11 +91,11 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
     [
         ("batch:\n  per_device_batch_size: 8  # found\n  real_batch_size: 32 # mine\n",
          "batch:\n  per_device_batch_size: 4  # why\n  real_batch_size: 32 # mine\n"),
-        ("seed: 1\n", "seed: 1\n\nbatch:\n  per_device_batch_size: 4  # why\n"),
-        ("batch:\n    sequence_length: 64\n", "batch:\n    per_device_batch_size: 4  # why\n    sequence_length: 64\n"),
+        ("seed: 1\n", "seed: 1\nbatch:\n  per_device_batch_size: 4  # why\n"),
+        ("batch:\n    sequence_length: 64\n", "batch:\n    sequence_length: 64\n    per_device_batch_size: 4  # why\n"),
         ("batch: {per_device_batch_size: 8, sequence_length: 64}\n",
          "batch: {per_device_batch_size: 4, sequence_length: 64}\n"),
-        ("batch: {sequence_length: 64}\n", "batch: {per_device_batch_size: 4, sequence_length: 64}\n"),
+        ("batch: {sequence_length: 64}\n", "batch: {sequence_length: 64, per_device_batch_size: 4}\n"),
         ("batch:\n  per_device_batch_size: 8", "batch:\n  per_device_batch_size: 4  # why"),
     ],
 )  # fmt: skip

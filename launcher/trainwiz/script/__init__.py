@@ -84,10 +84,11 @@ class Script:
         line: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        raw = self.lines[line - 1].encode() if line <= len(self.lines) else b""
+        source = self.lines[line - 1] if line <= len(self.lines) else ""
+        raw = source.encode()
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
-        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)))
+        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
 
     def _name(self, call: ast.Call) -> str:
         if isinstance(call.func, ast.Attribute):
@@ -109,6 +110,9 @@ def read(file: str, text: str) -> Script:
         raise UsageError(
             say("{file}:{line}: no valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
             say("python -m py_compile {file} shows the place", file=file),
+            place=Place(
+                file=file, line=error.lineno or 1, column=max(1, error.offset or 1), source=(error.text or "").rstrip()
+            ),
         ) from None
     except ValueError as error:
         raise UsageError(say("{file}: no valid Python: {reason}", file=file, reason=str(error))) from None

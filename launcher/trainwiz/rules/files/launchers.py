@@ -133,7 +133,7 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
     seen: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words, match = line.strip(), _LINE.search(line.strip())
-        place = Place(file=path, line=number, column=1, width=max(1, len(line.rstrip())))
+        place = Place(file=path, line=number, width=max(1, len(line.rstrip())), source=line)
         if not words or words.startswith("#"):
             continue
         if not match:

@@ -11,6 +11,7 @@ from trainwiz.message import Message, say
 
 if TYPE_CHECKING:
     from trainwiz.decide import Source
+    from trainwiz.finding import Place
 
 IGNORE = "ignore."
 """What --set KEY=VALUE begins with for a rule that the project may break; the value is the reason."""
@@ -48,9 +49,10 @@ def collect(
     problems: list[Message] = []
     from_flags = _flags(flags, problems)
     from_set = _assignments(assignments, problems)
-    from_file = _file(file, problems) if file else {}
+    places: dict[int, Place] = {}
+    from_file = _file(file, problems, places) if file else {}
     if problems:
-        raise PlanError(problems)
+        raise PlanError(problems, places=[places.get(i) for i in range(len(problems))])
     typed = stacked((from_flags, from_set))
     firm = stacked((typed, from_file))
     if "strategy.kind" in firm:
@@ -193,16 +195,19 @@ def _json(typed: str) -> Any:
         return typed
 
 
-def _file(file: str, problems: list[Message]) -> dict[str, Any]:
+def _file(file: str, problems: list[Message], places: dict[int, Place]) -> dict[str, Any]:
+    """The answers in a file. What is wrong is added to `problems`, and its place to `places` by its number there."""
     from trainwiz.errors import PlanError
     from trainwiz.plan import nested, parse
     from trainwiz.store import plans
 
-    values, _ = plans.read_yaml(file)
-    flat = dict(_flattened(values, ""))
+    document = plans.document(file)
+    flat = dict(_flattened(document.values, ""))
     try:
         plan = parse(nested(_without_clashes(flat)), file)
     except PlanError as error:
+        found = plans.places_of(document, error.problems)
+        places |= {len(problems) + i: place for i, place in enumerate(found) if place}
         problems += [say("{file}: {problem}", file=file, problem=problem) for problem in error.problems]
         return {}
     return {key: plan.get(key) for key in flat if key != "version"}

@@ -34,7 +34,7 @@ def launch(options: Options, *, config: str, script: str) -> int:
     from trainwiz.workflows.launch import debugger, dry_run, supervise
 
     _check_usage(options, script)
-    values, _ = plans.read_yaml(config)
+    values = plans.document(config).values
     folder = Path()
     machine = facts.machine(machine_file=options.machine_file, python=options.python, folder=str(folder))
     findings = _findings(values, machine, options, config=config, script=script)
