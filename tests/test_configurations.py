@@ -20,8 +20,17 @@ import pytest
 import yaml
 
 from trainwiz import config, rules
-from trainwiz.config import types, vocabulary
 from trainwiz.config.edit import edited
+from trainwiz.engines import deepspeed_types as types
+from trainwiz.engines.accelerate import (
+    BLOCKS,
+    CLUSTER_KEYS,
+    DISTRIBUTED_TYPES,
+    DYNAMO_BACKENDS,
+    LAUNCH_ARGUMENTS,
+    SAGEMAKER_KEYS,
+)
+from trainwiz.engines.deepspeed import REMOVED_IN_0_19, STRICT_BLOCKS, STRICT_IN_0_19, ZERO_KEYS, ZERO_UNTIL_0_18
 from trainwiz.finding import Finding
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
@@ -217,22 +226,22 @@ print(json.dumps({
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     engines = {key: set(value) for key, value in json.loads(done.stdout.splitlines()[-1]).items()}
-    assert engines["cluster"] == vocabulary.CLUSTER
-    assert engines["sagemaker"] == vocabulary.SAGEMAKER
-    assert engines["types"] == set(vocabulary.DISTRIBUTED)
-    assert engines["dynamo"] == set(vocabulary.DYNAMO)
-    assert engines["zero"] == vocabulary.ZERO
-    assert engines["param"] == vocabulary.STRICT["zero_optimization.offload_param"]
-    assert engines["optimizer"] == vocabulary.STRICT["zero_optimization.offload_optimizer"]
-    assert engines["fp16"] == vocabulary.STRICT["fp16"]
-    assert engines["bf16"] == vocabulary.STRICT["bf16"]
-    for block in vocabulary.STRICT_IN_0_19:
-        assert engines[block] == vocabulary.STRICT[block], block
-    assert engines["removed"] == vocabulary.REMOVED
-    assert engines["gone"] == vocabulary.ZERO_UNTIL_0_18
-    in_blocks = {key for _, keys in vocabulary.BLOCKS.values() for key in keys}
+    assert engines["cluster"] == CLUSTER_KEYS
+    assert engines["sagemaker"] == SAGEMAKER_KEYS
+    assert engines["types"] == set(DISTRIBUTED_TYPES)
+    assert engines["dynamo"] == set(DYNAMO_BACKENDS)
+    assert engines["zero"] == ZERO_KEYS
+    assert engines["param"] == STRICT_BLOCKS["zero_optimization.offload_param"]
+    assert engines["optimizer"] == STRICT_BLOCKS["zero_optimization.offload_optimizer"]
+    assert engines["fp16"] == STRICT_BLOCKS["fp16"]
+    assert engines["bf16"] == STRICT_BLOCKS["bf16"]
+    for block in STRICT_IN_0_19:
+        assert engines[block] == STRICT_BLOCKS[block], block
+    assert engines["removed"] == REMOVED_IN_0_19
+    assert engines["gone"] == ZERO_UNTIL_0_18
+    in_blocks = {key for _, keys in BLOCKS.values() for key in keys}
     # The one key that reaches accelerate's launcher without being an argument, and one that no file may hold.
-    assert in_blocks | vocabulary.LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {"fsdp_ignored_modules"}
+    assert in_blocks | LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {"fsdp_ignored_modules"}
 
 
 def test_the_types_are_those_of_the_engine() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import vocabulary
-from trainwiz.adoption.settings import DEFAULTS
-from trainwiz.config import vocabulary as known
+from trainwiz.engines.deepspeed import DEFAULTS, STRICT_BLOCKS
 from trainwiz.message import say
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def is_free(name: str) -> bool:
     if name in vocabulary.DECIDED_SETTINGS or name in ACCELERATE_SAYS or name == "fp16.auto_cast":
         return False
     block, _, last = name.rpartition(".")
-    strict = known.STRICT.get(block, () if block.startswith("zero_optimization.") else None)
+    strict = STRICT_BLOCKS.get(block, () if block.startswith("zero_optimization.") else None)
     if strict is not None and last not in strict:
         return False
     return any(name == free or (free.endswith(".") and name.startswith(free)) for free in vocabulary.FREE_SETTINGS)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwiz.config import vocabulary
 from trainwiz.config.document import Document
+from trainwiz.engines.accelerate import ACCELERATE_MARKS
+from trainwiz.engines.deepspeed import DEEPSPEED_MARKS
 from trainwiz.finding import Fix, Violation
 from trainwiz.message import Message
 
@@ -138,8 +139,8 @@ def kind_of(document: Document) -> Kind:
     keys = set(document.values)
     if {"task", "engine", "strategy", "batch"} & keys and {"machine", "precision", "strategy", "batch"} & keys:
         return "plan"
-    if document.syntax == "json" and keys & vocabulary.DEEPSPEED_MARKS:
+    if document.syntax == "json" and keys & DEEPSPEED_MARKS:
         return "deepspeed"
-    if keys & vocabulary.ACCELERATE_MARKS:
+    if keys & ACCELERATE_MARKS:
         return "accelerate"
-    return "deepspeed" if keys & vocabulary.DEEPSPEED_MARKS else "unknown"
+    return "deepspeed" if keys & DEEPSPEED_MARKS else "unknown"

@@ -12,6 +12,8 @@ from pathlib import Path
 from trainwiz import config, rules
 from trainwiz.config import Accelerate, DeepSpeed, Document
 from trainwiz.config.kinds import version_of
+from trainwiz.engines.accelerate import TRIED as TRIED_ACCELERATE
+from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
 from trainwiz.errors import UsageError
 from trainwiz.finding import Finding, Violation
 from trainwiz.message import say
@@ -25,7 +27,7 @@ from trainwiz.script import Script
 from trainwiz.store import configurations, scripts
 from trainwiz.workflows.check.targets import PLAN_FILE
 
-_TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
+_TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
 _SPLITTING = ("parallelism_config", "tensor_parallel", "megatron_lm", "sequence_parallel_size")
 """Where a model is split by its heads, its layers or its sequences."""
