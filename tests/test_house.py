@@ -60,6 +60,7 @@ EDGES = {
     "store": {"resources", "language"},
     "ui": {"language"},
 }
+STILL_IN_CIRCLES = ("trainwiz.cli", "trainwiz.process", "trainwiz.workflows.launch", "trainwiz.workflows.rehearse")
 FREE = {"workflows", "cli", "__main__", "__init__"}
 FOREIGN_TO_THE_CORE = {
     "torch", "accelerate", "deepspeed", "transformers", "questionary", "prompt_toolkit", "typer", "click", "rich",
@@ -107,6 +108,31 @@ def test_edge_imports_no_other_edge(room: str) -> None:
     for file in rooms().get(room, []):
         ours = {n.split(".")[1] for n in imports(file) if n.startswith("trainwiz.")} - {room}
         assert ours <= EDGES[room] | CORE.keys() | {"__version__"}, f"{file} imports {ours}"
+
+
+def module_names() -> dict[str, Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return {".".join(f.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): f for f in files}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Deferred imports and those for types included."""
+    known = module_names()
+    graph: dict[str, set[str]] = {}
+    for name, file in known.items():
+        imported = {n if n in known else n.rpartition(".")[0] for n in imports(file)}
+        graph[name] = (imported & known.keys()) - {name}
+    assert sum(map(len, graph.values())) > 500
+    # What no chain of imports leads back from is taken away until only circles and what leads into them is left.
+    for _ in range(2):
+        while free := {name for name, others in graph.items() if not others & graph.keys()}:
+            graph = {name: others for name, others in graph.items() if name not in free}
+        turned: dict[str, set[str]] = {name: set() for name in graph}
+        for name, others in graph.items():
+            for other in others & graph.keys():
+                turned[other].add(name)
+        graph = turned
+    assert not {name for name in graph if not name.startswith(STILL_IN_CIRCLES)}
 
 
 def test_torch_is_imported_by_no_module_of_ours() -> None:

@@ -1,4 +1,4 @@
-"""DeepSpeed's settings by their path in its file, whether they stand there or in accelerate's block."""
+"""DeepSpeed's settings by their path in its own file, whether they are written there or in accelerate's block."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ BLOCK = "deepspeed_config."
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """DeepSpeed's settings by their path in its file, and where each really stands."""
+    """DeepSpeed's settings."""
 
     file: Accelerate | DeepSpeed
+    """The file that they are written in."""
     values: Mapping[str, Any]
+    """The values by their path in DeepSpeed's own file."""
     paths: Mapping[str, str]
+    """For each of these paths, the one under which it is really written."""
     block: bool
+    """Whether they are in accelerate's block."""
 
     def path(self, name: str) -> str:
-        """Where a setting stands, or would stand."""
+        """The path under which a setting is written, or would be."""
         if name in self.paths:
             return self.paths[name]
         return "deepspeed_config" if self.block else name
@@ -45,7 +49,7 @@ class Settings:
         return int(value) if str(value) in ("0", "1", "2", "3") else 2
 
     def effective(self, name: str) -> Any:
-        """A setting as DeepSpeed takes it; of one that is `auto` the word."""
+        """A setting as DeepSpeed takes it; the word `auto` where it is that."""
         if name == "zero_optimization.overlap_comm":
             value = self.values.get(name)
             return self.stage == 3 if value is None else value

@@ -24,17 +24,19 @@ def version_of(text: str) -> Version:
 
 @dataclass(frozen=True, kw_only=True)
 class _Configuration:
-    """A document for one engine, and the version of that engine."""
+    """A document for one engine."""
 
     document: Document
+    """The text and its values."""
     version: Version
+    """The version of the engine to judge it for."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path."""
         return self.document.get(path, default)
 
     def has(self, path: str) -> bool:
-        """Whether a dotted path stands in the file."""
+        """Whether the file has this dotted path."""
         return self.document.has(path)
 
     def section(self, path: str) -> Mapping[str, Any]:
@@ -49,7 +51,7 @@ class _Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerate(_Configuration):
-    """accelerate's YAML (or JSON). `files` are those that it names and that exist, as paths from here."""
+    """accelerate's YAML (or JSON)."""
 
     files: Mapping[str, str | None]
     """Each path named by the file, and where it was found; None where it was not."""

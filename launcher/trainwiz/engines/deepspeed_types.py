@@ -1,7 +1,7 @@
 """What DeepSpeed reads at each key of its file: a block, a whole number, a number, a truth value, or one of some words.
 
-Source of the types: the fields of DeepSpeed 0.19.8's classes, which a test compares; of blocks and of the top level:
-whatever else was tried stopped it.
+Source: the fields of DeepSpeed 0.19.8's classes, which a test compares; for blocks and the top level, all other types
+that were tried stopped it.
 """
 
 from __future__ import annotations

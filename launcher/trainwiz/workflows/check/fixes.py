@@ -46,7 +46,7 @@ def mended_plan(document: Document, found: Sequence[Finding]) -> str:
 
     The comment behind each changed value says which rule changed it, and why.
     """
-    from trainwiz.store import plans
+    from trainwiz.store import plans  # here, since it imports pydantic, which files of other tools do without
 
     for finding in found:
         if changes := _changes(finding):

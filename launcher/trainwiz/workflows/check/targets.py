@@ -81,7 +81,7 @@ def _is_other(path: str, read: Read) -> bool:
 
 def _in_folder(path: str, read: Read) -> list[str]:
     if not Path(path).exists():
-        from trainwiz.store import plans
+        from trainwiz.store import plans  # here, since it imports pydantic
 
         plans.find(path)  # which says so
     found = [document.path for document in configurations.find(path, read)]
