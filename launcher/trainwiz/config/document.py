@@ -21,10 +21,12 @@ BYTE_ORDER_MARK = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters of the text, from `start` to before `end`."""
+    """Characters of the text."""
 
     start: int
+    """The first one, from 0."""
     end: int
+    """The one after the last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def _replacement(document: Document, path: KeyPath, value: Any, reason: str) -> 
     space = "" if text[start - 1 : start] in (" ", "\n", "[", "{", "") else " "
     comment = "" if entry.flow else _comment(document, reason)
     line_end = text.find("\n", end)
-    rest = text[end : line_end if line_end >= 0 else len(text)]
+    rest = text[end : line_end if line_end >= 0 else len(text)].removesuffix("\r")
     if comment and (not rest.strip() or rest.lstrip().startswith("#")):
         return _Edit(start, end + len(rest), f"{space}{_written(document, value)}{comment}")
     return _Edit(start, end, space + _written(document, value))
@@ -130,7 +130,8 @@ def _addition(document: Document, path: KeyPath, value: Any, reason: str) -> _Ed
         return None
     end = _line_end(document, siblings[-1])
     before = "" if document.text[:end].endswith("\n") else "\n"
-    return _Edit(end, end, before + _block(document, indent, key, value, reason))
+    lines = before + _block(document, indent, key, value, reason)
+    return _Edit(end, end, lines.replace("\n", "\r\n") if "\r\n" in document.text else lines)
 
 
 def _block(document: Document, indent: str, key: str, value: Any, reason: str) -> str:

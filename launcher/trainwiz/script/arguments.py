@@ -32,17 +32,20 @@ _OF_TRAINER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """One thing that a script says: `name` as in `AdamW(lr)`, `value` None where it cannot be read.
-
-    `left_out` names who decides instead, where the script leaves it to a default of theirs.
-    """
+    """A number of the training that a script gives."""
 
     kind: str
+    """What it is, like `learning_rate`."""
     name: str
+    """Where it is given, as people read it: `AdamW(lr)`."""
     node: ast.AST
+    """The expression, or the call that leaves it out."""
     value: Any = None
+    """Its value; None where it cannot be read."""
     option: str = ""
+    """The option of the command line that it is the default of."""
     left_out: str = ""
+    """Whose default counts, where the script leaves it out."""
 
 
 def number(

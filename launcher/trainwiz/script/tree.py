@@ -17,10 +17,12 @@ _EXITS = {"exit", "quit", "sys.exit", "os._exit"}
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition that holds where a node stands: `test` is true there if `positive`, else false."""
+    """A condition that decides whether a node is reached."""
 
     test: ast.expr
+    """The condition."""
     positive: bool
+    """Whether it is true there, or false."""
 
 
 class Tree:

@@ -30,11 +30,14 @@ _NAMESPACES = ("args", "opt", "opts", "options", "flags", "hparams", "cmd_args")
 
 @dataclass(frozen=True)
 class Value:
-    """A value and where it is written; `option` is the command line's word for it, where it is only its default."""
+    """A value and where it is written."""
 
     value: Any
+    """The value."""
     node: ast.AST
+    """The expression that is it."""
     option: str = ""
+    """The option of the command line that it is only the default of."""
 
 
 class Values:
