@@ -54,7 +54,7 @@ def read(ledger: Ledger, accelerate: Accelerate) -> None:
 
 
 def finish(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
-    """Enter whatever else stands in the file."""
+    """Enter everything else in the file."""
     for path, value in leaves(accelerate.document):
         if ledger.knows(accelerate, path):
             continue

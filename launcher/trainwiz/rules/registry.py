@@ -78,7 +78,7 @@ class Rule:
 
     @property
     def folder(self) -> str:
-        """The folder under `rules/` that it stands in: what it judges."""
+        """The folder under `rules/` that its module is in, which says what it judges."""
         return self.check.__module__.split(".")[2]
 
     @property

@@ -66,7 +66,7 @@ class Script:
         return [call for call in self.calls if call.name in names]
 
     def place(self, node: ast.AST) -> Place:
-        """Where a node stands: its first line, as far as it goes there."""
+        """The place of a node: its first line, up to where the node ends on it."""
         line: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None

@@ -1,4 +1,4 @@
-"""The models that a script loads, by the names that stand in it."""
+"""The models that a script loads, by the names written in it."""
 
 from __future__ import annotations
 

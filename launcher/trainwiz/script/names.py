@@ -1,4 +1,4 @@
-"""What the names of a program stand for: imports, assignments, and what feeds a value."""
+"""What the names of a program mean: imports, assignments, and what feeds a value."""
 
 from __future__ import annotations
 

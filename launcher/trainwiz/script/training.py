@@ -91,7 +91,7 @@ class Training:
                 continue
             before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
             for guard in self.tree.guards(step, within=loop):
-                # A backward pass under the same condition is no accumulation: a generator trained every n-th time.
+                # A backward pass under the same condition is not accumulation: a generator trained every n-th time.
                 each = [b for b in before if guard not in self.tree.guards(b.call, within=loop)]
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
@@ -100,7 +100,7 @@ class Training:
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
 
     def expanded(self, test: ast.expr) -> ast.expr:
-        """The condition that a name stands for, if it is one."""
+        """The condition that a name was assigned, if it was one."""
         if isinstance(test, ast.Name) and (latest := self.names.latest(test.id, test)) and latest.alone:
             return latest.value
         return test

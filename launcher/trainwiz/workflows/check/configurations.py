@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from pathlib import Path
 
 from trainwiz import config, rules
 from trainwiz.config import Accelerate, DeepSpeed, Document
@@ -17,25 +16,21 @@ from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
 from trainwiz.errors import UsageError
 from trainwiz.finding import Finding, Violation
 from trainwiz.message import say
-from trainwiz.probe import model as probing
 from trainwiz.probe import programs
-from trainwiz.probe.cache import HubCache
 from trainwiz.project import Architecture
 from trainwiz.rules.files.starters import STARTERS
 from trainwiz.rules.registry import Facts, Rule
 from trainwiz.script import Script
 from trainwiz.store import configurations, scripts
-from trainwiz.workflows.check.targets import PLAN_FILE
+from trainwiz.workflows.check import models
 
 _TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
-_SPLITTING = ("parallelism_config", "tensor_parallel", "megatron_lm", "sequence_parallel_size")
-"""Where a model is split by its heads, its layers or its sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Configurations to judge together, by path; a changed text stands for what lies on the disk."""
+    """Configurations to judge together; their texts may differ from those on the disk."""
 
     documents: Mapping[str, Document] = field(default_factory=dict)
     """The files, by path."""
@@ -151,44 +146,11 @@ def load(
             for partner in filter(None, files.accelerate(path).files.values()):
                 if partner not in documents:
                     documents[partner] = read(partner)
-    return replace(files, models=_models(files, model), programs=_programs(documents) if here else None)
-
-
-def _models(files: Files, named: str | None) -> dict[str, Architecture]:
-    """The model of each file that splits one: as it is named, else the script's only one, else that of a plan beside.
-
-    Raises `UsageError` for a named one that is not here.
-    """
-    splitting = [p for p, document in files.documents.items() if any(word in document.text for word in _SPLITTING)]
-    if not (splitting or named):
-        return {}
-    cache, found = HubCache(), {}
-    if named and probing.architecture(named, Path(), cache) is None:
-        raise UsageError(
-            say("of the model {name} there is no config.json here", name=named),
-            say("--model takes a preset of trainwiz, a folder with a config.json, or a hub id that was downloaded"),
-        )
-    for path in splitting:
-        for name, root in _names(path, named, files.script):
-            if architecture := probing.architecture(name, Path(root), cache):
-                found[path] = architecture
-                break
-    return found
-
-
-def _names(path: str, named: str | None, script: Script | None) -> Iterable[tuple[str, str]]:
-    """Names of the model that may be meant, the surest first, and the folder that each counts from."""
-    if named:
-        yield named, "."
-    elif script is not None:
-        if len(script.loaded.names) == 1:
-            yield script.loaded.names[0], "."
-            yield script.loaded.names[0], os.path.dirname(script.file)
-    else:
-        beside = os.path.join(os.path.dirname(path), PLAN_FILE)
-        name = configurations.read(beside).get("model.name") if os.path.isfile(beside) else None
-        if isinstance(name, str):
-            yield name, os.path.dirname(path)
+    return replace(
+        files,
+        models=models.of_documents(files.documents, files.script, model),
+        programs=_programs(documents) if here else None,
+    )
 
 
 def _programs(documents: Mapping[str, Document]) -> frozenset[str]:
