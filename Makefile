@@ -15,7 +15,7 @@ help:
 	@echo "make check        of these, the first three"
 	@echo "make format       let ruff format and fix what it can"
 	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
-	@echo "make docs         write docs/rules.md from the rules"
+	@echo "make docs         write docs/rules.md from the rules, and rules/proofs.py from the tests that prove them"
 	@echo "make benchmark    measure how long everything takes to begin, and write it into docs/performance.md"
 	@echo "make colossalai   an environment for Colossal-AI, which needs older packages: --python .venv-colossalai/bin/python"
 	@echo "make constraints  pin what .venv holds now in constraints.txt"
@@ -74,6 +74,7 @@ clean:
 	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
+	$(BIN)/python tests/proven.py
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
 	mv docs/rules.md.new docs/rules.md
 

@@ -143,11 +143,46 @@ def test_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_plans_that_cannot_be_read(tmp_path: Path, content: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trainwiz.yaml").write_text(content)
-    assert run(["check", str(tmp_path), "--machine", CPU, "--json"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert says in shown.err
-    assert "Traceback" not in shown.err
+    code, answer = checked(capsys, str(tmp_path), "--machine", CPU)
+    assert (code, answer["errors"]) == (1, 1)
+    (finding,) = answer["findings"]
+    assert says in finding["message"]
+    assert finding["rule"] in ("TW651", "TW690")
+    assert (finding["file"], finding["line"]) == (str(tmp_path / "trainwiz.yaml"), 1)
+
+
+BROKEN = {
+    "batch:\n\treal_batch_size: 8\n": ("2:1", "\n  2 |     real_batch_size: 8\n    | ^^^^\n"),
+    "seed: 1\nbatch: {real_batch_sise: 8}\n": ("2:9", "    |         ^^^^^^^^^^^^^^^\n"),
+    "seed: 1\nengine: torch\n": ("2:1", "\n  2 | engine: torch\n    | ^^^^^^\n"),
+    "seed: 1\nseed: 2\n": ("2:1", "\n  2 | seed: 2\n    | ^^^^\n"),
+}
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_plan_is_shown_with_a_caret(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, (at, excerpt) = tmp_path / "trainwiz.yaml", BROKEN[content]
+    file.write_text(content)
+    assert run(["check", str(tmp_path), "--machine", CPU]) == 1
+    shown = capsys.readouterr().out
+    assert f"{file}:{at}: error TW6" in shown
+    assert excerpt in shown
+    for arguments in (["launch", str(tmp_path)], ["init", str(tmp_path / "new"), "--answers", str(file), "--yes"]):
+        assert run(arguments) == 2
+        shown = capsys.readouterr().err
+        assert excerpt in shown
+        assert str(file) in shown
+
+
+def test_a_broken_plan_beside_a_right_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "right", batch__real_batch_size=100)
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "trainwiz.yaml").write_bytes(b"name: caf\xe9\n")
+    code, answer = checked(capsys, str(tmp_path / "right"), str(tmp_path / "wrong"), "--machine", CPU)
+    assert (code, rule_ids(answer)) == (1, ["TW401", "TW651"])
+    assert answer["findings"][1]["column"] == 10
+    assert answer["findings"][0].keys() == answer["findings"][1].keys()
+    assert run(["check", str(tmp_path / "wrong"), "--fix", "--yes"]) == 1
 
 
 def test_nothing_to_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,6 +267,22 @@ def test_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "a,b.yaml", "--format", "xml"]) == 2
 
 
+def test_every_renderer_has_the_same_fields(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "acc.yaml").write_text(TYPO)
+    (folder / "train.py").write_text("import torch\nx = torch.load('a')\n")
+    in_files = checked(capsys, "acc.yaml")[1]
+    assert run(["lint", "train.py", "--json"]) == 0
+    (in_script,) = json.loads(capsys.readouterr().out)["findings"]
+    assert in_files[0].keys() == in_script.keys()
+    assert [f["width"] for f in in_files] == [9, 15]
+    assert run(["lint", "train.py", "--format", "github"]) == 0
+    assert capsys.readouterr().out.startswith("::warning file=train.py,line=2,col=5,title=TW")
+    assert run(["lint", "train.py", "--format", "sarif"]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["runs"]
+    assert only["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
+    assert run(["lint", "train.py", "--format", "sarif", "--json"]) == 2
+
+
 def test_the_name_of_a_plan_is_the_one_that_is_rendered() -> None:
     assert targets.PLAN_FILE == render.PLAN_FILE
 
@@ -365,5 +381,12 @@ def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4", "--fix", "-y"]) == 0
     shown = capsys.readouterr()
     assert "-  real_batch_size: 100  # a round number" in shown.err
-    mended = text.replace("real_batch_size: 100", "real_batch_size: 96").replace("zero_stage: 2", "zero_stage: 3")
-    assert (folder / "mine.yaml").read_text() == mended + "  gradient_accumulation_steps: 6\n"
+    reason = "# check --fix: TW401: 100 is not divisible by"
+    after = (folder / "mine.yaml").read_text()
+    assert "zero_stage: 3, offload_param_device: cpu}  # it must fit\n" in after
+    assert f"  real_batch_size: 96  {reason}" in after
+    assert f"  gradient_accumulation_steps: 6  {reason}" in after
+    assert "# a round number" not in after
+    assert yaml.safe_load(after)["batch"] == {
+        "real_batch_size": 96, "per_device_batch_size": 8, "gradient_accumulation_steps": 6,
+    }  # fmt: skip

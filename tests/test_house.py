@@ -15,8 +15,9 @@ from trainwiz import vocabulary
 PACKAGE = Path(__file__).parent.parent / "launcher" / "trainwiz"
 
 CORE = (
-    ("message", "columns", "vocabulary", "machine", "quantities", "project"),
-    ("errors", "finding", "batch", "hangs", "outcome", "engines"),
+    ("message", "columns", "vocabulary", "machine", "quantities", "project", "engines"),
+    ("finding", "batch", "hangs", "outcome"),
+    ("errors",),
     ("plan", "config", "script", "recovery", "record"),
     ("strategies", "tasks", "cluster"),
     ("estimate", "command", "checkpoint"),

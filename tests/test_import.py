@@ -140,7 +140,7 @@ def harmless(kind: str, path: str, value: Any, ours: Mapping[str, Any]) -> bool:
 
 
 def rendered_default(path: str) -> Any:
-    from trainwiz.adoption.settings import DEFAULTS
+    from trainwiz.engines.deepspeed import DEFAULTS
 
     return DEFAULTS.get(path, "nothing")
 
@@ -203,7 +203,7 @@ VARIABLES = {"FSDP_TRANSFORMER_CLS_TO_WRAP": "fsdp_transformer_layer_cls_to_wrap
 
 def test_what_deepspeed_takes_by_itself() -> None:
     """The defaults that the import rests on are DeepSpeed's."""
-    from trainwiz.adoption.settings import DEFAULTS
+    from trainwiz.engines.deepspeed import DEFAULTS
 
     blocks = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     (answer,) = ask([{"deepspeed": {"zero_optimization": blocks, "train_micro_batch_size_per_gpu": 1},

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from trainwiz.cli import run
+from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
+from trainwiz.engines.transformers import TRAINER_DEFAULTS
 from trainwiz.script import Script
 from trainwiz.script import read as read_script
-from trainwiz.script.arguments import TRAINER_DEFAULTS
-from trainwiz.script.numbers import OPTIMIZER_DEFAULTS, numbers
+from trainwiz.script.numbers import numbers
 from trainwiz.store import plans as store
 
 HERE = Path(__file__).parent

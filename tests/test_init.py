@@ -226,7 +226,7 @@ def test_bad_values_in_a_file(
         ("seed: 1\nseed: 2\n", "stands twice"),
         ("1: 2\n", "1"),
         ("seed: !!python/object/apply:os.system ['true']\n", "python/object"),
-        ("", "holds nothing"),
+        ("", "the file is empty"),
         ("seed: &a [*a]\n", ""),
     ],
 )

@@ -91,17 +91,21 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
     [
         ("batch:\n  per_device_batch_size: 8  # found\n  real_batch_size: 32 # mine\n",
          "batch:\n  per_device_batch_size: 4  # why\n  real_batch_size: 32 # mine\n"),
-        ("seed: 1\n", "seed: 1\n\nbatch:\n  per_device_batch_size: 4  # why\n"),
-        ("batch:\n    sequence_length: 64\n", "batch:\n    per_device_batch_size: 4  # why\n    sequence_length: 64\n"),
+        ("seed: 1\n", "seed: 1\nbatch:\n  per_device_batch_size: 4  # why\n"),
+        ("batch:\n    sequence_length: 64\n", "batch:\n    sequence_length: 64\n    per_device_batch_size: 4  # why\n"),
         ("batch: {per_device_batch_size: 8, sequence_length: 64}\n",
          "batch: {per_device_batch_size: 4, sequence_length: 64}\n"),
-        ("batch: {sequence_length: 64}\n", "batch: {per_device_batch_size: 4, sequence_length: 64}\n"),
+        ("batch: {sequence_length: 64}\n", "batch: {sequence_length: 64, per_device_batch_size: 4}\n"),
+        ("\ufeffbatch:\r\n  per_device_batch_size: 8  # found\r\n",
+         "\ufeffbatch:\r\n  per_device_batch_size: 4  # why\r\n"),
+        ("batch:\r\n  sequence_length: 64\r\n",
+         "batch:\r\n  sequence_length: 64\r\n  per_device_batch_size: 4  # why\r\n"),
         ("batch:\n  per_device_batch_size: 8", "batch:\n  per_device_batch_size: 4  # why"),
     ],
 )  # fmt: skip
 def test_a_plan_is_changed_where_it_stands(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "trainwiz.yaml"
-    file.write_text(before)
+    file.write_bytes(before.encode())
     assert files.edited(file, {"batch.per_device_batch_size": 4}, comment="why") == after
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainwiz.errors import PlanError, TrainwizError, UsageError
+from trainwiz.finding import Place
 from trainwiz.language import text
 from trainwiz.plan import Plan
 from trainwiz.render.artifact import Artifact
@@ -324,22 +325,22 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "it holds nothing"),
-        ("# only a comment\n", "it holds nothing"),
-        ("- a\n- b\n", "it holds a list"),
-        ("hello\n", "it holds one value"),
+        ("", ":1:1: the file is empty"),
+        ("# only a comment\n", ":1:1: the file is empty"),
+        ("- a\n- b\n", ":1:1: the file holds a list, not keys with values"),
+        ("hello\n", ":1:1: the file holds one value, not keys with values"),
         ("batch:\n\treal_batch_size: 8\n", ":2:1: a tab"),
         ("batch: {real_batch_size: 8\nseed: 1\n", ":2:5: this is not YAML"),
         ("seed: 1\nbatch:\n  real_batch_size: 8\n  real_batch_size: 9\n",
          "batch.real_batch_size stands twice, in lines 3 and 4"),
         ("seed: 1\ntask: custom\nseed: 2\n", "seed stands twice, in lines 1 and 3"),
-        ("seed: 1\n--- \nseed: 2\n", "this is not YAML: but found another document"),
-        ("seed: !!python/object/apply:os.system [echo]\n", "could not determine a constructor"),
-        ("seed: 2026-13-45\n", "month must be in 1..12"),
+        ("seed: 1\n--- \nseed: 2\n", ":2:1: this is not YAML: but found another document"),
+        ("seed: !!python/object/apply:os.system [echo]\n", ":1:7: this is not YAML: could not determine a constructor"),
+        ("task: custom\nseed: 2026-13-45\n", ":2:7: month must be in 1..12"),
         (f"seed: {'9' * 5000}\n", "Exceeds the limit"),
-        ("seed: \x00\n", "control character"),
-        (b"seed: 1\nname: \xe9\n", "line 2 is not UTF-8 text: it holds the byte 0xe9"),
-        ("a: &a [*a]\nb: " + "[" * 3000 + "\n", "recursion"),
+        ("name: é\nseed: \x00\n", ":2:7: a control character"),
+        (b"seed: 1\nname: \xe9\n", ":2:7: byte 0xe9 is no UTF-8"),
+        ("a: &a [*a]\nb: " + "[" * 100_000 + "\n", ":2:53: brackets are nested too deeply"),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_explained(tmp_path: Path, content: str | bytes, words: str) -> None:
@@ -349,6 +350,26 @@ def test_what_is_no_plan_is_explained(tmp_path: Path, content: str | bytes, word
     message = text(caught.value.message)
     assert words in message
     assert str(path) in message
+    place = caught.value.place
+    assert place
+    assert place.source in path.read_text(errors="replace")
+
+
+def test_the_line_of_a_mistake_is_known(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "\ufeffbatch:\r\n\treal_batch_size: 8\r\n")
+    with pytest.raises(UsageError) as caught:
+        plans.read(path)
+    assert caught.value.place == Place(file=str(path), line=2, column=1, width=1)
+    assert caught.value.place.source == "\treal_batch_size: 8"
+    with pytest.raises(UsageError) as caught:
+        plans.read(plan_file(tmp_path, "\ufeffseed: 1\r\nseed: 2\r\n"))
+    assert caught.value.place == Place(file=str(path), line=2, column=1, width=4)
+    with pytest.raises(PlanError) as wrong:
+        plans.read(plan_file(tmp_path, "\ufeffseed: many\nbatch: {per_device_batch_size: [1]}\n"))
+    first, second = wrong.value.places
+    assert first == Place(file=str(path), line=1, column=1, width=4)
+    assert first.source == "seed: many"
+    assert second == Place(file=str(path), line=2, column=9, width=21)
 
 
 def test_wrong_values_are_named_with_their_lines(tmp_path: Path) -> None:

@@ -12,22 +12,27 @@ Anything else that reaches the top is a bug in trainwiz: exit code 3 and a log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainwiz.message import Message, say
+
+if TYPE_CHECKING:
+    from trainwiz.finding import Place
 
 
 class TrainwizError(Exception):
     """A failure that is explained to the person in one message, and ends with what to type.
 
-    `remedy` is what to do about it, where that is known.
+    `remedy` is what to do about it, and `place` the line of the file that is at fault, where they are known.
     """
 
     exit_code = 1
 
-    def __init__(self, message: Message, remedy: Message | None = None) -> None:
+    def __init__(self, message: Message, remedy: Message | None = None, *, place: Place | None = None) -> None:
         super().__init__(str(message))
         self.message = message
         self.remedy = remedy
+        self.place = place
 
 
 class UsageError(TrainwizError):
@@ -37,7 +42,11 @@ class UsageError(TrainwizError):
 
 
 class PlanError(UsageError):
-    """Keys of a plan are wrong. `problems` names each one; all are reported together, under `head` if there is one."""
+    """Keys of a plan are wrong.
+
+    `problems` names each one, and `places` says where each is in the file, where there is one. All are reported
+    together, under `head` if there is one.
+    """
 
     def __init__(
         self,
@@ -46,11 +55,13 @@ class PlanError(UsageError):
         *,
         head: Message | None = None,
         remedy: Message | None = None,
+        places: Sequence[Place | None] = (),
     ) -> None:
         if head is None and source:
             head = say("{source}: wrong values in the plan: {n}", source=source, n=len(problems))
         super().__init__(head or say("wrong values in the plan: {n}", n=len(problems)), remedy)
         self.problems = tuple(problems)
+        self.places = tuple(places) or (None,) * len(self.problems)
         self.source = source
 
     def __str__(self) -> str:

@@ -20,30 +20,42 @@ class Level(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """The smallest remedy: in words, and as plan changes where it is one."""
+    """The smallest remedy."""
 
     message: Message
+    """What to do, in words."""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    """The same as new values by dotted key, where changing the plan or the file is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A piece of a file's line: lines and columns (characters) count from 1."""
+    """A piece of a line in a file."""
 
     file: str
+    """The file's path, as the person named it."""
     line: int
+    """The line, from 1."""
     column: int = 1
+    """The first character, from 1."""
     width: int = 1
+    """Characters."""
+    source: str = field(default="", compare=False, repr=False)
+    """The text of the whole line, to be shown with a caret; empty where it is unknown."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What a rule yields. `where` defaults to the rule's field; `place` is where it stands in a file."""
+    """What a rule yields."""
 
     message: Message
+    """What is wrong, with the numbers."""
     fix: Fix | None = None
+    """What to do about it."""
     where: str | None = None
+    """The key that is wrong; the rule's own field where it is left out."""
     place: Place | None = None
+    """Where it is in a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +63,17 @@ class Finding:
     """A rule's violation with the rule's name and level."""
 
     rule: str
+    """The rule's id, like TW401."""
     level: Level
+    """How bad it is."""
     where: str
+    """The key that is wrong."""
     message: Message
+    """What is wrong, with the numbers."""
     fix: Fix | None = None
+    """What to do about it."""
     place: Place | None = None
+    """Where it is in a file; None for a finding about a plan or a machine."""
 
     @property
     def file(self) -> str | None:

@@ -353,10 +353,10 @@ def engine(case: dict[str, Any]) -> None:
 
 
 def fill(case: dict[str, Any]) -> None:
-    from trainwiz.config import vocabulary
+    from trainwiz.engines.accelerate import FILLED_SETTINGS
 
     made = DeepSpeedPlugin(hf_ds_config=case["deepspeed"])
-    made.deepspeed_config_process(must_match=False, **dict.fromkeys(vocabulary.FILLED, 1))
+    made.deepspeed_config_process(must_match=False, **dict.fromkeys(FILLED_SETTINGS, 1))
 
 
 def precision(case: dict[str, Any]) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from trainwiz import vocabulary as words
 from trainwiz.adoption.ledger import Ledger, leaves
-from trainwiz.config import vocabulary
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import BLOCKS, CLUSTER_KEYS, OLD_KEYS, SAGEMAKER_KEYS
 from trainwiz.message import say
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read(ledger: Ledger, accelerate: Accelerate) -> None:
 
 
 def finish(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
-    """Enter whatever else stands in the file."""
+    """Enter everything else in the file."""
     for path, value in leaves(accelerate.document):
         if ledger.knows(accelerate, path):
             continue
@@ -146,9 +147,9 @@ def _finish_one(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, p
             return
         ledger.leave(accelerate, path, "inert", say("{block} acts under {kind} only", block=top, kind=_HOMES[top]))
         return
-    known = vocabulary.CLUSTER | vocabulary.SAGEMAKER | vocabulary.OLD
+    known = CLUSTER_KEYS | SAGEMAKER_KEYS | OLD_KEYS
     if top not in known:
-        near = vocabulary.nearest(top, known)
+        near = nearest(top, known)
         ledger.leave(
             accelerate,
             path,
@@ -159,8 +160,8 @@ def _finish_one(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, p
         )
         return
     if name and _unknown_in_block(top, name):
-        prefix, names = vocabulary.BLOCKS[top]
-        near = vocabulary.nearest(name, names) or vocabulary.nearest(f"{prefix}{name}", names)
+        prefix, names = BLOCKS[top]
+        near = nearest(name, names) or nearest(f"{prefix}{name}", names)
         ledger.leave(
             accelerate,
             path,
@@ -201,7 +202,7 @@ def _judge(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, plan: 
         ledger.leave(accelerate, path, "lost", say("trainwiz starts the ranks itself, without MPI"))
     elif top == "fp8_config" and plan.precision.mixed_precision != "fp8":
         ledger.leave(accelerate, path, "inert", say("fp8_config acts with mixed_precision fp8 only"))
-    elif top == "compute_environment" or top in vocabulary.SAGEMAKER - vocabulary.CLUSTER:
+    elif top == "compute_environment" or top in SAGEMAKER_KEYS - CLUSTER_KEYS:
         ledger.leave(accelerate, path, "lost", say("a project is started on the machine itself, not by SageMaker"))
     elif name in (
         "deepspeed_hostfile",
@@ -238,9 +239,9 @@ def _says_nothing(top: str, name: str, value: Any, accelerate: Accelerate) -> bo
 
 
 def _unknown_in_block(block: str, name: str) -> bool:
-    if block not in vocabulary.BLOCKS:
+    if block not in BLOCKS:
         return False
-    prefix, names = vocabulary.BLOCKS[block]
+    prefix, names = BLOCKS[block]
     key = name.split(".")[0]
     # The short form without its prefix counts, but not in parallelism_config.
     return key not in names and not (prefix and block != "parallelism_config" and f"{prefix}{key}" in names)

@@ -9,8 +9,10 @@ from trainwiz import vocabulary
 from trainwiz.adoption import optimizer
 from trainwiz.adoption.free import ACCELERATE_SAYS, acts, default, is_free, rendered, same
 from trainwiz.adoption.ledger import Ledger
-from trainwiz.adoption.settings import BLOCK, IN_BLOCK, Settings
-from trainwiz.config import vocabulary as known
+from trainwiz.adoption.settings import BLOCK, Settings
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
+from trainwiz.engines.deepspeed import REMOVED_IN_0_19, TOP_LEVEL_KEYS, ZERO_KEYS
 from trainwiz.message import say
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def compare(ledger: Ledger, settings: Settings, accelerate: Accelerate | None, p
 
 
 def _block_beside_file(ledger: Ledger, settings: Settings, accelerate: Accelerate) -> None:
-    for key, name in IN_BLOCK.items():
+    for key, name in SETTINGS_OF_BLOCK.items():
         if accelerate.has(path := BLOCK + key):
             if same(settings.effective(name), accelerate.get(path)):
                 ledger.same(accelerate, path)
@@ -192,14 +194,14 @@ def _open(ledger: Ledger, settings: Settings, name: str, now: Any = None) -> Non
 
 def _why_lost(name: str) -> tuple[Kind, Message]:
     top, _, rest = name.partition(".")
-    if top not in known.DEEPSPEED or (top == "zero_optimization" and rest and rest.split(".")[0] not in known.ZERO):
-        names = known.ZERO if top == "zero_optimization" else known.DEEPSPEED
-        near = known.nearest(rest.split(".")[0] if top == "zero_optimization" else top, names)
+    if top not in TOP_LEVEL_KEYS or (top == "zero_optimization" and rest and rest.split(".")[0] not in ZERO_KEYS):
+        names = ZERO_KEYS if top == "zero_optimization" else TOP_LEVEL_KEYS
+        near = nearest(rest.split(".")[0] if top == "zero_optimization" else top, names)
         # At the top DeepSpeed passes by what it does not know; inside of zero_optimization it stops.
         kind: Kind = "lost" if top == "zero_optimization" else "inert"
         if near:
             return kind, say("DeepSpeed has no such setting; did you mean {near}?", near=near)
         return kind, say("DeepSpeed has no such setting")
-    if top in known.REMOVED:
+    if top in REMOVED_IN_0_19:
         return "lost", say("DeepSpeed 0.19 has no such feature any more")
     return "lost", say("the generated loop does not work with it")

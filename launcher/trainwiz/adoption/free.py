@@ -1,4 +1,4 @@
-"""What DeepSpeed has to be told beside the plan's keys, to be set as it was."""
+"""Settings of DeepSpeed that a plan has no keys for, and that its section `deepspeed` takes over."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import vocabulary
-from trainwiz.adoption.settings import DEFAULTS
-from trainwiz.config import vocabulary as known
+from trainwiz.engines.deepspeed import DEFAULTS, STRICT_BLOCKS
 from trainwiz.message import say
+from trainwiz.render import deepspeed
 
 if TYPE_CHECKING:
     from trainwiz.adoption.settings import Settings
@@ -22,7 +22,7 @@ ACCELERATE_SAYS = {
 
 
 def free_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
-    """What has to be written beside the plan's keys for DeepSpeed to be set as before."""
+    """The settings that the plan's section `deepspeed` needs, so that DeepSpeed runs as before."""
     if plan.strategy.kind != "deepspeed":
         return {}
     base = rendered(plan, {})
@@ -38,8 +38,7 @@ def free_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
 
 
 def rendered(plan: Plan, free: Mapping[str, Any]) -> dict[str, Any]:
-    from trainwiz.render import deepspeed
-
+    """The settings that a project with this plan writes, by dotted path."""
     config = deepspeed.config(plan.model_copy(update={"deepspeed": dict(free)}))
     return dict(_flat(config, ""))
 
@@ -53,16 +52,18 @@ def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def default(name: str, plan: Plan) -> Any:
+    """What DeepSpeed takes for a setting that is left out."""
     if name == "zero_optimization.overlap_comm":
         return plan.strategy.zero_stage == 3
     return DEFAULTS.get(name)
 
 
 def is_free(name: str) -> bool:
+    """Whether a plan may set it in its section `deepspeed`."""
     if name in vocabulary.DECIDED_SETTINGS or name in ACCELERATE_SAYS or name == "fp16.auto_cast":
         return False
     block, _, last = name.rpartition(".")
-    strict = known.STRICT.get(block, () if block.startswith("zero_optimization.") else None)
+    strict = STRICT_BLOCKS.get(block, () if block.startswith("zero_optimization.") else None)
     if strict is not None and last not in strict:
         return False
     return any(name == free or (free.endswith(".") and name.startswith(free)) for free in vocabulary.FREE_SETTINGS)
@@ -93,4 +94,5 @@ def acts(name: str, plan: Plan) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and 1 is not true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

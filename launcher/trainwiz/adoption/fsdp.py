@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.adoption.ledger import Ledger
 from trainwiz.command import settings
-from trainwiz.command.environment import FSDP_DEFAULTS
-from trainwiz.config import vocabulary
+from trainwiz.engines.accelerate import BLOCKS, FSDP_DEFAULTS, FSDP_PLUGIN_DEFAULTS
 from trainwiz.message import say
 
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _ONLY_1 = {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_sync_module_states"}
-_DEFAULTS_OF_2 = {"fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_auto_wrap_policy": "NO_WRAP"}
-"""What FSDP 2's plugin takes where the launcher says nothing (accelerate 1.15, FullyShardedDataParallelPlugin)."""
-_DEFAULTS_OF_1 = {"fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_auto_wrap_policy": "NO_WRAP"}
 _STRATEGIES = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD"}
 
 
@@ -33,7 +29,7 @@ def compare(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
         return
     ours = settings.for_accelerate(plan)["fsdp_config"]
     first = accelerate.fsdp_version == 1
-    usual = {**FSDP_DEFAULTS, **(_DEFAULTS_OF_1 if first else _DEFAULTS_OF_2)}
+    usual = {**FSDP_DEFAULTS, **FSDP_PLUGIN_DEFAULTS[1 if first else 2]}
     if first:
         _first_version(ledger, accelerate)
     for key in dict.fromkeys([*held, *ours]):
@@ -42,7 +38,7 @@ def compare(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
         path = path if key in held else f"fsdp_config.{key}"
         if ledger.knows(accelerate, path):
             continue
-        if key not in vocabulary.BLOCKS["fsdp_config"][1]:
+        if key not in BLOCKS["fsdp_config"][1]:
             continue
         now = ours.get(key, usual.get(key))
         if _same(value, now) or _matters_not(key, value, held, ours):

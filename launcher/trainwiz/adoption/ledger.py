@@ -1,4 +1,4 @@
-"""What becomes of each value of a file: carried into the plan, the same anyway, or left, with a reason."""
+"""What becomes of each value of a file: carried over into the plan, the same in any case, or left out for a reason."""
 
 from __future__ import annotations
 
@@ -12,34 +12,47 @@ if TYPE_CHECKING:
     from trainwiz.message import Message
 
 Kind = Literal["open", "launch", "lost", "inert", "unknown"]
-"""Why a value is left: only the script could tell it; it is given at the launch; a project cannot have it; the engine
-ignores it as well; nothing in a plan means it, and nothing can be written until somebody decides."""
+"""Why a value is left out.
+
+open: only the script could tell it. launch: it is given at the launch. lost: a project cannot have it. inert: the
+engine ignores it as well. unknown: no plan can say it, and nothing can be written until somebody decides.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """A value for a key of the plan; `why` says where it comes from if it does not stand in the file."""
+    """A value that a key of the plan takes."""
 
     value: Any
+    """The plan's value."""
     place: Place
+    """Where the file or the script says it, or would say it."""
     path: str
+    """The dotted path in the file, or the name in the script."""
     why: Message | None = None
+    """Where the value comes from, if it is not written there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """A value that does not become part of the plan. `key` is the plan's key that holds another one in its place."""
+    """A value that does not become part of the plan."""
 
     kind: Kind
+    """Why, by kind."""
     path: str
+    """The dotted path in the file, or the name in the script."""
     value: str
+    """The value as it is written."""
     place: Place
+    """Where it is."""
     why: Message
+    """Why, in words."""
     key: str | None = None
+    """The plan's key that has another value in its place."""
 
 
 class Ledger:
-    """Every value of a file is entered here once."""
+    """A list with one entry for each value of the files and the script: what became of it."""
 
     def __init__(self) -> None:
         self.carried: dict[str, Carried] = {}
@@ -53,15 +66,15 @@ class Ledger:
         return other
 
     def carry(self, file: Accelerate | DeepSpeed, path: str, key: str, value: Any, why: Message | None = None) -> None:
-        """The plan's key takes a value; the first one counts."""
+        """Enter a value that a key of the plan takes; the first one counts."""
         self.same(file, path)
         place = place_of(file.document, path)
         self.carried.setdefault(key, Carried(value=value, place=place, path=path, why=why))
 
     def same(self, file: Accelerate | DeepSpeed, path: str) -> None:
-        """Nothing is to be said of a value: the project does the same."""
+        """Enter a value that needs no word: the project does the same."""
         value = file.get(path)
-        # A block is not known with one of its keys, nor with one that it leaves out.
+        # One key of a block, or one that it leaves out, says nothing about the rest of the block.
         if not (isinstance(value, Mapping) and value):
             self._seen.add((file.document.path, path))
 
@@ -75,7 +88,7 @@ class Ledger:
         key: str | None = None,
         value: str | None = None,
     ) -> None:
-        """A value that does not fit, or one that the file leaves out and the project does otherwise."""
+        """Enter a value that does not fit, or one that the file leaves out and the project does otherwise."""
         if self.knows(file, path):
             return
         self.same(file, path)
@@ -84,39 +97,39 @@ class Ledger:
         self.left.append(Left(kind=kind, path=path, value=shown, place=place, why=why, key=key))
 
     def fill(self, key: str, value: Any, place: Place, path: str, why: Message | None) -> None:
-        """A key that no file decides takes what the script says, and is open no longer."""
+        """Let the script decide a key that no file decides."""
         if key not in self.carried:
             self.carried[key] = Carried(value=value, place=place, path=path, why=why)
             self.settle(key)
 
     def replace(self, key: str, value: Any, place: Place, path: str, why: Message | None, lost: Message) -> None:
-        """A key takes what the script says, and what the file says for it does nothing."""
+        """Let the script decide a key; what the file says for it has no effect."""
         old = self.carried.pop(key)
         self.left.append(Left(kind="inert", path=old.path, value=str(old.value), place=old.place, why=lost))
         self.carried[key] = Carried(value=value, place=place, path=path, why=why)
 
     def settle(self, key: str) -> None:
-        """Nothing is open about a key any more."""
+        """Remove what was open about a key."""
         self.left = [one for one in self.left if not (one.kind == "open" and one.key == key)]
 
     def open(self, key: str, path: str, value: str, place: Place, why: Message) -> None:
-        """A key that the script decides in a way that cannot be read: what is left open about it, is so for this."""
+        """Enter that the script decides a key in a way that cannot be read."""
         if key not in self.carried:
             self.settle(key)
             self.add("open", path, value, place, why, key=key)
 
     def add(self, kind: Kind, path: str, value: str, place: Place, why: Message, *, key: str | None = None) -> None:
-        """Something of the script that does not become part of the plan."""
+        """Enter a value of the script that does not become part of the plan."""
         self.left.append(Left(kind=kind, path=path, value=value, place=place, why=why, key=key))
 
     def knows(self, file: Accelerate | DeepSpeed, path: str) -> bool:
-        """Whether a value has been entered, alone or with the block it stands in."""
+        """Whether a value has been entered, alone or with its block."""
         parts = path.split(".")
         return any((file.document.path, ".".join(parts[:n])) in self._seen for n in range(1, len(parts) + 1))
 
 
 def leaves(document: Document) -> Iterator[tuple[str, Any]]:
-    """Every value of a file that is no block, by its dotted path; a list counts as one value."""
+    """Every value of a file that is not a block, by its dotted path; a list counts as one value."""
     yield from _leaves(document.values, "")
 
 
@@ -129,7 +142,7 @@ def _leaves(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def place_of(document: Document, path: str) -> Place:
-    """Where a value stands; the nearest block above it where it is left out."""
+    """The place of a value, or of the nearest block above it where it is left out."""
     place = document.place(path)
     assert place is not None
     return place

@@ -31,6 +31,7 @@ _WITH = {
 @dataclass(frozen=True)
 class _Key:
     name: str
+    """The plan's key."""
     made: Callable[[Any], Any]
     """The plan's value; None where a plan cannot have it."""
 

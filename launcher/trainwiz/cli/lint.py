@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainwiz.language import t
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainwiz.finding import Finding
-    from trainwiz.script import Script
 
 
 def lint(
@@ -20,6 +14,7 @@ def lint(
         list[str] | None, typer.Argument(metavar="SCRIPT.py…", help=t("Training scripts; they are read, never run."))
     ] = None,
     json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
+    format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,30 +29,6 @@ def lint(
     ] = None,
 ) -> int:
     """Exit 1 on a finding of level error. `# trainwiz: ignore[TW703]` on a line leaves it out there."""
-    from trainwiz.errors import UsageError
-    from trainwiz.finding import errors
-    from trainwiz.message import say
-    from trainwiz.rules import selection
-    from trainwiz.store import scripts as files
-    from trainwiz.ui import console, source
+    from trainwiz.workflows.check import lint as workflow
 
-    if not scripts:
-        raise UsageError(say("no script is named"), say("trainwiz lint train.py"))
-    wanted, left_out = selection.prefixes(select or ()), selection.prefixes(ignore or ())
-    read = [files.read(path) for path in dict.fromkeys(scripts)]
-    found = [finding for script in read for finding in _findings(script, wanted or ("TW",), left_out)]
-    if json:
-        console.data_json(source.to_dict(found))
-    else:
-        source.show(found, {script.file: script.lines for script in read})
-    return 1 if errors(found) else 0
-
-
-def _findings(script: Script, wanted: Sequence[str], left_out: Sequence[str]) -> list[Finding]:
-    """What the rules say, from the first line to the last."""
-    from trainwiz import rules
-
-    chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(tuple(wanted))]
-    found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
-    kept = [f for f in found if f.place is None or not f.rule.startswith(script.ignored.get(f.place.line, ("-",)))]
-    return sorted(kept, key=lambda f: (f.place.line, f.place.column) if f.place else (0, 0))
+    return workflow.lint(scripts or (), select=select or (), ignore=ignore or (), format=format, json=json)

@@ -10,46 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainwiz.command.types import Rank
+from trainwiz.engines.accelerate import DEEPSPEED_VARIABLES, DYNAMO_VARIABLES, FP8_VARIABLES, FSDP_DEFAULTS
 
-_DYNAMO = {
-    "ACCELERATE_DYNAMO_BACKEND": "NO",
-    "ACCELERATE_DYNAMO_MODE": "default",
-    "ACCELERATE_DYNAMO_USE_FULLGRAPH": "False",
-    "ACCELERATE_DYNAMO_USE_DYNAMIC": "False",
-    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "False",
-}
-_FP8 = {
-    "ACCELERATE_FP8_AMAX_COMPUTE_ALGO": "most_recent",
-    "ACCELERATE_FP8_AMAX_HISTORY_LEN": "1024",
-    "ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER": "1",
-    "ACCELERATE_FP8_FORMAT": "HYBRID",
-    "ACCELERATE_FP8_INTERVAL": "1",
-    "ACCELERATE_FP8_MARGIN": "0",
-    "ACCELERATE_FP8_OPT_LEVEL": "O2",
-    "ACCELERATE_FP8_OVERRIDE_DGRAD": "False",
-    "ACCELERATE_FP8_OVERRIDE_FPROP": "False",
-    "ACCELERATE_FP8_OVERRIDE_WGRAD": "False",
-    "ACCELERATE_FP8_PAD_INNER_DIM": "1",
-    "ACCELERATE_FP8_USE_AUTOCAST_DURING_EVAL": "False",
-}
-FSDP_DEFAULTS: dict[str, Any] = {
-    "fsdp_version": 1,
-    "fsdp_sharding_strategy": "FULL_SHARD",
-    "fsdp_reshard_after_forward": True,
-    "fsdp_offload_params": False,
-    "fsdp_min_num_params": 100_000_000,
-    "fsdp_auto_wrap_policy": None,
-    "fsdp_transformer_layer_cls_to_wrap": None,
-    "fsdp_backward_prefetch": None,
-    "fsdp_state_dict_type": None,
-    "fsdp_forward_prefetch": False,
-    "fsdp_use_orig_params": True,
-    "fsdp_cpu_ram_efficient_loading": True,
-    "fsdp_sync_module_states": True,
-    "fsdp_activation_checkpointing": False,
-    "fsdp_activation_checkpointing_offload": False,
-}
-"""What accelerate's launcher takes for each key of `fsdp_config` that is left out."""
 _FSDP_AS_WRITTEN = {
     "fsdp_version",
     "fsdp_sharding_strategy",
@@ -59,18 +21,6 @@ _FSDP_AS_WRITTEN = {
     "fsdp_backward_prefetch",
     "fsdp_state_dict_type",
 }
-DEEPSPEED_VARIABLES = {
-    "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
-    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
-    "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
-    "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-    "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
-    "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
-    "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
-    "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
-}
-"""The keys of `deepspeed_config` that reach a script, and as what."""
 _VERBATIM = {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
 
 
@@ -90,15 +40,15 @@ def shared(settings: Mapping[str, Any], *, threads: int | None, folder: str, pyt
     precision = str(settings.get("mixed_precision") or "no").lower()
     environ["ACCELERATE_MIXED_PRECISION"] = precision
     if precision == "fp8":
-        environ |= _FP8
+        environ |= FP8_VARIABLES
     if settings.get("debug"):
         environ["ACCELERATE_DEBUG_MODE"] = "true"
     match launcher(settings):
         case "simple":
-            return environ | _DYNAMO | _simple(settings)
+            return environ | DYNAMO_VARIABLES | _simple(settings)
         case "deepspeed":
             return environ | _deepspeed(settings, folder, pythonpath)
-    return environ | _DYNAMO | (_fsdp(settings) if settings["distributed_type"] == "FSDP" else {})
+    return environ | DYNAMO_VARIABLES | (_fsdp(settings) if settings["distributed_type"] == "FSDP" else {})
 
 
 def ranks(*, world: int, address: str, port: int) -> tuple[Rank, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.command import environment
 from trainwiz.command.plans import peer_to_peer, threads_per_rank
 from trainwiz.command.types import Command, Rank
+from trainwiz.engines.accelerate import DEEPSPEED_VARIABLES, FSDP_DEFAULTS
 
 if TYPE_CHECKING:
     from trainwiz.machine import Machine
@@ -113,13 +114,13 @@ def _is_known(settings: Mapping[str, Any]) -> bool:
     if not isinstance(ids, str) or (kind == "MULTI_GPU" and ids != "all" and "," not in ids):
         return False
     if kind == "DEEPSPEED":
-        known = set(environment.DEEPSPEED_VARIABLES) | _DEEPSPEED_WITHOUT_EFFECT
+        known = set(DEEPSPEED_VARIABLES) | _DEEPSPEED_WITHOUT_EFFECT
         return set(settings.get("deepspeed_config", ())) <= known
     if kind == "FSDP":
-        values = environment.FSDP_DEFAULTS | settings.get("fsdp_config", {})
+        values = FSDP_DEFAULTS | settings.get("fsdp_config", {})
         # This pair is refused by accelerate.
         refused = values["fsdp_cpu_ram_efficient_loading"] and not values["fsdp_sync_module_states"]
-        return set(values) == set(environment.FSDP_DEFAULTS) and not refused
+        return set(values) == set(FSDP_DEFAULTS) and not refused
     return True
 
 

@@ -1,10 +1,9 @@
-"""Changing values in a configuration's text and leaving everything else as it is: order, comments, spaces."""
+"""Changing values in a file's text and leaving everything else as it is: order, comments, spaces."""
 
 from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,9 @@ import yaml
 from trainwiz.config import json_reader, yaml_reader
 from trainwiz.config.document import Document, KeyPath
 
+_GONE: Any = object()
+"""In the place of a value: the key is deleted."""
+
 
 @dataclass(frozen=True)
 class _Edit:
@@ -22,83 +24,122 @@ class _Edit:
     text: str
 
 
-def edited(document: Document, changes: Mapping[str, Any]) -> str | None:
-    """The text with the changes by dotted path; None deletes a key. None if it cannot be done without a doubt.
+def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", keep_null: bool = False) -> str | None:
+    """The text with the changes by dotted path; None if they cannot be made with certainty.
 
-    What comes out is read again and must hold exactly the old values with the changes.
+    A value of None deletes its key; with `keep_null` it is written as null. With a `reason`, the comment behind each
+    changed value becomes that reason; JSON and values inside braces have no room for one. The new text is read again,
+    and must have exactly the old values with the changes.
     """
     if document.trouble or document.duplicates:
         return None
-    edits = _edits(document, {tuple(path.split(".")): value for path, value in changes.items()})
-    if edits is None:
-        return None
+    wanted = {
+        tuple(path.split(".")): _GONE if value is None and not keep_null else value for path, value in changes.items()
+    }
+    renamed = _renamed(document, wanted)
+    edits: list[_Edit | None] = [_renaming(document, old, new) for old, new in renamed.items()]
+    added: dict[KeyPath, Any] = {}
+    for path, value in wanted.items():
+        if path in renamed or path in renamed.values():
+            continue
+        if path not in document.entries:
+            added |= {} if value is _GONE else {path: value}
+        elif value is _GONE:
+            edits.append(_removal(document, path))
+        elif not _is_already(document, path, value):
+            edits.append(_replacement(document, path, value, reason))
+    after = _applied(document, edits)
+    for path, value in added.items():
+        after = after and _applied(after, [_addition(after, path, value, reason)])
+    return after.text if after and _holds(after, _expected(document, wanted)) else None
+
+
+def _applied(document: Document, edits: list[_Edit | None]) -> Document | None:
+    """The document after the edits; None where one of them is None, or where the text can no longer be read."""
     text = document.text
-    for edit in sorted(edits, key=lambda e: (e.start, e.end), reverse=True):
+    known = [edit for edit in edits if edit]
+    for edit in sorted(known, key=lambda e: (e.start, e.end), reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     reader = json_reader if document.syntax == "json" else yaml_reader
-    again = reader.read(document.path, text)
-    return text if not again.trouble and _holds(again, _expected(document, changes)) else None
+    after = reader.read(document.path, text)
+    return None if after.trouble or len(known) < len(edits) else after
 
 
 def _holds(document: Document, expected: Mapping[str, Any]) -> bool:
     try:
         return bool(_tidy(document.values) == _tidy(expected))
-    except RecursionError:  # an anchor that stands inside itself
+    except RecursionError:  # an anchor that contains itself
         return False
 
 
-def _edits(document: Document, changes: Mapping[KeyPath, Any]) -> list[_Edit] | None:
-    edits, renamed = [], set()
-    for new, value in changes.items():
-        if value is None or new in document.entries:
-            continue
-        same_block = [p for p, v in changes.items() if v is None and p[:-1] == new[:-1] and p in document.entries]
-        old = next((p for p in same_block if document.get(".".join(p)) == value and p not in renamed), None)
-        if old is None:
-            edits.append(_addition(document, new, value))
-        else:
-            renamed.add(old)
-            key = document.entries[old].key
-            edits.append(_Edit(key.start, key.end, _scalar(document, new[-1])) if key else None)
-    for path, value in changes.items():
-        entry = document.entries.get(path)
-        if entry is None or path in renamed:
-            continue
-        edits.append(_removal(document, path) if value is None else _replacement(document, path, value))
-    return None if None in edits else [edit for edit in edits if edit]
+def _is_already(document: Document, path: KeyPath, value: Any) -> bool:
+    present = document.get(".".join(path))
+    return type(present) is type(value) and bool(present == value)
 
 
-def _replacement(document: Document, path: KeyPath, value: Any) -> _Edit:
-    span = document.entries[path].value
-    old = document.text[span.start : span.end]
+def _renamed(document: Document, wanted: Mapping[KeyPath, Any]) -> dict[KeyPath, KeyPath]:
+    """The keys that go, each with the new key of the same block that takes over its value."""
+    renamed: dict[KeyPath, KeyPath] = {}
+    for new, value in wanted.items():
+        if value is _GONE or new in document.entries:
+            continue
+        gone = [p for p, v in wanted.items() if v is _GONE and p[:-1] == new[:-1] and p in document.entries]
+        old = next((p for p in gone if document.get(".".join(p)) == value and p not in renamed), None)
+        if old is not None:
+            renamed[old] = new
+    return renamed
+
+
+def _renaming(document: Document, old: KeyPath, new: KeyPath) -> _Edit | None:
+    key = document.entries[old].key
+    return _Edit(key.start, key.end, _scalar(document, new[-1])) if key else None
+
+
+def _replacement(document: Document, path: KeyPath, value: Any, reason: str) -> _Edit:
+    entry, text = document.entries[path], document.text
+    start = entry.value.start
     # A block's span reaches to where the next key begins.
-    end = span.start + len(old.rstrip())
-    space = "" if document.text[span.start - 1 : span.start] in (" ", "\n", "[", "{", "") else " "
-    return _Edit(span.start, max(end, span.start), space + _written(document, value))
+    end = max(start + len(text[start : entry.value.end].rstrip()), start)
+    space = "" if text[start - 1 : start] in (" ", "\n", "[", "{", "") else " "
+    comment = "" if entry.flow else _comment(document, reason)
+    line_end = text.find("\n", end)
+    rest = text[end : line_end if line_end >= 0 else len(text)].removesuffix("\r")
+    if comment and (not rest.strip() or rest.lstrip().startswith("#")):
+        return _Edit(start, end + len(rest), f"{space}{_written(document, value)}{comment}")
+    return _Edit(start, end, space + _written(document, value))
 
 
-def _addition(document: Document, path: KeyPath, value: Any) -> _Edit | None:
+def _addition(document: Document, path: KeyPath, value: Any, reason: str) -> _Edit | None:
     """A new entry behind the last one of its mapping; the mapping itself is made where there is none."""
     parent, key = path[:-1], path[-1]
     siblings = [p for p in document.entries if len(p) == len(path) and p[:-1] == parent]
     if not siblings:
         if parent and parent in document.entries:
-            return _replacement(document, parent, {key: value})
-        return _addition(document, parent, {key: value}) if parent else None
+            return _replacement(document, parent, {key: value}, reason)
+        return _addition(document, parent, {key: value}, reason) if parent else None
     last = document.entries[siblings[-1]]
     if last.key is None:
         return None
-    pair = f"{_scalar(document, key)}: {_written(document, value)}"
     line = document.text.rfind("\n", 0, last.key.start) + 1
     indent = document.text[line : last.key.start]
     if last.flow:
+        pair = f"{_scalar(document, key)}: {_written(document, value)}"
         own_line = not indent.strip()
         return _Edit(last.value.end, last.value.end, f",\n{indent}{pair}" if own_line else f", {pair}")
     if indent.strip():
         return None
     end = _line_end(document, siblings[-1])
     before = "" if document.text[:end].endswith("\n") else "\n"
-    return _Edit(end, end, f"{before}{indent}{pair}\n")
+    lines = before + _block(document, indent, key, value, reason)
+    return _Edit(end, end, lines.replace("\n", "\r\n") if "\r\n" in document.text else lines)
+
+
+def _block(document: Document, indent: str, key: str, value: Any, reason: str) -> str:
+    """Lines of a block for a key and its value, with the reason behind each value."""
+    name = f"{indent}{_scalar(document, key)}:"
+    if isinstance(value, Mapping) and value:
+        return f"{name}\n" + "".join(_block(document, f"{indent}  ", k, v, reason) for k, v in value.items())
+    return f"{name} {_written(document, value)}{_comment(document, reason)}\n"
 
 
 def _removal(document: Document, path: KeyPath) -> _Edit | None:
@@ -123,13 +164,17 @@ def _removal(document: Document, path: KeyPath) -> _Edit | None:
 
 
 def _line_end(document: Document, path: KeyPath) -> int:
-    """Where the line after an entry of a block begins."""
+    """The beginning of the line after an entry of a block."""
     entry, text = document.entries[path], document.text
     key_end = entry.key.end if entry.key else entry.value.start
     written = text[entry.value.start : entry.value.end].rstrip()
     end = max(key_end, entry.value.start + len(written)) if written else key_end
     newline = text.find("\n", end)
     return len(text) if newline < 0 else newline + 1
+
+
+def _comment(document: Document, reason: str) -> str:
+    return f"  # {' '.join(reason.split())}" if reason and document.syntax == "yaml" else ""
 
 
 def _written(document: Document, value: Any) -> str:
@@ -151,28 +196,29 @@ def _scalar(document: Document, value: Any) -> str:
         except yaml.YAMLError:
             pass
         return "'" + value.replace("'", "''") + "'"
-    return ".inf" if value == math.inf else json.dumps(value, default=str)
+    if isinstance(value, float):  # json's 1e-05 is a word to YAML
+        return str(yaml.safe_dump(value)).partition("\n")[0]
+    return json.dumps(value, default=str)
 
 
-def _expected(document: Document, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _expected(document: Document, wanted: Mapping[KeyPath, Any]) -> dict[str, Any]:
     values: dict[str, Any] = copy.deepcopy(dict(document.values))
     # Keys are dropped before others are set, so that a renamed one may take its place.
-    for path, value in sorted(changes.items(), key=lambda item: item[1] is not None):
-        *parents, last = path.split(".")
+    for path, value in sorted(wanted.items(), key=lambda item: item[1] is not _GONE):
         here: Any = values
-        for key in parents:
+        for key in path[:-1]:
             if not isinstance(here.get(key), dict):
                 here[key] = {}
             here = here[key]
-        if value is None:
-            here.pop(last, None)
+        if value is _GONE:
+            here.pop(path[-1], None)
         else:
-            here[last] = value
+            here[path[-1]] = value
     return values
 
 
 def _tidy(value: Any) -> Any:
-    """Without empty blocks: a block whose only key went is null to YAML."""
+    """Without empty blocks: a block whose only key was deleted is null to YAML."""
     if isinstance(value, Mapping):
         return {key: tidied for key, item in value.items() if (tidied := _tidy(item)) not in (None, {})}
     return value

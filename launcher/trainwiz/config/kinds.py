@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwiz.config import vocabulary
 from trainwiz.config.document import Document
+from trainwiz.engines.accelerate import ACCELERATE_MARKS
+from trainwiz.engines.deepspeed import DEEPSPEED_MARKS
 from trainwiz.finding import Fix, Violation
 from trainwiz.message import Message
 
@@ -23,17 +24,19 @@ def version_of(text: str) -> Version:
 
 @dataclass(frozen=True, kw_only=True)
 class _Configuration:
-    """A document for one engine, and the version of that engine."""
+    """A document for one engine."""
 
     document: Document
+    """The text and its values."""
     version: Version
+    """The version of the engine to judge it for."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path."""
         return self.document.get(path, default)
 
     def has(self, path: str) -> bool:
-        """Whether a dotted path stands in the file."""
+        """Whether the file has this dotted path."""
         return self.document.has(path)
 
     def section(self, path: str) -> Mapping[str, Any]:
@@ -48,7 +51,7 @@ class _Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerate(_Configuration):
-    """accelerate's YAML (or JSON). `files` are those that it names and that exist, as paths from here."""
+    """accelerate's YAML (or JSON)."""
 
     files: Mapping[str, str | None]
     """Each path named by the file, and where it was found; None where it was not."""
@@ -138,8 +141,8 @@ def kind_of(document: Document) -> Kind:
     keys = set(document.values)
     if {"task", "engine", "strategy", "batch"} & keys and {"machine", "precision", "strategy", "batch"} & keys:
         return "plan"
-    if document.syntax == "json" and keys & vocabulary.DEEPSPEED_MARKS:
+    if document.syntax == "json" and keys & DEEPSPEED_MARKS:
         return "deepspeed"
-    if keys & vocabulary.ACCELERATE_MARKS:
+    if keys & ACCELERATE_MARKS:
         return "accelerate"
-    return "deepspeed" if keys & vocabulary.DEEPSPEED_MARKS else "unknown"
+    return "deepspeed" if keys & DEEPSPEED_MARKS else "unknown"

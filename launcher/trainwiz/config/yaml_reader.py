@@ -1,4 +1,4 @@
-"""YAML as PyYAML's safe loader reads it, which is how accelerate does, with positions from its node graph."""
+"""YAML as PyYAML's safe loader reads it, which is how accelerate reads it, with positions from its node graph."""
 
 from __future__ import annotations
 
@@ -8,42 +8,55 @@ from typing import Any
 
 import yaml
 
-from trainwiz.config.document import DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
 from trainwiz.message import Message, say
 
 # The C parser is ten times as fast; not every PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_MANY = 1000
+"""Marks that open a level. The C parser ends the process where a text with tens of thousands nests them all."""
+
+
 @dataclass
 class _Found:
+    before: int
+    """Characters of the file before the text that was parsed: 1 for a byte order mark."""
     entries: dict[KeyPath, Entry] = field(default_factory=dict)
     duplicates: list[Duplicate] = field(default_factory=list)
     walked: set[int] = field(default_factory=set)
-    """Nodes by identity: an anchor may stand inside itself, or a thousand times."""
+    """Nodes by identity: an anchor may contain itself, or be used a thousand times."""
+
+    def span(self, node: yaml.Node) -> Span:
+        return Span(node.start_mark.index + self.before, node.end_mark.index + self.before)
 
 
 def read(path: str, text: str) -> Document:
-    """The document in a text; with its `trouble` where there is none."""
-    found = _Found()
+    """The document in a text; with its `trouble` where the text cannot be read."""
+    bare = text.removeprefix(BYTE_ORDER_MARK)
+    found, node, loader = _Found(before=len(text) - len(bare)), None, None
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            values = loader.construct_document(node) if node is not None else None
-            _walk(node, (), found)
-        finally:
-            loader.dispose()
+        if (at := _too_deep(bare)) is not None:
+            return _troubled(path, text, Trouble(say("brackets are nested too deeply"), found.before + at))
+        loader = _Loader(bare)
+        node = loader.get_single_node()
+        values = loader.construct_document(node) if node is not None else None
+        _walk(node, (), found)
     except yaml.MarkedYAMLError as error:
-        return _troubled(path, text, _syntax(error, text))
-    except yaml.reader.ReaderError as error:
-        return _troubled(path, text, _character(error, text))
+        return _troubled(path, text, _syntax(error, text, found.before))
+    except yaml.reader.ReaderError:
+        return _troubled(path, text, _character(text))
     except RecursionError:
         return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
     except (ValueError, TypeError, AttributeError) as error:
-        return _troubled(path, text, Trouble(say("{problem}", problem=error)))
+        wrong = _unconstructed(node)
+        return _troubled(path, text, Trouble(say("{problem}", problem=error), found.span(wrong).start if wrong else 0))
+    finally:
+        if loader is not None:
+            loader.dispose()
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
-        return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `num_processes: 2`")))
+        return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `key: value`")))
     return Document(
         path=path, text=text, syntax="yaml", values=values, entries=found.entries, duplicates=tuple(found.duplicates)
     )
@@ -51,6 +64,35 @@ def read(path: str, text: str) -> Document:
 
 def _troubled(path: str, text: str, trouble: Trouble) -> Document:
     return Document(path=path, text=text, syntax="yaml", trouble=trouble)
+
+
+def _too_deep(text: str) -> int | None:
+    """The character where a text becomes too deep for a recursive loader; None where it does not."""
+    if sum(text.count(mark) for mark in "[{-?") < _MANY:
+        return None
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            return event.start_mark.index if event.start_mark else 0
+    return None
+
+
+def _unconstructed(node: yaml.Node | None) -> yaml.Node | None:
+    """The first scalar that makes no value, like the month 13; None where it cannot be told."""
+    constructor, waiting, walked = yaml.constructor.SafeConstructor(), [node], set()
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, yaml.ScalarNode):
+            try:
+                constructor.construct_object(here)
+            except (ValueError, TypeError, AttributeError):
+                return here
+        elif here is not None and id(here) not in walked:
+            walked.add(id(here))
+            children = [part for item in here.value for part in (item if isinstance(item, tuple) else (item,))]
+            waiting += reversed(children)
+    return None
 
 
 def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
@@ -62,36 +104,34 @@ def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
     flow = bool(getattr(node, "flow_style", False))
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
-            found.entries[(*path, str(i))] = Entry(_span(item), flow=flow)
+            found.entries[(*path, str(i))] = Entry(found.span(item), flow=flow)
             _walk(item, (*path, str(i)), found)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, Span] = {}
         for key, value in node.value:
             name = key.value if isinstance(key.value, str) else ""
-            keys, where = (*path, name), _span(key)
+            keys, where = (*path, name), found.span(key)
             if name in seen:
                 found.duplicates.append(Duplicate(keys, seen[name], where))
             seen[name] = where
-            found.entries[keys] = Entry(_span(value), where, flow)
+            found.entries[keys] = Entry(found.span(value), where, flow)
             _walk(value, keys, found)
 
 
-def _span(node: yaml.Node) -> Span:
-    return Span(node.start_mark.index, node.end_mark.index)
-
-
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> Trouble:
+def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
     mark = error.problem_mark or error.context_mark
     # Of what is missing at the end, the end is shown, and not the empty line behind it.
-    at = min(mark.index if mark else 0, max(0, len(text.rstrip()) - 1))
+    at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
     if text[at : at + 1] == "\t":
         return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab by two spaces"))
     return Trouble(say("this is not YAML: {problem}", problem=problem), at)
 
 
-def _character(error: yaml.reader.ReaderError, text: str) -> Trouble:
-    at = min(error.position, max(0, len(text) - 1))
+def _character(text: str) -> Trouble:
+    # The C parser's own position counts bytes.
+    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    at = found.start() if found else 0
     return Trouble(say("a control character, which YAML does not allow"), at, say("delete it"))
 
 

@@ -32,17 +32,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known now; rules pick from it by parameter name."""
+    """What is known now; None for what is not. Rules pick from it by parameter name."""
 
     plan: Plan | None = None
+    """The plan to judge."""
     machine: Machine | None = None
+    """The machine that will train."""
     project: Project | None = None
+    """The files around the plan: data, model, generated files."""
     estimate: Estimate | None = None
+    """The memory and the disk space that the plan needs."""
     script: Script | None = None
+    """The training script."""
     document: Document | None = None
+    """The text and the values of a configuration file."""
+    mistakes: Sequence[Violation] | None = None
+    """What keeps the document from being a plan."""
     accelerate: Accelerate | None = None
+    """The document as accelerate reads it."""
     deepspeed: DeepSpeed | None = None
+    """The document as DeepSpeed reads it."""
     architecture: Architecture | None = None
+    """The shape of the model that a configuration file is for."""
 
 
 RuleFunction = Callable[..., Iterator[Violation]]
@@ -53,15 +64,21 @@ class Rule:
     """A registered rule."""
 
     id: str
+    """Its name for ever, like TW401."""
     level: Level
+    """How bad a violation is."""
     field: str
+    """The key that it judges."""
     needs: tuple[str, ...]
+    """The facts it needs, by their names in `Facts`."""
     manual: str
+    """Its manual entry."""
     check: RuleFunction
+    """The function that finds violations."""
 
     @property
     def folder(self) -> str:
-        """The folder under `rules/` that it stands in: what it judges."""
+        """The folder under `rules/` that its module is in, which says what it judges."""
         return self.check.__module__.split(".")[2]
 
     @property

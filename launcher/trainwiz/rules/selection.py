@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
+from trainwiz import rules
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 
@@ -14,8 +15,6 @@ _PREFIX = re.compile(r"TW\d{0,3}")
 
 def prefixes(typed: Sequence[str]) -> tuple[str, ...]:
     """What `--ignore` was given, in capitals. Raises `UsageError` for what no rule's id begins with."""
-    from trainwiz import rules
-
     ids = [rule.id for rule in rules.load()] if typed else []
     wanted = tuple(word.strip().upper() for word in typed)
     for word in wanted:

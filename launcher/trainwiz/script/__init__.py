@@ -8,12 +8,12 @@ import re
 import tokenize
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from trainwiz.errors import UsageError
 from trainwiz.finding import Place
 from trainwiz.message import say
+from trainwiz.script.calls import Call
 from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
@@ -22,23 +22,9 @@ from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree
 from trainwiz.script.values import Values
 
+__all__ = ["Call", "Script", "read"]
+
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call with the full name of what is called: `torch.load`, or `Accelerator.gather` for methods of known kinds."""
-
-    node: ast.Call
-    name: str
-
-    def keyword(self, name: str) -> ast.expr | None:
-        """The value of a keyword argument."""
-        return next((k.value for k in self.node.keywords if k.arg == name), None)
-
-    def has_spread(self) -> bool:
-        """Whether arguments come from elsewhere: `f(*args, **kwargs)`."""
-        return any(k.arg is None for k in self.node.keywords) or any(isinstance(a, ast.Starred) for a in self.node.args)
 
 
 class Script:
@@ -63,7 +49,7 @@ class Script:
     @cached_property
     def loaded(self) -> Loaded:
         """The models that it loads."""
-        return loaded(self)
+        return loaded(self.calls, self.values)
 
     @cached_property
     def padded_to(self) -> list[tuple[int, int]]:
@@ -80,14 +66,15 @@ class Script:
         return [call for call in self.calls if call.name in names]
 
     def place(self, node: ast.AST) -> Place:
-        """Where a node stands: its first line, as far as it goes there."""
+        """The place of a node: its first line, up to where the node ends on it."""
         line: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        raw = self.lines[line - 1].encode() if line <= len(self.lines) else b""
+        source = self.lines[line - 1] if line <= len(self.lines) else ""
+        raw = source.encode()
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
-        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)))
+        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
 
     def _name(self, call: ast.Call) -> str:
         if isinstance(call.func, ast.Attribute):
@@ -99,7 +86,7 @@ class Script:
 
 
 def read(file: str, text: str) -> Script:
-    """The script of this text. Raises `UsageError` where it is no Python."""
+    """The script of this text. Raises `UsageError` where it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
@@ -109,6 +96,9 @@ def read(file: str, text: str) -> Script:
         raise UsageError(
             say("{file}:{line}: no valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
             say("python -m py_compile {file} shows the place", file=file),
+            place=Place(
+                file=file, line=error.lineno or 1, column=max(1, error.offset or 1), source=(error.text or "").rstrip()
+            ),
         ) from None
     except ValueError as error:
         raise UsageError(say("{file}: no valid Python: {reason}", file=file, reason=str(error))) from None

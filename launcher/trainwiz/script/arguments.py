@@ -7,26 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.engines.transformers import TRAINER_DEFAULTS
 from trainwiz.script.values import Value
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
-TRAINER_DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 5e-5,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "num_train_epochs": 3.0,
-    "max_steps": -1,
-    "warmup_steps": 0,
-    "lr_scheduler_type": "linear",
-    "seed": 42,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-}
-"""What transformers' TrainingArguments (5.23) take where nothing is given."""
 _KEPT_BY_TRL = ("weight_decay", "seed")
 """Of these, what TRL's configurations, which inherit them, leave as it is."""
 _TRAINERS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
@@ -46,17 +32,20 @@ _OF_TRAINER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """One thing that a script says: `name` as in `AdamW(lr)`, `value` None where it cannot be read.
-
-    `left_out` names who decides instead, where the script leaves it to a default of theirs.
-    """
+    """A number of the training that a script gives."""
 
     kind: str
+    """What it is, like `learning_rate`."""
     name: str
+    """Where it is given, as people read it: `AdamW(lr)`."""
     node: ast.AST
+    """The expression, or the call that leaves it out."""
     value: Any = None
+    """Its value; None where it cannot be read."""
     option: str = ""
+    """The option of the command line that it is the default of."""
     left_out: str = ""
+    """Whose default counts, where the script leaves it out."""
 
 
 def number(

@@ -1,4 +1,4 @@
-"""What the names of a program stand for: imports, assignments, and what feeds a value."""
+"""What the names of a program mean: imports, assignments, and what feeds a value."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ class Assignment:
     """A name that gets a value. Of several targets, each is assigned the whole value."""
 
     name: str
+    """The dotted name."""
     value: ast.expr
+    """The value, or what it is unpacked from."""
     node: ast.AST
+    """The statement."""
     scope: ast.AST
+    """The function or module that it is in."""
     alone: bool
-    """Whether the value is the name's own, and not spread over several targets."""
+    """Whether the whole value goes to this name, and is not unpacked into several."""
 
 
 class Names:

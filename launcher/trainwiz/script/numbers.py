@@ -10,20 +10,14 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
+from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
 from trainwiz.script.arguments import Number, is_trainer, number, of_trainer, read
 from trainwiz.script.tree import Loop, dotted
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
-OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "AdamW": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999)},
-    "Adam": {"lr": 1e-3, "weight_decay": 0.0, "betas": (0.9, 0.999)},
-    "SGD": {"lr": 1e-3, "weight_decay": 0.0, "momentum": 0.0},
-}
-"""torch 2.13's own."""
-_DUMMY_DEFAULTS = {"lr": 1e-3, "weight_decay": 0.0}
-"""accelerate 1.15's own."""
 _OPTIMIZERS = {
     "torch.optim.AdamW": "AdamW",
     "torch.optim.adamw.AdamW": "AdamW",
@@ -103,7 +97,7 @@ def _of_optimizers(script: Script) -> Iterator[Number]:
             defaults, owner = OPTIMIZER_DEFAULTS.get(last, {}), "torch"
             yield Number(kind="optimizer", name=last, node=call.node, value=kinds[0] if kinds else None)
         elif last == "DummyOptim":
-            defaults, owner = _DUMMY_DEFAULTS, "accelerate"
+            defaults, owner = DUMMY_OPTIMIZER_DEFAULTS, "accelerate"
         else:
             continue
         if call.has_spread():

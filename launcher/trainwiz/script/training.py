@@ -15,30 +15,37 @@ _SHOWING = ("tqdm", "trange", "track", "progress_bar")
 
 @dataclass(frozen=True)
 class Backward:
-    """A backward pass: `by` is Accelerator, DeepSpeedEngine, Booster, Optimizer, GradScaler, or Tensor."""
+    """A backward pass."""
 
     call: ast.Call
+    """The call."""
     loss: ast.expr
+    """What it goes back from."""
     by: str
+    """Whose method it is: Accelerator, DeepSpeedEngine, Booster, Optimizer, GradScaler, or Tensor."""
     loop: Loop | None
+    """The loop over batches around it."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """An update after every `size` micro-batches, counted in the script: `if (i + 1) % size == 0: optimizer.step()`.
-
-    `early` is how many micro-batches too early the first update comes, modulo `size` (-1: after the first one); None if
-    the counter's start is unknown.
-    `tail` says whether micro-batches after the last whole window make an update too.
-    """
+    """An update after every `size` micro-batches, counted in the script: `if (i + 1) % size == 0: optimizer.step()`."""
 
     loop: Loop
+    """The loop over micro-batches."""
     step: ast.Call
+    """The call that updates."""
     backward: Backward
+    """The backward pass of each micro-batch."""
     test: ast.expr
+    """The condition of the update."""
     size: ast.expr
+    """The number of micro-batches."""
     early: int | None
+    """How many micro-batches too early the first update comes, modulo `size` (-1: after the first one); None if the
+    start of the counter is unknown."""
     tail: bool
+    """Whether micro-batches after the last whole window make an update, too."""
 
 
 class Training:
@@ -84,7 +91,7 @@ class Training:
                 continue
             before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
             for guard in self.tree.guards(step, within=loop):
-                # A backward pass under the same condition is no accumulation: a generator trained every n-th time.
+                # A backward pass under the same condition is not accumulation: a generator trained every n-th time.
                 each = [b for b in before if guard not in self.tree.guards(b.call, within=loop)]
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
@@ -93,7 +100,7 @@ class Training:
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
 
     def expanded(self, test: ast.expr) -> ast.expr:
-        """The condition that a name stands for, if it is one."""
+        """The condition that a name was assigned, if it was one."""
         if isinstance(test, ast.Name) and (latest := self.names.latest(test.id, test)) and latest.alone:
             return latest.value
         return test

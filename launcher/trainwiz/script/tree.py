@@ -1,4 +1,4 @@
-"""A program's syntax tree with the way up: scopes, loops, with-blocks, and the conditions a node stands under."""
+"""A program's syntax tree with the way up: scopes, loops, with-blocks, and the conditions around a node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _EXITS = {"exit", "quit", "sys.exit", "os._exit"}
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition that holds where a node stands: `test` is true there if `positive`, else false."""
+    """A condition that decides whether a node is reached."""
 
     test: ast.expr
+    """The condition."""
     positive: bool
+    """Whether it is true there, or false."""
 
 
 class Tree:
@@ -52,7 +54,7 @@ class Tree:
             yield node
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The function that a node stands in (a lambda counts), or the module."""
+        """The function that contains a node (a lambda counts), or the module."""
         return next((a for a in self.above(node) if isinstance(a, _SCOPES)), self.module)
 
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -63,7 +65,7 @@ class Tree:
             yield ancestor
 
     def loops(self, node: ast.AST) -> list[Loop]:
-        """The loops whose body a node stands in, innermost first; comprehensions do not count."""
+        """The loops whose body contains a node, innermost first; comprehensions do not count."""
         found: list[Loop] = []
         child = node
         for ancestor in self.inside(node):
@@ -83,7 +85,7 @@ class Tree:
         return found
 
     def guards(self, node: ast.AST, *, within: ast.AST | None = None) -> list[Guard]:
-        """The conditions a node stands under in its own function, innermost first, or only those inside `within`."""
+        """The conditions around a node in its own function, innermost first, or only those inside `within`."""
         found: list[Guard] = []
         child: ast.AST = node
         for ancestor in self.inside(node):
@@ -107,7 +109,7 @@ class Tree:
         return next((a for a in (node, *self.above(node)) if isinstance(a, ast.stmt)), None)
 
     def exclusive(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether the two stand in different branches of one `if`, so that never both of them run."""
+        """Whether the two are in different branches of one `if`, so that they never both run."""
         ones = {a: child for a, child in self._steps(one) if isinstance(a, ast.If | ast.IfExp)}
         for ancestor, child in self._steps(other):
             if ancestor in ones:

@@ -30,11 +30,14 @@ _NAMESPACES = ("args", "opt", "opts", "options", "flags", "hparams", "cmd_args")
 
 @dataclass(frozen=True)
 class Value:
-    """A value and where it is written; `option` is the command line's word for it, where it is only its default."""
+    """A value and where it is written."""
 
     value: Any
+    """The value."""
     node: ast.AST
+    """The expression that is it."""
     option: str = ""
+    """The option of the command line that it is only the default of."""
 
 
 class Values:
@@ -92,7 +95,7 @@ class Values:
         return Value(result, node, left.option or right.option) if fits else None
 
     def _origins(self, node: ast.expr, depth: int) -> list[ast.expr]:
-        """The expressions that a name, an attribute, an item or a choice stands for; empty where they are not known."""
+        """The expressions behind a name, an attribute, an item or a choice; empty where they are not known."""
         if depth <= 0:
             return []
         if isinstance(node, ast.IfExp):
@@ -206,7 +209,7 @@ class Values:
         return found
 
     def _all_origins(self, node: ast.expr, depth: int) -> list[ast.expr]:
-        """The dictionaries or calls that an expression stands for, through as many names as there are."""
+        """The dictionaries or calls behind an expression, through any number of names."""
         if not isinstance(node, ast.Name | ast.Attribute) or depth <= 0:
             return [node]
         return [last for origin in self._origins(node, depth - 1) for last in self._all_origins(origin, depth - 1)]

@@ -1,9 +1,9 @@
-"""Files of accelerate and DeepSpeed: found in a folder, read with whatever is wrong with them."""
+"""Files of accelerate and DeepSpeed, and plans: found in a folder, read with whatever is wrong with them."""
 
 from __future__ import annotations
 
-import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from trainwiz import config
@@ -28,21 +28,20 @@ _DEEPEST = 6
 
 
 def read(path: str) -> Document:
-    """The document in a file, with its trouble where it cannot be understood. Raises `UsageError` for no such file."""
+    """The document in a file, with its trouble where it cannot be read. Raises `UsageError` for no such file."""
     try:
-        found = os.stat(path)
-        return _read(path, found.st_mtime_ns, found.st_size)
+        size = os.stat(path).st_size
+        return _too_long(path, size) if size > _LARGEST else _decoded(path, Path(path).read_bytes())
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
 
 
-@functools.lru_cache(maxsize=256)
-def _read(path: str, _changed: int, size: int) -> Document:
-    """Read once as long as it does not change: what a file is, is asked before what is wrong with it."""
-    if size > _LARGEST:
-        trouble = Trouble(say("the file has {size} MB, and no configuration is that long", size=round(size / 1e6, 1)))
-        return Document(path=path, text="", syntax="json" if path.endswith(".json") else "yaml", trouble=trouble)
-    raw = Path(path).read_bytes()
+def _too_long(path: str, size: int) -> Document:
+    trouble = Trouble(say("the file has {size} MB, and no configuration is that long", size=round(size / 1e6, 1)))
+    return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
+
+
+def _decoded(path: str, raw: bytes) -> Document:
     try:
         return config.read(path, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -52,11 +51,11 @@ def _read(path: str, _changed: int, size: int) -> Document:
             len(raw[: error.start].decode("utf-8", errors="replace")),
             say("save the file as UTF-8"),
         )
-        return Document(path=path, text=text, syntax="json" if path.endswith(".json") else "yaml", trouble=trouble)
+        return Document(path=path, text=text, syntax=config.syntax_of(path), trouble=trouble)
 
 
-def find(folder: str) -> list[Document]:
-    """The configurations below a folder, by what is in them; hidden folders and those of runs are passed by."""
+def find(folder: str, read: Callable[[str], Document] = read) -> list[Document]:
+    """The configurations below a folder, by what is in them; hidden folders and those of runs are left out."""
     found = []
     for here, folders, names in os.walk(folder):
         depth = len(Path(here).relative_to(folder).parts)

@@ -1,4 +1,4 @@
-"""Plain and styled lines on stdout and stderr. Colour only on a terminal that wants it."""
+"""Plain and styled lines, and lines of files with a caret. Colour only on a terminal that wants it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
 from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
 
+if TYPE_CHECKING:
+    from trainwiz.finding import Place
+
 WIDEST = 100
-"""Columns. Longer lines are hard to read."""
+"""Columns; longer lines are hard to read."""
+_PIPED = 160
+"""Columns of an excerpt where there is no terminal."""
 _STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 
 
@@ -47,6 +52,37 @@ def width(stream: TextIO) -> int:
     return 80
 
 
+def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
+    """A place's line with carets below the piece that is meant; long lines are cut around it.
+
+    Nothing where the text of the line is unknown.
+    """
+    if not place.source.strip():
+        return []
+    number = f"  {place.line} | "
+    room = (width(stream) if stream.isatty() else _PIPED) - columns.width(number)
+    # What moves the cursor must not reach the terminal; a tab is as wide as the spaces it becomes.
+    clean = ["    " if c == "\t" else c if c.isprintable() else "�" for c in place.source]
+    start, end = place.column - 1, place.column - 1 + place.width
+    before, piece, behind = "".join(clean[:start]), "".join(clean[start:end]), "".join(clean[end:])
+    if columns.width(before) > room // 2:
+        kept = before.lstrip()
+        before = kept if columns.width(kept) <= room // 2 else "… "
+    piece = columns.cut(piece, max(1, room - columns.width(before)))
+    behind = columns.cut(behind, max(0, room - columns.width(before + piece)))
+    edge = " " * (len(number) - 2) + "| "
+    carets = styled("^" * max(1, columns.width(piece)), style, stream)
+    return [
+        styled(number, "dim", stream) + before + piece + behind,
+        styled(edge, "dim", stream) + " " * columns.width(before) + carets,
+    ]
+
+
+def _show_excerpt(place: Place) -> None:
+    for line in excerpt(place, "error", sys.stderr):
+        talk(line)
+
+
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """Print a line for the person, on stderr."""
     words = text(message)
@@ -66,10 +102,14 @@ def data_json(value: Any) -> None:
 def failure(error: TrainwizError) -> None:
     """Print a known error: what is wrong, with the numbers, then what to do."""
     _marked(text(error.message), t("error:"), "error")
+    if error.place:
+        _show_excerpt(error.place)
     if isinstance(error, PlanError):
-        for problem in error.problems:
+        for problem, place in zip(error.problems, error.places, strict=True):
             for line in fitted(text(problem), first="  ", rest="    ", stream=sys.stderr):
                 talk(line)
+            if place:
+                _show_excerpt(place)
     if error.remedy:
         _marked(text(error.remedy), "→", "good")
 

@@ -1,53 +1,62 @@
-"""Findings as people read them, and as other programs do."""
+"""Findings as people read them, and as other programs do: text, JSON, SARIF, and GitHub's workflow commands."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from trainwiz import columns
+from trainwiz.errors import UsageError
 from trainwiz.language import t, text
-from trainwiz.ui import console
+from trainwiz.message import say
+from trainwiz.ui import code_hosts, console
 
 if TYPE_CHECKING:
-    from trainwiz.finding import Finding, Place
-    from trainwiz.message import Message
+    from trainwiz.finding import Finding
 
-_INDENT = "      "
-_ARROW = f"{_INDENT}→ "
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+FORMATS = ("text", "json", "sarif", "github")
 
 
-def show(findings: Sequence[Finding], *, as_data: bool = False, sources: Mapping[str, str] = _NOTHING) -> None:
-    """Each finding with its level, rule, key, message and fix; then how many of each level there are.
+def chosen_format(typed: str, *, as_json: bool) -> str:
+    """The format that `--format` and `--json` ask for together. Raises `UsageError`."""
+    chosen = typed or ("json" if as_json else "text")
+    if chosen not in FORMATS or (as_json and chosen != "json"):
+        raise UsageError(say("--format is {format}; it may be {choices}", format=chosen, choices=", ".join(FORMATS)))
+    return chosen
 
-    On stderr, or on stdout where they are what the command was asked for (`as_data`). `sources` holds the texts of
-    files by name; a finding that has its place in one of them is shown with the line.
+
+def write(findings: Sequence[Finding], format: str) -> None:
+    """The findings on stdout, as what a command was asked for."""
+    if format == "json":
+        console.data_json(to_dict(findings))
+    elif format == "sarif":
+        from trainwiz.rules.registry import REGISTRY  # here, since commands that only ask import no rules
+
+        # A rule that found something has been loaded.
+        console.data_json(code_hosts.sarif(findings, [REGISTRY[id] for id in sorted(REGISTRY)]))
+    elif format == "github":
+        for line in code_hosts.github(findings):
+            console.data(line)
+    else:
+        show(findings, as_data=True)
+
+
+def show(findings: Sequence[Finding], *, as_data: bool = False) -> None:
+    """Each finding with its place, level, rule, message and fix; then how many of each level there are.
+
+    On stderr, or on stdout where they are what the command was asked for (`as_data`).
     """
-    show_each(findings, as_data=as_data, sources=sources)
-    show_summary(findings, as_data=as_data)
-
-
-def show_each(findings: Sequence[Finding], *, as_data: bool = False, sources: Mapping[str, str] = _NOTHING) -> None:
-    """Each finding with its level, rule, key, message and fix."""
     stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
     for finding in findings:
-        for line in _lines(finding, stream, sources):
+        for line in _lines(finding, stream):
             write(line)
-
-
-def show_summary(findings: Sequence[Finding], *, as_data: bool = False) -> None:
-    """How many findings of each level there are, and how to learn more."""
-    stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
     write(_summary(findings))
     if findings:
         write(console.styled(t("more about a rule: trainwiz explain {rule}", rule=findings[0].rule), "dim", stream))
 
 
 def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The findings for `--json`; `fix` is what to do in words, `changes` the same as values of the plan."""
+    """The findings for JSON; `fix` is what to do in words, `changes` the same as new values by key."""
     counts = _counts(findings)
     return {
         "findings": [
@@ -58,9 +67,7 @@ def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
                 "message": text(finding.message),
                 "fix": text(finding.fix.message) if finding.fix else None,
                 "changes": dict(finding.fix.changes) if finding.fix else {},
-                "file": finding.place.file if finding.place else None,
-                "line": finding.place.line if finding.place else None,
-                "column": finding.place.column if finding.place else None,
+                **{name: getattr(finding.place, name, None) for name in ("file", "line", "column", "width")},
             }
             for finding in findings
         ],
@@ -74,41 +81,21 @@ def level_name(level: str) -> str:
     return {"error": t("error"), "warning": t("warning"), "hint": t("hint")}[level]
 
 
-def _lines(finding: Finding, stream: TextIO, sources: Mapping[str, str]) -> list[str]:
+def _lines(finding: Finding, stream: TextIO) -> list[str]:
     level = console.styled(level_name(finding.level.value), finding.level.value, stream)
-    rule = console.styled(finding.rule, "bold", stream)
-    place = finding.place
-    at = f" {place.file}:{place.line}:{place.column}" if place else ""
-    lines = [f"{rule} {level} {finding.where}{at}"]
-    if place and place.file in sources:
-        lines += _excerpt(place, sources[place.file], finding.level.value, stream)
-    lines += _fitted(finding.message, _INDENT, stream)
-    if finding.fix:
-        first, *rest = _fitted(finding.fix.message, _ARROW, stream)
-        lines += [first.replace("→", console.styled("→", "good", stream), 1), *rest]
-    return lines
-
-
-def _excerpt(place: Place, source: str, style: str, stream: TextIO) -> list[str]:
-    """The line of the source with carets under what is meant; nothing where the source has no such line."""
-    lines = source.splitlines()
-    if not 0 < place.line <= len(lines):
-        return []
-    # One column for a tab and none for what a terminal obeys, so that the carets stand below what they mean.
-    line = "".join(c if c.isprintable() else " " for c in lines[place.line - 1])
-    room = console.WIDEST - len(_INDENT)
-    start = max(0, columns.width(line[: place.column - 1]) - room // 2) if columns.width(line) > room else 0
-    shown, column = columns.cut(line[start:], room), place.column - 1 - start
-    before = " " * columns.width(shown[:column])
-    carets = "^" * max(1, columns.width(shown[column : column + place.width]))
-    return [
-        f"{_INDENT}{console.styled(shown.rstrip(), 'dim', stream)}",
-        f"{_INDENT}{before}{console.styled(carets, style, stream)}",
+    rule, place = console.styled(finding.rule, "bold", stream), finding.place
+    indent = " " * (2 if place else 6)
+    lines = [
+        f"{place.file}:{place.line}:{place.column}: {level} {rule}" if place else f"{rule} {level} {finding.where}"
     ]
-
-
-def _fitted(message: Message, first: str, stream: TextIO) -> list[str]:
-    return console.fitted(text(message), first=first, rest=" " * len(first), stream=stream)
+    lines += console.fitted(text(finding.message), first=indent, rest=indent, stream=stream)
+    if place:
+        lines += console.excerpt(place, finding.level.value, stream)
+    if finding.fix:
+        words = text(finding.fix.message)
+        first, *rest = console.fitted(words, first=f"{indent}→ ", rest=f"{indent}  ", stream=stream)
+        lines += [first.replace("→", console.styled("→", "good", stream), 1), *rest]
+    return [*lines, ""] if place else lines
 
 
 def _summary(findings: Sequence[Finding]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import columns, language
 from trainwiz.message import Message
+from trainwiz.rules import proofs
 from trainwiz.ui import console
 from trainwiz.ui.findings import level_name
 
@@ -82,8 +83,6 @@ def markdown(rules: Iterable[Rule]) -> str:
 
 def is_unproven(rule: Rule) -> bool:
     """Whether an error's claim was never shown by the engine itself."""
-    from trainwiz.rules import proofs
-
     return rule.level.value == "error" and rule.id not in proofs.PROVEN
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.config import Accelerate, DeepSpeed, vocabulary
+from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import FILLED_SETTINGS
+from trainwiz.engines.deepspeed import SCHEDULERS
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -171,7 +174,7 @@ def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """
     for keys, entry in deepspeed.document.entries.items():
         path = ".".join(keys)
-        if path in vocabulary.FILLED or deepspeed.document.text[entry.value.start : entry.value.end] != '"auto"':
+        if path in FILLED_SETTINGS or deepspeed.document.text[entry.value.start : entry.value.end] != '"auto"':
             continue
         # Lists are not looked into; and in these blocks the word has a meaning of its own.
         if any(key.isdigit() for key in keys) or keys[0] in ("data_types", "autotuning", "comment", "_comment"):
@@ -219,11 +222,11 @@ def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Iterator[Violation]:
     name = deepspeed.get("scheduler.type")
     if not isinstance(name, str):
         return
-    if name not in vocabulary.SCHEDULERS:
-        near = vocabulary.nearest(name, vocabulary.SCHEDULERS)
+    if name not in SCHEDULERS:
+        near = nearest(name, SCHEDULERS)
         yield deepspeed.wrong(
             "scheduler.type",
-            say("DeepSpeed has no scheduler {name}; it has {known}", name=name, known=", ".join(vocabulary.SCHEDULERS)),
+            say("DeepSpeed has no scheduler {name}; it has {known}", name=name, known=", ".join(SCHEDULERS)),
             Fix(message=say("did you mean {key}?", key=near), changes={"scheduler.type": near}) if near else None,
         )
     elif name in ("WarmupDecayLR", "WarmupCosineLR") and deepspeed.get("scheduler.params.total_num_steps") is None:

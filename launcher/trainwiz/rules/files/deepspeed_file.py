@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.config import DeepSpeed
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.deepspeed import (
+    MILD_BLOCKS,
+    REMOVED_IN_0_19,
+    STRICT_BLOCKS,
+    STRICT_IN_0_19,
+    TOP_LEVEL_KEYS,
+    ZERO_KEYS,
+    ZERO_SINCE_0_17,
+    ZERO_SINCE_0_19,
+    ZERO_UNTIL_0_18,
+)
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -29,7 +41,7 @@ def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Vio
             # An `auto` is dropped before the names are looked at; removed keys have a rule of their own.
             if key in known or value == "auto" or (block == "zero_optimization" and _removed(deepspeed, key)):
                 continue
-            path, near = f"{block}.{key}", vocabulary.nearest(key, known)
+            path, near = f"{block}.{key}", nearest(key, known)
             # A version newer than those that were read may have more keys.
             if not near and deepspeed.version >= (0, 20):
                 continue
@@ -53,10 +65,10 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
     Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/
     """
     for key, value in deepspeed.document.values.items():
-        if key in vocabulary.DEEPSPEED or key.startswith(("_", "#", "//")):
+        if key in TOP_LEVEL_KEYS or key.startswith(("_", "#", "//")):
             continue
-        near = vocabulary.nearest(key, vocabulary.DEEPSPEED - vocabulary.REMOVED)
-        if key in vocabulary.ZERO:
+        near = nearest(key, TOP_LEVEL_KEYS - REMOVED_IN_0_19)
+        if key in ZERO_KEYS:
             fix = Fix(
                 message=say("move it into zero_optimization"), changes={key: None, f"zero_optimization.{key}": value}
             )
@@ -65,9 +77,9 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
         else:
             fix = Fix(message=say("delete it"), changes={key: None})
         yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it reads no such key", key=key), fix)
-    for block, known in vocabulary.MILD.items():
+    for block, known in MILD_BLOCKS.items():
         for key, value in deepspeed.section(block).items():
-            near = None if key in known else vocabulary.nearest(key, known)
+            near = None if key in known else nearest(key, known)
             if near and not deepspeed.has(f"{block}.{near}"):
                 yield deepspeed.wrong(
                     f"{block}.{key}",
@@ -89,7 +101,7 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
     Instead: no such block; bf16 in the place of amp; a fixed batch in the place of elasticity.
     Source: seen with DeepSpeed 0.19.8; 0.18.9 still takes them; https://github.com/deepspeedai/DeepSpeed/issues/8489
     """
-    found = [key for key in deepspeed.document.values if key in vocabulary.REMOVED]
+    found = [key for key in deepspeed.document.values if key in REMOVED_IN_0_19]
     found += [f"zero_optimization.{key}" for key in deepspeed.section("zero_optimization")]
     for path in found:
         if _removed(deepspeed, path.rpartition(".")[2]):
@@ -217,22 +229,22 @@ def dynamic_scaling_has_room(deepspeed: DeepSpeed) -> Iterator[Violation]:
 
 def _strict(deepspeed: DeepSpeed) -> dict[str, Collection[str]]:
     """The blocks that refuse unknown keys in this version, with what they know."""
-    zero = set(vocabulary.ZERO)
+    zero = set(ZERO_KEYS)
     if deepspeed.version < (0, 19):
-        zero = (zero - vocabulary.ZERO_SINCE_0_19) | vocabulary.ZERO_UNTIL_0_18
+        zero = (zero - ZERO_SINCE_0_19) | ZERO_UNTIL_0_18
     # Somewhere between these two, so neither is called unknown there.
     if deepspeed.version <= (0, 16, 5):
-        zero -= vocabulary.ZERO_SINCE_0_17
-    blocks: dict[str, Collection[str]] = {**vocabulary.STRICT, "zero_optimization": zero}
+        zero -= ZERO_SINCE_0_17
+    blocks: dict[str, Collection[str]] = {**STRICT_BLOCKS, "zero_optimization": zero}
     if deepspeed.version < (0, 19):
-        blocks = {block: known for block, known in blocks.items() if block not in vocabulary.STRICT_IN_0_19}
+        blocks = {block: known for block, known in blocks.items() if block not in STRICT_IN_0_19}
     if deepspeed.version < _STRICT_PRECISION:
         del blocks["fp16"], blocks["bf16"]
     return blocks
 
 
 def _removed(deepspeed: DeepSpeed, key: str) -> bool:
-    return deepspeed.version >= _GONE and key in vocabulary.REMOVED | vocabulary.ZERO_UNTIL_0_18
+    return deepspeed.version >= _GONE and key in REMOVED_IN_0_19 | ZERO_UNTIL_0_18
 
 
 def _shown(deepspeed: DeepSpeed) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.config import Accelerate, DeepSpeed, vocabulary
+from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.config.spelling import nearest
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -116,7 +117,7 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
         word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
         if value is None or value == "auto" or (isinstance(word, str) and word in known):
             continue
-        near = vocabulary.nearest(str(value).removeprefix("torch."), known)
+        near = nearest(str(value).removeprefix("torch."), known)
         shown = _short(near) if near else None
         yield deepspeed.wrong(
             path,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainwiz.config import Accelerate, vocabulary
+from trainwiz.config import Accelerate
+from trainwiz.config.spelling import nearest
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
@@ -44,7 +45,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
         unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
         if not allowed or unread or not isinstance(value, str) or value.isdigit() or value.upper() in allowed:
             continue
-        near = vocabulary.nearest(value.upper(), allowed)
+        near = nearest(value.upper(), allowed)
         yield accelerate.wrong(
             path,
             say("{key} is {value}; it may be {choices}", key=name, value=value, choices=", ".join(allowed)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainwiz.config import Accelerate, vocabulary
+from trainwiz.config import Accelerate
+from trainwiz.engines.accelerate import DISTRIBUTED_TYPES
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -75,7 +76,7 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
     if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
         return
     for key, kinds in _HOME.items():
-        if accelerate.get(key) and accelerate.kind not in kinds and accelerate.kind in vocabulary.DISTRIBUTED:
+        if accelerate.get(key) and accelerate.kind not in kinds and accelerate.kind in DISTRIBUTED_TYPES:
             yield accelerate.wrong(
                 key,
                 say(

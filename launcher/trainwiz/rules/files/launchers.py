@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from trainwiz.config import Accelerate, vocabulary
+from trainwiz.config import Accelerate
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import DYNAMO_BACKENDS, knows_keys_of
 from trainwiz.finding import Fix, Level, Place, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -68,11 +70,11 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
     for key in ("dynamo_backend", "backend"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
-        if value is None or value is False or str(value).upper() in vocabulary.DYNAMO:
+        if value is None or value is False or str(value).upper() in DYNAMO_BACKENDS:
             continue
-        if not vocabulary.tried_with_accelerate(accelerate.version) or accelerate.kind in ("DEEPSPEED", "XLA"):
+        if not knows_keys_of(accelerate.version) or accelerate.kind in ("DEEPSPEED", "XLA"):
             continue
-        near = vocabulary.nearest(str(value).upper(), vocabulary.DYNAMO)
+        near = nearest(str(value).upper(), DYNAMO_BACKENDS)
         fix = Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None
         yield accelerate.wrong(path, say("accelerate has no compiler {name}", name=str(value)), fix)
     for key in ("dynamo_mode", "mode"):
@@ -80,7 +82,7 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
         value = accelerate.get(path)
         acts = accelerate.kind not in ("DEEPSPEED", "XLA") and accelerate.get("dynamo_config.dynamo_backend")
         if acts and isinstance(value, str) and value not in _MODES:
-            near = vocabulary.nearest(value, _MODES)
+            near = nearest(value, _MODES)
             yield accelerate.wrong(
                 path,
                 say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(_MODES)),
@@ -133,7 +135,7 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
     seen: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words, match = line.strip(), _LINE.search(line.strip())
-        place = Place(file=path, line=number, column=1, width=max(1, len(line.rstrip())))
+        place = Place(file=path, line=number, width=max(1, len(line.rstrip())), source=line)
         if not words or words.startswith("#"):
             continue
         if not match:

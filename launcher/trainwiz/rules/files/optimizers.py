@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.config import DeepSpeed
+from trainwiz.config.spelling import nearest
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -49,7 +50,7 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violati
         return
     if name.lower() in _ONE_BIT and deepspeed.version < (0, 19):
         return
-    near = vocabulary.nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
+    near = nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
     fix = (
         Fix(message=say("did you mean {name}?", name=near), changes={"optimizer.type": near})
         if near

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.config import Accelerate, DeepSpeed, vocabulary
+from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.engines.accelerate import FILLED_SETTINGS
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
@@ -147,7 +148,7 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
         return
     for keys, entry in deepspeed.document.entries.items():
         path = ".".join(keys)
-        if entry.key and deepspeed.get(path) == "auto" and path in vocabulary.FILLED:
+        if entry.key and deepspeed.get(path) == "auto" and path in FILLED_SETTINGS:
             yield deepspeed.wrong(
                 path,
                 say("DeepSpeed alone fills no auto, and the script uses nothing else"),

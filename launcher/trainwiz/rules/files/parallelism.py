@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from trainwiz.config import Accelerate, vocabulary
+from trainwiz.config import Accelerate
+from trainwiz.engines.accelerate import BLOCKS
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -23,7 +24,7 @@ def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violati
     Instead: parallelism_config_tp_size: 2
     Source: seen with accelerate 1.15.0
     """
-    _, known = vocabulary.BLOCKS["parallelism_config"]
+    _, known = BLOCKS["parallelism_config"]
     for key, value in accelerate.section("parallelism_config").items():
         full = f"{_PREFIX}{key}"
         if full in known:

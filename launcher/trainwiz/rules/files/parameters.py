@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from trainwiz.config import DeepSpeed, vocabulary
+from trainwiz.config import DeepSpeed
+from trainwiz.config.spelling import nearest
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -119,4 +120,4 @@ def _meant(key: str, known: Collection[str]) -> str | None:
         "max_lr": "warmup_max_lr",
     }
     other = others.get(key)
-    return other if other in known else vocabulary.nearest(key, known)
+    return other if other in known else nearest(key, known)

@@ -130,8 +130,9 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     if accelerate.hostfile is None or not _by_mpi(accelerate) or accelerate.world is None:
         return
     path, text = accelerate.hostfile
-    lines = [(n, m) for n, line in enumerate(text.splitlines(), start=1) if (m := _MPI.search(line.strip()))]
-    hosts = {match[1] for _, match in lines}
+    lines = text.splitlines()
+    found = [(n, m) for n, line in enumerate(lines, start=1) if (m := _MPI.search(line.strip()))]
+    hosts = {match[1] for _, match in found}
     if len(hosts) != accelerate.machines:
         yield Violation(
             say(
@@ -144,13 +145,13 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
         )
         return
     ranks = accelerate.world // accelerate.machines
-    for number, match in lines:
+    for number, match in found:
         slots = match[2] or match[3]
         if slots and int(slots) < ranks:
             yield Violation(
                 say("{host} has {slots} slots, and gets {ranks} ranks", host=match[1], slots=int(slots), ranks=ranks),
                 Fix(message=say("correct its slots, or num_processes")),
-                place=Place(file=path, line=number, width=max(1, match.end())),
+                place=Place(file=path, line=number, width=max(1, match.end()), source=lines[number - 1]),
             )
 
 

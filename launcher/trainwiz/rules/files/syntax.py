@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainwiz.config import Accelerate, Document, vocabulary
+from trainwiz.config import Accelerate, Document
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import (
+    BLOCKS,
+    CLUSTER_KEYS,
+    COMMAND_LINE_ONLY,
+    LAUNCH_ARGUMENTS,
+    OLD_KEYS,
+    REMOVED_KEYS,
+    SAGEMAKER_KEYS,
+    knows_keys_of,
+)
+from trainwiz.engines.deepspeed import TOP_LEVEL_KEYS, ZERO_KEYS
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -63,20 +75,20 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
     Source: seen with accelerate 1.15.0; `BaseConfig.from_yaml_file` in accelerate/commands/config/config_args.py
     """
     on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"
-    known = vocabulary.SAGEMAKER if on_sagemaker else vocabulary.CLUSTER
+    known = SAGEMAKER_KEYS if on_sagemaker else CLUSTER_KEYS
     for key in accelerate.document.values:
-        if not isinstance(key, str) or key in known or key in vocabulary.OLD:
+        if not isinstance(key, str) or key in known or key in OLD_KEYS:
             continue
-        option = vocabulary.COMMAND_LINE_ONLY.get(key)
-        near = vocabulary.nearest(key, known - set(accelerate.document.values))
-        if not near and not vocabulary.tried_with_accelerate(accelerate.version):
+        option = COMMAND_LINE_ONLY.get(key)
+        near = nearest(key, known - set(accelerate.document.values))
+        if not near and not knows_keys_of(accelerate.version):
             continue
         if option:
             fix = Fix(
                 message=say("delete it, and launch with {option} {value}", option=option, value=accelerate.get(key)),
                 changes={key: None},
             )
-        elif near and key not in vocabulary.GONE:
+        elif near and key not in REMOVED_KEYS:
             fix = _renamed(key, near, accelerate.get(key))
         else:
             fix = _moved(accelerate, key) or Fix(message=say("delete it"), changes={key: None})
@@ -86,9 +98,9 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
 def _moved(accelerate: Accelerate, key: str) -> Fix | None:
     """The way into the block of the file that has such a key."""
     homes = {"DEEPSPEED": "deepspeed_config", "FSDP": "fsdp_config", "MEGATRON_LM": "megatron_lm_config"}
-    for block, (_, known) in vocabulary.BLOCKS.items():
+    for block, (_, known) in BLOCKS.items():
         there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
-        near = vocabulary.nearest(key, known) if there else None
+        near = nearest(key, known) if there else None
         if near and accelerate.has(f"{block}.{near}"):
             return Fix(message=say("delete it; {key} of {block} counts", key=near, block=block), changes={key: None})
         if near:
@@ -107,9 +119,9 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
     Instead: the key as accelerate spells it; DeepSpeed's own options in a deepspeed_config_file.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
-    if not vocabulary.tried_with_accelerate(accelerate.version):
+    if not knows_keys_of(accelerate.version):
         return
-    for block, (prefix, known) in vocabulary.BLOCKS.items():
+    for block, (prefix, known) in BLOCKS.items():
         for key, value in accelerate.section(block).items():
             if not isinstance(key, str) or _reaches(block, prefix, key):
                 continue
@@ -118,9 +130,9 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             if full in known or key in ("amax_history_length", "amax_compute_algorithm", "optimization_level"):
                 continue
             # A misspelt name is looked for with and without its prefix.
-            near = vocabulary.nearest(key, known) or vocabulary.nearest(full, known)
+            near = nearest(key, known) or nearest(full, known)
             fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
-            if not near and block == "deepspeed_config" and (key in vocabulary.DEEPSPEED or key in vocabulary.ZERO):
+            if not near and block == "deepspeed_config" and (key in TOP_LEVEL_KEYS or key in ZERO_KEYS):
                 # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
                 fix = Fix(
                     message=say(
@@ -143,11 +155,11 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: the key at the top of the file.
     Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
     """
-    for block in vocabulary.BLOCKS:
+    for block in BLOCKS:
         for key, value in accelerate.section(block).items():
-            if key in vocabulary.LAUNCH_ARGUMENTS:
+            if key in LAUNCH_ARGUMENTS:
                 path = f"{block}.{key}"
-                top = key in vocabulary.CLUSTER and not accelerate.has(key)
+                top = key in CLUSTER_KEYS and not accelerate.has(key)
                 yield accelerate.wrong(
                     path,
                     say(
@@ -161,10 +173,10 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
 
 def _reaches(block: str, prefix: str, key: str) -> bool:
     """Whether an entry sets a launch argument, which accelerate decides by its name alone, whatever block it is in."""
-    known = vocabulary.BLOCKS[block][1]
-    if key in known or key in vocabulary.LAUNCH_ARGUMENTS:
+    known = BLOCKS[block][1]
+    if key in known or key in LAUNCH_ARGUMENTS:
         return True
-    if any(key in others for _, others in vocabulary.BLOCKS.values()):
+    if any(key in others for _, others in BLOCKS.values()):
         return True
     # In these blocks, short names stand for the long ones.
     return block in ("fsdp_config", "fp8_config", "dynamo_config") and prefix + key in known

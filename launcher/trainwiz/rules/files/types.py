@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainwiz.config import DeepSpeed, types
+from trainwiz.config import DeepSpeed
+from trainwiz.engines import deepspeed_types as types
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainwiz.config import Accelerate, vocabulary
+from trainwiz.config import Accelerate
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.accelerate import COMPUTE_ENVIRONMENTS, DISTRIBUTED_TYPES, PRECISIONS, SAGEMAKER_TYPES
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
@@ -15,9 +17,9 @@ _TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
 _LAST_PORT = 65535
 _RENAMED = {"TPU": "XLA", "fp32": "no", "float32": "no", "float16": "fp16", "bfloat16": "bf16"}
 _ALLOWED = {
-    "compute_environment": vocabulary.ENVIRONMENTS,
-    "distributed_type": vocabulary.DISTRIBUTED,
-    "mixed_precision": vocabulary.PRECISIONS,
+    "compute_environment": COMPUTE_ENVIRONMENTS,
+    "distributed_type": DISTRIBUTED_TYPES,
+    "mixed_precision": PRECISIONS,
 }
 
 
@@ -34,14 +36,14 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
     for key, allowed in _ALLOWED.items():
         value = accelerate.get(key)
         if key == "distributed_type" and accelerate.get("compute_environment") == "AMAZON_SAGEMAKER":
-            allowed = vocabulary.SAGEMAKER_DISTRIBUTED
+            allowed = SAGEMAKER_TYPES
         # Of what is no word, false has rules of its own; accelerate asks a precision alone for its lower case.
         if not isinstance(value, str):
             if key != "mixed_precision" or value is None or isinstance(value, bool):
                 continue
         elif value in allowed or (key == "mixed_precision" and value.lower() in allowed):
             continue
-        near = _RENAMED.get(str(value)) or vocabulary.nearest(str(value), allowed)
+        near = _RENAMED.get(str(value)) or nearest(str(value), allowed)
         yield accelerate.wrong(
             key,
             say("{key} is {value}; it may be {choices}", key=key, value=str(value), choices=", ".join(allowed)),

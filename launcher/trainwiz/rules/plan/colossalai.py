@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
+from trainwiz.engines.colossalai import TRIED
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
@@ -12,8 +13,6 @@ from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install
 
-TRIED = {"colossalai": "0.5.0", "transformers": "4.51.3"}
-"""What the generated loop was run with; colossalai 0.5.0 declares this transformers."""
 _MANY_MICRO_BATCHES = 16
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies, tasks, vocabulary
+from trainwiz.engines import accelerate, deepspeed, torch
 from trainwiz.finding import Level, Violation
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import say
@@ -14,9 +15,9 @@ from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install, parts
 
 OLDEST = {
-    "torch": "2.4",
-    "accelerate": "1.10",
-    "deepspeed": "0.16",
+    "torch": torch.OLDEST,
+    "accelerate": accelerate.OLDEST,
+    "deepspeed": deepspeed.OLDEST,
     "transformers": "4.51",
     "pillow": "10.0",
     "scikit-learn": "1.3",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.config import vocabulary
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.deepspeed import STRICT_BLOCKS
 from trainwiz.finding import Fix, Level, Violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -25,9 +26,9 @@ def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
         return
     for path, value in plan.deepspeed.items():
         block, _, name = path.rpartition(".")
-        if block not in vocabulary.STRICT or name in vocabulary.STRICT[block] or value is None:
+        if block not in STRICT_BLOCKS or name in STRICT_BLOCKS[block] or value is None:
             continue
-        near = vocabulary.nearest(name, vocabulary.STRICT[block])
+        near = nearest(name, STRICT_BLOCKS[block])
         fix = Fix(message=say("did you mean {key}?", key=f"{block}.{near}") if near else say("delete it"))
         yield Violation(say("DeepSpeed refuses {key} in {block}", key=name, block=block), fix)
 

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from importlib import metadata
 
+from trainwiz import config, rules
+from trainwiz.config import Accelerate, DeepSpeed, Document
+from trainwiz.config.kinds import version_of
+from trainwiz.engines.accelerate import TRIED as TRIED_ACCELERATE
+from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
 from trainwiz.errors import UsageError
+from trainwiz.finding import Finding, Violation
 from trainwiz.message import say
+from trainwiz.probe import programs
+from trainwiz.project import Architecture
+from trainwiz.rules.files.starters import STARTERS
+from trainwiz.rules.registry import Facts, Rule
+from trainwiz.script import Script
+from trainwiz.store import configurations, scripts
+from trainwiz.workflows.check import models
 
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate, DeepSpeed, Document
-    from trainwiz.finding import Finding
-    from trainwiz.project import Architecture
-    from trainwiz.rules.registry import Facts, Rule
-    from trainwiz.script import Script
-
-_TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
+_TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
-_SPLITTING = ("parallelism_config", "tensor_parallel", "megatron_lm", "sequence_parallel_size")
-"""Where a model is split by its heads, its layers or its sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Configurations to judge together, by path; a changed text stands for what lies on the disk."""
+    """Configurations to judge together; their texts may differ from those on the disk."""
 
     documents: Mapping[str, Document] = field(default_factory=dict)
+    """The files, by path."""
+    mistakes: Mapping[str, Sequence[Violation]] = field(default_factory=dict)
+    """Those of them that were meant as plans and are none: why, beside their trouble."""
     script: Script | None = None
+    """The training script that they are for, where it is known."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    """The versions of engines to judge for; for others, those that are installed here."""
     models: Mapping[str, Architecture] = field(default_factory=dict)
     """The model that a file is for, by the file's path, where it is known."""
     programs: frozenset[str] | None = None
@@ -41,8 +49,6 @@ class Files:
         """What the rules say, file by file, from the first line to the last."""
         if not self.documents:
             return []
-        from trainwiz import rules
-
         chosen = [rule for rule in rules.of_configurations() if rule.id.startswith(tuple(select) or ("TW",))]
         found: dict[tuple[object, ...], Finding] = {}
         for facts, applicable in self._facts(chosen):
@@ -51,11 +57,11 @@ class Files:
         return sorted(found.values(), key=lambda f: (f.file or "", f.line or 0, f.column or 0, f.rule))
 
     def _facts(self, chosen: Sequence[Rule]) -> Iterable[tuple[Facts, list[Rule]]]:
-        from trainwiz import config
-        from trainwiz.rules.registry import Facts
-
         partners: dict[str, list[Accelerate]] = {}
         for path, document in self.documents.items():
+            if path in self.mistakes and not document.trouble:
+                yield Facts(document=document, mistakes=self.mistakes[path]), _needing(chosen, "mistakes")
+                continue
             kind = "unknown" if document.trouble else config.kind_of(document)
             if document.trouble or kind == "unknown":
                 yield Facts(document=document), _needing(chosen, "document")
@@ -67,7 +73,7 @@ class Files:
                 model = self.models.get(path)
                 yield Facts(document=document, accelerate=accelerate, script=self.script, architecture=model), alone
         for path, document in self.documents.items():
-            if not document.trouble and config.kind_of(document) == "deepspeed":
+            if not document.trouble and path not in self.mistakes and config.kind_of(document) == "deepspeed":
                 model = self.models.get(path)
                 facts = Facts(document=document, deepspeed=self.deepspeed(path), script=self.script, architecture=model)
                 yield facts, _needing(chosen, "deepspeed", "document")
@@ -76,8 +82,6 @@ class Files:
     def _paired(
         self, partners: Mapping[str, Sequence[Accelerate]], chosen: list[Rule]
     ) -> Iterable[tuple[Facts, list[Rule]]]:
-        from trainwiz.rules.registry import Facts
-
         for path, users in partners.items():
             document = self.documents.get(path)
             if document is not None and not document.trouble:
@@ -87,10 +91,6 @@ class Files:
 
     def accelerate(self, path: str) -> Accelerate:
         """The accelerate file at this path, with the files that it names."""
-        from trainwiz import config
-        from trainwiz.config.kinds import version_of
-        from trainwiz.store import configurations
-
         document = self.documents[path]
         bare = config.Accelerate(document=document, version=version_of(self.version("accelerate")), files={})
         named = bare.deepspeed_file
@@ -108,9 +108,6 @@ class Files:
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""
-        from trainwiz import config
-        from trainwiz.config.kinds import version_of
-
         return config.DeepSpeed(document=self.documents[path], version=version_of(self.version("deepspeed")))
 
     def version(self, engine: str) -> str:
@@ -125,6 +122,7 @@ def load(
     versions: Mapping[str, str],
     model: str | None = None,
     here: bool = False,
+    read: Callable[[str], Document] = configurations.read,
 ) -> Files:
     """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither.
 
@@ -133,77 +131,32 @@ def load(
     """
     if not (paths or script):
         return Files(versions=versions)
-    from trainwiz import config
-    from trainwiz.store import configurations
-
     documents = {}
     for path in paths:
-        document = configurations.read(path)
+        document = read(path)
         if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed"):
             raise UsageError(
                 say("{file} is no configuration of accelerate or DeepSpeed, and no plan", file=path),
                 say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
             )
         documents[path] = document
-    files = Files(documents=documents, script=_script(script) if script else None, versions=versions)
+    files = Files(documents=documents, script=scripts.read(script) if script else None, versions=versions)
     for path, document in list(documents.items()):
         if not document.trouble and config.kind_of(document) == "accelerate":
             for partner in filter(None, files.accelerate(path).files.values()):
                 if partner not in documents:
-                    documents[partner] = configurations.read(partner)
-    return replace(files, models=_models(files, model), programs=_programs(documents) if here else None)
-
-
-def _models(files: Files, named: str | None) -> dict[str, Architecture]:
-    """The model of each file that splits one: as it is named, else the script's only one, else that of a plan beside.
-
-    Raises `UsageError` for a named one that is not here.
-    """
-    splitting = [p for p, document in files.documents.items() if any(word in document.text for word in _SPLITTING)]
-    if not (splitting or named):
-        return {}
-    from trainwiz.probe import model as probing
-    from trainwiz.probe.cache import HubCache
-
-    cache, found = HubCache(), {}
-    if named and probing.architecture(named, Path(), cache) is None:
-        raise UsageError(
-            say("of the model {name} there is no config.json here", name=named),
-            say("--model takes a preset of trainwiz, a folder with a config.json, or a hub id that was downloaded"),
-        )
-    for path in splitting:
-        for name, root in _names(path, named, files.script):
-            if architecture := probing.architecture(name, Path(root), cache):
-                found[path] = architecture
-                break
-    return found
-
-
-def _names(path: str, named: str | None, script: Script | None) -> Iterable[tuple[str, str]]:
-    """Names of the model that may be meant, the surest first, and the folder that each counts from."""
-    if named:
-        yield named, "."
-    elif script is not None:
-        if len(script.loaded.names) == 1:
-            yield script.loaded.names[0], "."
-            yield script.loaded.names[0], os.path.dirname(script.file)
-    else:
-        from trainwiz.store import configurations
-        from trainwiz.workflows.check.targets import PLAN_FILE
-
-        beside = os.path.join(os.path.dirname(path), PLAN_FILE)
-        name = configurations.read(beside).get("model.name") if os.path.isfile(beside) else None
-        if isinstance(name, str):
-            yield name, os.path.dirname(path)
+                    documents[partner] = read(partner)
+    return replace(
+        files,
+        models=models.of_documents(files.documents, files.script, model),
+        programs=_programs(documents) if here else None,
+    )
 
 
 def _programs(documents: Mapping[str, Document]) -> frozenset[str]:
     """Which of the programs that start other machines are here; looked for only where a file has several machines."""
     if not any("num_machines" in document.text or "mpirun" in document.text for document in documents.values()):
         return frozenset()
-    from trainwiz.probe import programs
-    from trainwiz.rules.files.starters import STARTERS
-
     return programs.installed(STARTERS)
 
 
@@ -221,16 +174,8 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def _script(path: str) -> Script:
-    from trainwiz.store import scripts
-
-    return scripts.read(path)
-
-
 @functools.cache
 def _installed(engine: str) -> str:
-    from importlib import metadata
-
     try:
         return metadata.version(engine)
     except metadata.PackageNotFoundError:
@@ -242,6 +187,4 @@ def _needing(chosen: Sequence[Rule], *facts: str) -> list[Rule]:
 
 
 def _same(one: str, other: str) -> bool:
-    import os
-
     return os.path.realpath(one) == os.path.realpath(other)

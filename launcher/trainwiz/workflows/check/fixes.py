@@ -1,4 +1,4 @@
-"""`trainwiz check --fix`: what the findings would change, as a diff first."""
+"""`trainwiz check --fix`: make the changes that the findings propose, and show them as a diff before writing."""
 
 from __future__ import annotations
 
@@ -6,36 +6,34 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from trainwiz.language import t
+from trainwiz import config
+from trainwiz.config import Document
+from trainwiz.config.edit import edited
+from trainwiz.finding import Finding, Level
+from trainwiz.language import t, text
+from trainwiz.store import configurations
 from trainwiz.ui import console
-
-if TYPE_CHECKING:
-    from trainwiz.finding import Finding
-    from trainwiz.workflows.check.configurations import Files
+from trainwiz.workflows.check.configurations import Files
 
 _MOST = 200
-"""Changes; a file that still has something to mend then goes round in circles."""
+"""Changes; a file that still has something to mend then is going round in circles."""
 
 
 def mended(files: Files, select: Sequence[str], ignore: Sequence[str]) -> Files:
-    """The files after every fix of an error or a warning that can be made without a doubt, one after the other."""
-    from trainwiz import config
-    from trainwiz.config.edit import edited
-    from trainwiz.finding import Level
-
+    """The files after every fix of an error or a warning that can be made with certainty, one after the other."""
     tried: set[tuple[object, ...]] = set()
     for _ in range(_MOST):
         for finding in files.findings(select, ignore):
             name = (finding.file, finding.rule, finding.where)
-            if not finding.fix or not finding.fix.changes or finding.level is Level.HINT or name in tried:
+            changes = _changes(finding)
+            if not changes or name in tried:
                 continue
             tried.add(name)
             path = finding.file or ""
-            text = edited(files.documents[path], finding.fix.changes)
-            if text is not None and text != files.documents[path].text:
-                documents = {**files.documents, path: config.read(path, text)}
+            after = edited(files.documents[path], changes)
+            if after is not None and after != files.documents[path].text:
+                documents = {**files.documents, path: config.read(path, after)}
                 files = dataclasses.replace(files, documents=documents)
                 break
         else:
@@ -43,47 +41,38 @@ def mended(files: Files, select: Sequence[str], ignore: Sequence[str]) -> Files:
     return files
 
 
-def mended_plan(path: str, found: Sequence[Finding]) -> tuple[str, str]:
-    """A plan's text, and the same with every change that its findings propose and that makes the plan they mean."""
-    from trainwiz import config
-    from trainwiz import plan as plans
-    from trainwiz.config.edit import edited
-    from trainwiz.errors import PlanError
-    from trainwiz.finding import Level
-    from trainwiz.store import configurations
+def mended_plan(document: Document, found: Sequence[Finding]) -> str:
+    """A plan's text with every change that its findings propose and that makes the plan they mean.
 
-    before = document = configurations.read(path)
+    The comment behind each changed value says which rule changed it, and why.
+    """
+    from trainwiz.store import plans  # here, since it imports pydantic, which files of other tools do without
+
     for finding in found:
-        if not finding.fix or not finding.fix.changes or finding.level is Level.HINT:
-            continue
-        text = edited(document, finding.fix.changes)
-        if text is None:
-            continue
-        changed = config.read(path, text)
-        try:
-            meant = plans.with_changes(plans.parse(document.values, path), finding.fix.changes)
-            if plans.parse(changed.values, path) == meant:
-                document = changed
-        except PlanError:
-            continue
-    return before.text, document.text
+        if changes := _changes(finding):
+            reason = f"check --fix: {finding.rule}: {text(finding.message)}"
+            document = plans.changed(document, changes, reason=reason) or document
+    return document.text
+
+
+def _changes(finding: Finding) -> Mapping[str, object]:
+    """What a finding changes without asking; nothing for a hint."""
+    return finding.fix.changes if finding.fix and finding.level is not Level.HINT else {}
 
 
 def apply(before: Mapping[str, str], after: Mapping[str, str], *, confirmed: bool) -> bool:
     """Show what changes, ask, and write. Whether it was written; without a terminal only `confirmed` writes."""
-    from trainwiz.store import configurations
-
-    changed = {path: text for path, text in after.items() if text != before[path]}
-    for path, text in changed.items():
-        _show(path, before[path], text)
+    changed = {path: new for path, new in after.items() if new != before[path]}
+    for path, new in changed.items():
+        _show(path, before[path], new)
     if not changed:
         console.talk(t("nothing that could be changed without asking what is meant"))
         return False
     if not confirmed and not _asked():
         console.talk(t("nothing was written; --yes writes it"))
         return False
-    for path, text in changed.items():
-        configurations.write(path, text)
+    for path, new in changed.items():
+        configurations.write(path, new)
         console.talk(t("{path}: written", path=path))
     return True
 

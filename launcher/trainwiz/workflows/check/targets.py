@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import config
+from trainwiz.config import Document
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.store import configurations
+
+Read = Callable[[str], Document]
+"""Reads a file; one that remembers what it read saves reading each file twice."""
 
 PLAN_FILE = "trainwiz.yaml"
 """As `render` has it, which imports pydantic; files of other tools are judged without."""
@@ -15,42 +21,43 @@ PLAN_FILE = "trainwiz.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Plans (files, or folders that hold one) and files of accelerate and DeepSpeed, each named once."""
+    """What to judge, each named once."""
 
     plans: tuple[str, ...]
+    """Plans, and folders that contain one."""
     files: tuple[str, ...]
+    """Files of accelerate and DeepSpeed."""
 
 
-def sort(typed: Sequence[str], *, default: bool, skip_others: bool = False) -> Targets:
+def sort(
+    typed: Sequence[str], *, default: bool, skip_others: bool = False, read: Read = configurations.read
+) -> Targets:
     """The targets by kind. Raises `UsageError` for what is not there, and for a folder with nothing in it.
 
-    With `skip_others`, files that are no configuration are passed by.
+    With `skip_others`, files that are no configuration are left out.
     """
     plans: dict[str, None] = {}
     files: dict[str, None] = {}
     for path in typed:
-        if skip_others and _is_other(path):
+        if skip_others and _is_other(path, read):
             continue
         if path.endswith(".py"):
             raise UsageError(
                 say("{path} is a script, and no configuration", path=path),
                 say("trainwiz lint {path}; or trainwiz check FILE --script {path}", path=path),
             )
-        if _is_plan(path):
+        if _is_plan(path, read):
             plans[path] = None
         elif Path(path).is_file():
             files[path] = None
         else:
-            files |= dict.fromkeys(_in_folder(path))
+            files |= dict.fromkeys(_in_folder(path, read))
     if default:
         files[default_file()] = None
     return Targets(plans=tuple(plans), files=tuple(files))
 
 
-def _is_plan(path: str) -> bool:
-    from trainwiz import config
-    from trainwiz.store import configurations
-
+def _is_plan(path: str, read: Read) -> bool:
     file = Path(path)
     if file.is_dir():
         return (file / PLAN_FILE).is_file()
@@ -58,31 +65,26 @@ def _is_plan(path: str) -> bool:
         return file.name == PLAN_FILE
     if file.suffix not in configurations.SUFFIXES:
         return True
-    document = configurations.read(path)
+    document = read(path)
     # A YAML file of no known kind is taken for a plan, whose errors name every key and the nearest that a plan has.
     taken = ("plan", "unknown") if document.syntax == "yaml" else ("plan",)
     return not document.trouble and config.kind_of(document) in taken
 
 
-def _is_other(path: str) -> bool:
-    from trainwiz import config
-    from trainwiz.store import configurations
-
+def _is_other(path: str, read: Read) -> bool:
     if not Path(path).is_file() or Path(path).suffix not in configurations.SUFFIXES:
         return True
-    document = configurations.read(path)
+    document = read(path)
     # What cannot be read at all may be anything: a template, several documents in one file.
     return document.trouble is not None or config.kind_of(document) == "unknown"
 
 
-def _in_folder(path: str) -> list[str]:
-    from trainwiz.store import configurations
-
+def _in_folder(path: str, read: Read) -> list[str]:
     if not Path(path).exists():
-        from trainwiz.store import plans
+        from trainwiz.store import plans  # here, since it imports pydantic
 
         plans.find(path)  # which says so
-    found = [document.path for document in configurations.find(path)]
+    found = [document.path for document in configurations.find(path, read)]
     if not found:
         raise UsageError(
             say("{folder} holds no trainwiz.yaml, and no configuration of accelerate or DeepSpeed", folder=path),
@@ -93,8 +95,6 @@ def _in_folder(path: str) -> list[str]:
 
 def default_file() -> str:
     """The file that accelerate takes when it is given none. Raises `UsageError` where there is none."""
-    from trainwiz.store import configurations
-
     path = configurations.default_path()
     if not Path(path).is_file():
         raise UsageError(

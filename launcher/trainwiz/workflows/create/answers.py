@@ -11,6 +11,7 @@ from typing import Any
 from trainwiz.decide import Source
 from trainwiz.decide.earlier import stacked, without_replaced
 from trainwiz.errors import PlanError
+from trainwiz.finding import Place
 from trainwiz.message import Message, say
 from trainwiz.plan import fields, flat, nested, parse, parse_value
 from trainwiz.questions import BASIC
@@ -38,9 +39,10 @@ def collect(
     problems: list[Message] = []
     from_flags = _flags(flags, problems)
     from_set = _assignments(assignments, problems)
-    from_file = _file(file, problems) if file else {}
+    places: dict[int, Place] = {}
+    from_file = _file(file, problems, places) if file else {}
     if problems:
-        raise PlanError(problems)
+        raise PlanError(problems, places=[places.get(i) for i in range(len(problems))])
     typed = stacked((from_flags, from_set))
     given = stacked((typed, from_file))
     if "strategy.kind" in given:
@@ -157,12 +159,15 @@ def _json(typed: str) -> Any:
         return typed
 
 
-def _file(file: str, problems: list[Message]) -> dict[str, Any]:
-    values, _ = plans.read_yaml(file)
-    found = dict(_flattened(values, ""))
+def _file(file: str, problems: list[Message], places: dict[int, Place]) -> dict[str, Any]:
+    """The answers in a file. What is wrong is added to `problems`, and its place to `places` by its number there."""
+    document = plans.document(file)
+    found = dict(_flattened(document.values, ""))
     try:
         plan = parse(nested(_without_clashes(found)), file)
     except PlanError as error:
+        located = plans.places_of(document, error.problems)
+        places |= {len(problems) + i: place for i, place in enumerate(located) if place}
         problems += [say("{file}: {problem}", file=file, problem=problem) for problem in error.problems]
         return {}
     return {key: plan.get(key) for key in found if key != "version"}

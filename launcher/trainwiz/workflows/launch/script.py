@@ -35,7 +35,7 @@ _ABOUT = ("machine.", "precision.", "strategy.", "python")
 def launch(request: Request) -> int:
     """Check what can be checked, run the script, and return its exit code; the records are those of any run."""
     _check_usage(request)
-    values, _ = plans.read_yaml(request.config)
+    values = plans.document(request.config).values
     machine = facts.machine(machine_file=request.machine or None, python=request.python, folder=os.curdir)
     findings = _findings(request, machine)
     if not request.dry_run:

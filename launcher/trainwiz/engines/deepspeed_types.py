@@ -1,0 +1,104 @@
+"""What DeepSpeed reads at each key of its file: a block, a whole number, a number, a truth value, or one of some words.
+
+Source: the fields of DeepSpeed 0.19.8's classes, which a test compares; for blocks and the top level, all other types
+that were tried stopped it.
+"""
+
+from __future__ import annotations
+
+from trainwiz.engines.names import names
+
+BLOCKS = names(
+    """
+    activation_checkpointing aio autotuning bf16 checkpoint comet comms_logger compile csv_monitor data_efficiency
+    data_types flops_profiler fp16 hybrid_engine optimizer optimizer.params pipeline scheduler scheduler.params
+    tensor_parallel tensorboard torch_autocast wandb weight_quantization zero_optimization
+    zero_optimization.offload_optimizer zero_optimization.offload_param zero_optimization.zenflow
+    """
+)
+"""Keys with keys below them."""
+MAY_BE_NULL = names(
+    """
+    aio bf16 log_level optimizer.params zero_optimization.offload_optimizer zero_optimization.offload_param
+    zero_optimization.overlap_comm zero_optimization.zenflow
+    """
+)
+"""Keys for which null counts as left out."""
+SWITCHED = names(
+    """
+    activation_checkpointing bf16 comms_logger csv_monitor flops_profiler fp16 tensorboard wandb
+    """
+)
+"""Blocks that are switched on by `enabled`, for which people write `true`."""
+
+COUNTS = names("gradient_accumulation_steps train_batch_size train_micro_batch_size_per_gpu")
+"""Whole numbers of at least 1; null counts as left out."""
+WHOLE = names(
+    """
+    fp16.hysteresis fp16.initial_scale_power fp16.loss_scale_window fp16.min_loss_scale
+    zero_optimization.module_granularity_threshold zero_optimization.stage3_module_granularity_threshold
+    """
+)
+"""Whole numbers of any size."""
+WHOLE_FROM_0 = names(
+    """
+    zero_optimization.allgather_bucket_size zero_optimization.max_live_parameters
+    zero_optimization.max_reuse_distance zero_optimization.model_persistence_threshold
+    zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_param.buffer_count
+    zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
+    zero_optimization.param_persistence_threshold zero_optimization.prefetch_bucket_size
+    zero_optimization.reduce_bucket_size zero_optimization.stage3_max_live_parameters
+    zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_model_persistence_threshold
+    zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_prefetch_bucket_size
+    zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size
+    """
+)
+"""Whole numbers of at least 0."""
+NUMBERS = names(
+    """
+    fp16.loss_scale zero_optimization.offload_optimizer.cpuadam_cores_perc zero_optimization.offload_optimizer.ratio
+    """
+)
+"""Numbers, also in quotes."""
+BARE_NUMBERS = names(
+    """
+    gradient_clipping optimizer.params.eps optimizer.params.lr optimizer.params.weight_decay
+    scheduler.params.total_num_steps scheduler.params.warmup_max_lr scheduler.params.warmup_min_lr
+    scheduler.params.warmup_num_steps
+    """
+)
+"""Numbers that DeepSpeed does not read from a string: quotes stop it."""
+TRUTH = names(
+    """
+    bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states bf16.check_grad_overflow bf16.enabled
+    bf16.immediate_grad_update fp16.auto_cast fp16.consecutive_hysteresis fp16.enabled
+    fp16.fp16_master_weights_and_grads zero_optimization.allgather_partitions zero_optimization.allgather_sequential
+    zero_optimization.compute_grad_norm zero_optimization.contiguous_gradients zero_optimization.elastic_checkpoint
+    zero_optimization.enable_sanity_checks zero_optimization.gather_16bit_weights_on_model_save
+    zero_optimization.ignore_unused_parameters zero_optimization.legacy_stage1
+    zero_optimization.load_from_fp32_weights zero_optimization.log_trace_cache_warnings
+    zero_optimization.memory_efficient_linear zero_optimization.offload_optimizer.fast_init
+    zero_optimization.offload_optimizer.pin_memory zero_optimization.offload_optimizer.pipeline_read
+    zero_optimization.offload_optimizer.pipeline_write zero_optimization.offload_optimizer.super_offload
+    zero_optimization.offload_param.pin_memory zero_optimization.overlap_comm
+    zero_optimization.override_module_apply zero_optimization.parameter_alignment
+    zero_optimization.pipeline_loading_checkpoint zero_optimization.reduce_scatter
+    zero_optimization.round_robin_gradients zero_optimization.save_muon_momentum_buffer_in_memory
+    zero_optimization.stage3_allgather_sequential zero_optimization.stage3_gather_16bit_weights_on_model_save
+    zero_optimization.stage3_gather_fp16_weights_on_model_save
+    zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.use_all_reduce_for_fetch_params
+    zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.zero_quantized_gradients
+    zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zero_quantized_weights
+    """
+)
+"""True, false, 0, 1, or one of the words below in quotes."""
+TRUE_OR_FALSE = names("0 1 f false n no off on t true y yes")
+BARE_TRUTH = names("wall_clock_breakdown")
+"""Truth values that are read from no word in quotes."""
+WORDS = {
+    "checkpoint.tag_validation": ("Ignore", "Warn", "Fail"),
+    "gradient_allreduce_op": ("mean", "sum"),
+    "log_level": ("debug", "info", "warning", "error", "critical"),
+}
+"""Keys that take one of some words."""
+WORDS_SINCE_0_19 = names("gradient_allreduce_op log_level")

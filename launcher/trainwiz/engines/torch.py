@@ -1,0 +1,14 @@
+"""PyTorch: versions, and the defaults of its optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OLDEST = "2.4"
+"""The oldest version that generated projects were tried with; also the lower bound in pyproject.toml."""
+OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "AdamW": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999)},
+    "Adam": {"lr": 1e-3, "weight_decay": 0.0, "betas": (0.9, 0.999)},
+    "SGD": {"lr": 1e-3, "weight_decay": 0.0, "momentum": 0.0},
+}
+"""The arguments of torch.optim's classes (2.13); a test compares."""
