@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from trainwiz.cli import launch_options
-from trainwiz.errors import UsageError
-from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.workflows.launch.request import Request
 
 _ARGUMENTS = "trainwiz.arguments"
 
@@ -34,57 +29,19 @@ class Command(TyperCommand):
 def launch(ctx: typer.Context, **options: Any) -> int:
     """Check, launch and supervise the planned world; the exit code is the training's own."""
     from trainwiz.workflows import launch
+    from trainwiz.workflows.launch import request
 
-    request = _request(ctx, **options)
-    _check_usage(request)
-    return launch.launch(request)
-
-
-def _request(ctx: typer.Context, words: list[str] | None, config: str, **options: Any) -> Request:
-    from trainwiz.rules import selection
-    from trainwiz.workflows import interpreter
-    from trainwiz.workflows.launch.request import Request
-
-    first, *others = words or [""]
-    if others and not config:
-        raise UsageError(
-            say("{word}: one project at a time", word=others[0]),
-            say("arguments for the training script go after --"),
-        )
-    options["python"] = interpreter.path_of(options["python"])
-    options["ignore"] = selection.prefixes(options["ignore"] or ())
-    return Request(
-        folder="." if config else first or ".",
-        config=config,
-        script=first if config else "",
-        arguments=tuple(others if config else ctx.meta.get(_ARGUMENTS, ())),
-        **options,
-    )
-
-
-def _check_usage(request: Request) -> None:
-    if request.json and not request.dry_run:
-        raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
-    if request.on_hang not in (None, "wait", "stop"):
-        raise UsageError(say("--on-hang {word}: wait or stop", word=request.on_hang))
-    if request.new and request.resume:
-        raise UsageError(say("--new starts anew and --resume goes on: one of them"))
-    if request.apply_fix and (request.config or request.json):
-        raise UsageError(say("--apply-fix is for projects of trainwiz, and goes with neither --config nor --json"))
+    return launch.launch(request.understood(arguments=ctx.meta.get(_ARGUMENTS, ()), **options))
 
 
 def _with_values(words: list[str]) -> list[str]:
     """`--resume` alone means the newest run, `--debug` alone rank 0; the project's folder may follow either."""
+    if not {"--resume", "--debug"} & set(words):
+        return words
+    from trainwiz.workflows.launch import request
+
     completed = []
     for i, word in enumerate(words):
-        completed.append(word)
         following = words[i + 1] if i + 1 < len(words) else ""
-        if word == "--resume":
-            from trainwiz.store import runs
-
-            completed += [] if runs.is_name(following) else [runs.LATEST]
-        if word == "--debug":
-            from trainwiz.workflows.launch import debugger
-
-            completed += [] if debugger.is_value(following) else ["0"]
+        completed += [word, *request.left_out(word, following)]
     return completed

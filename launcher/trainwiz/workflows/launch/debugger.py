@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trainwiz import command as commands
 from trainwiz.command import Command
@@ -17,26 +16,18 @@ from trainwiz.network import ports
 from trainwiz.process.capture import capture
 from trainwiz.process.stacks import INSIDE
 from trainwiz.ui import console
+from trainwiz.workflows.launch.request import ALL_RANKS, Request, names_ranks
 
-if TYPE_CHECKING:
-    from trainwiz.workflows.launch.request import Request
-
-_ALL = "all"
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('debugpy') is None)"
 _PROBE_SECONDS = 20.0
 
 
-def is_value(word: str) -> bool:
-    """Whether a word on the command line says which ranks: all, 1, or 0,2."""
-    return word == _ALL or word.replace(",", "").isdigit()
-
-
 def ranks(words: str, world: int) -> list[int]:
     """The ranks that `words` name, in a world of so many. Raises `UsageError`."""
-    if words == _ALL:
+    if words == ALL_RANKS:
         return list(range(world))
     chosen = sorted({int(word) for word in words.split(",") if word.isdigit()})
-    if not is_value(words) or not chosen or chosen[-1] >= world:
+    if not names_ranks(words) or not chosen or chosen[-1] >= world:
         raise UsageError(
             say("--debug {words}: the ranks here are 0 to {last}", words=words, last=world - 1),
             say("trainwiz launch --debug 0, --debug 0,1 or --debug all"),

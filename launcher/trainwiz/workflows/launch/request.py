@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+from trainwiz.probe import interpreter
+from trainwiz.rules import selection
+from trainwiz.store import runs
+
+ALL_RANKS = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +64,49 @@ class Request:
     """The rank of this machine among several; None leaves it to the cluster."""
     wait: float
     """Seconds to wait for the other machines."""
+
+
+def understood(words: list[str] | None, config: str, arguments: Sequence[str], **options: Any) -> Request:
+    """The request that a command line makes. Raises `UsageError` where its words contradict each other."""
+    first, *others = words or [""]
+    if others and not config:
+        raise UsageError(
+            say("{word}: one project at a time", word=others[0]),
+            say("arguments for the training script go after --"),
+        )
+    options["python"] = interpreter.located(options["python"] or sys.executable)
+    options["ignore"] = selection.prefixes(options["ignore"] or ())
+    request = Request(
+        folder="." if config else first or ".",
+        config=config,
+        script=first if config else "",
+        arguments=tuple(others if config else arguments),
+        **options,
+    )
+    _check(request)
+    return request
+
+
+def left_out(option: str, following: str) -> list[str]:
+    """The value of an option that may stand alone, where what follows it is none."""
+    if option == "--resume":
+        return [] if runs.is_name(following) else [runs.LATEST]
+    if option == "--debug":
+        return [] if names_ranks(following) else ["0"]
+    return []
+
+
+def names_ranks(word: str) -> bool:
+    """Whether a word on the command line says which ranks: all, 1, or 0,2."""
+    return word == ALL_RANKS or word.replace(",", "").isdigit()
+
+
+def _check(request: Request) -> None:
+    if request.json and not request.dry_run:
+        raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
+    if request.on_hang not in (None, "wait", "stop"):
+        raise UsageError(say("--on-hang {word}: wait or stop", word=request.on_hang))
+    if request.new and request.resume:
+        raise UsageError(say("--new starts anew and --resume goes on: one of them"))
+    if request.apply_fix and (request.config or request.json):
+        raise UsageError(say("--apply-fix is for projects of trainwiz, and goes with neither --config nor --json"))
