@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,18 @@ def _operators(_compiling: "subprocess.Popen[bytes] | None") -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             _compiling.wait(300)
     operators.copied(OWN / "home")
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """What a test, or a library that it imports, leaves in the environment is not there for the next."""
+    before = dict(os.environ)
+    yield
+    for name in (os.environ.keys() | before.keys()) - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
 
 
 @pytest.fixture(autouse=True)

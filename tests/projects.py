@@ -1,12 +1,18 @@
 """Real projects for tests: made by `trainwiz init`, run by `trainwiz launch`, read from what the run left."""
 
+import contextlib
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import apart
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -53,7 +59,17 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def make(folder: Path, values: dict[str, object], *arguments: str) -> Path:
-    """A project with these values, by dotted key; everything else is trainwiz's own choice."""
+    """A project with these values, by dotted key; everything else is trainwiz's own choice.
+
+    Where its files lie says nothing in them: each project is made once per run of the tests, and copied from then on.
+    """
+    surroundings = {name: os.environ.get(name) for name in ("HF_HOME", "PATH", "PYTHONPATH")}
+    key = hashlib.sha256(json.dumps([values, arguments, surroundings], default=str).encode()).hexdigest()[:20]
+    known = Path(os.environ[apart.RUN]) / "projects" / key
+    empty = not folder.exists() or not any(folder.iterdir())
+    if empty and known.is_dir():
+        shutil.copytree(known, folder, dirs_exist_ok=True)
+        return folder
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}") if key != "ignore"]
     if "ignore" in values:
         answers = folder.with_suffix(".answers.yaml")
@@ -61,6 +77,12 @@ def make(folder: Path, values: dict[str, object], *arguments: str) -> Path:
         settings += ["--answers", str(answers)]
     done = trainwiz("init", str(folder), "--defaults", "--yes", *settings, *arguments)
     assert done.code == 0, done.err
+    if empty:
+        new = Path(tempfile.mkdtemp()) / key
+        shutil.copytree(folder, new)
+        known.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # the other worker was first
+            new.rename(known)
     return folder
 
 

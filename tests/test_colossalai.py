@@ -213,7 +213,7 @@ def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None
                 said[text] = ""
             except BaseException as error:
                 said[text] = f"{type(error).__name__}: {error}"
-        print(json.dumps(said))
+        print(json.dumps(said), flush=True)
         import os
         os._exit(0)  # what was refused half made complains of it at exit
     """

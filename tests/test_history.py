@@ -201,9 +201,10 @@ def test_the_table_fits_a_terminal(project: Path, width: int, lang: str) -> None
 
 
 def _in_terminal(words: list[str], width: int) -> str:
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     child = pexpect.spawn(
         sys.executable, ["-m", "trainwiz", *words], dimensions=(24, width), timeout=180, encoding="utf-8",
-        env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
+        env={**environ, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     child.expect(pexpect.EOF)
     child.close()

@@ -178,8 +178,9 @@ from pathlib import Path
 
 def moment(name):
     """Say once that it is here, and stay for a while: somebody signals meanwhile."""
-    if os.environ.get("MOMENT") == name and os.environ.get("RANK") == "0" and not Path("here").exists():
-        Path("here").touch()
+    here = Path("here-" + os.environ.get("RANK", "0"))
+    if os.environ.get("MOMENT") == name and not here.exists():
+        here.touch()
         time.sleep(1.5)
 
 save = torch.save
@@ -205,14 +206,17 @@ def at_moments(folder: Path) -> Path:
 
 def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
     """Launch, and signal the launcher when the training is there: its code, what it said, seconds until it ended."""
-    (folder / "here").unlink(missing_ok=True)
+    # All ranks load; the last of them may still be starting, without a handler, when the first is there.
+    awaited = [folder / f"here-{rank}" for rank in ((0, 1) if moment == "loading" else (0,))]
+    for file in folder.glob("here-?"):
+        file.unlink()
     command = [sys.executable, "-m", "trainwiz", "launch", "--grace", "20"]
     environ = projects.environment({"MOMENT": moment})
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
     ) as process:
         until = time.monotonic() + 120
-        while not (folder / "here").exists():
+        while not all(file.exists() for file in awaited):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < until
             time.sleep(0.02)
