@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "launcher" / "trainwiz"
 PO = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "trainwiz.po"
 MO = PO.with_suffix(".mo")
-MARKS = {"say", "t", "Message"}
+MARKS = {"say", "t", "Message", "remedy", "violation"}
 
 
 def sentences() -> dict[str, list[str]]:

@@ -91,6 +91,24 @@ class Finding:
         return self.place.column if self.place else None
 
 
+def remedy(template: str, changes: Mapping[str, Any] | None = None, /, **values: object) -> Fix:
+    """A remedy in one literal sentence (see `message.say`), with the changes of a plan or a file that it means."""
+    return Fix(message=Message(template, values), changes=changes or {})
+
+
+def violation(
+    template: str,
+    fix: Fix | None = None,
+    /,
+    *,
+    where: str | None = None,
+    place: Place | None = None,
+    **values: object,
+) -> Violation:
+    """What a rule yields, in one literal sentence (see `message.say`)."""
+    return Violation(Message(template, values), fix, where, place)
+
+
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Those findings that forbid a launch."""
     return tuple(f for f in findings if f.level is Level.ERROR)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwiz.finding import Fix
-from trainwiz.message import say
+from trainwiz.finding import Fix, remedy
 
 
 def parts(version: str) -> tuple[int, ...]:
@@ -17,4 +16,4 @@ def parts(version: str) -> tuple[int, ...]:
 def install(python: str, *requirements: str) -> Fix:
     """What to type so that an interpreter has the packages."""
     wanted = " ".join(f"'{r}'" for r in requirements)
-    return Fix(message=say("type: {python} -m pip install {packages}", python=python, packages=wanted))
+    return remedy("type: {python} -m pip install {packages}", python=python, packages=wanted)

@@ -11,7 +11,7 @@ from trainwiz import plan as plans
 from trainwiz.config import Document
 from trainwiz.config.edit import edited as edited_text
 from trainwiz.errors import PlanError, UsageError
-from trainwiz.finding import Fix, Place, Violation
+from trainwiz.finding import Place, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.render import PLAN_FILE
@@ -94,7 +94,7 @@ def mistakes(document: Document) -> tuple[Violation, ...]:
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
         message = say("{key} is in line {first} already", key=path, first=first.line)
-        fix = Fix(message=say("delete line {first} or this one", first=first.line))
+        fix = remedy("delete line {first} or this one", first=first.line)
         duplicates.append(Violation(message, fix, where=path, place=document.at(duplicate.last)))
     try:
         plans.parse(document.values, document.path)

@@ -8,7 +8,7 @@ from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.config.spelling import nearest
 from trainwiz.engines.accelerate import FILLED_SETTINGS
 from trainwiz.engines.deepspeed import SCHEDULERS
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -36,7 +36,7 @@ def three_sizes_agree(deepspeed: DeepSpeed) -> Iterator[Violation]:
                 accumulation=accumulation,
                 product=micro * accumulation,
             ),
-            Fix(message=say("delete train_batch_size, and let it be computed"), changes={_BATCH: None}),
+            remedy("delete train_batch_size, and let it be computed", {_BATCH: None}),
         )
 
 
@@ -62,9 +62,9 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
                 accumulation=accumulation or 1,
                 world=world,
             ),
-            Fix(
-                message=say("give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed"),
-                changes={_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {},
+            remedy(
+                "give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed",
+                {_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {},
             ),
         )
     if not (real and micro and world) or (accumulation and real % (micro * accumulation)):
@@ -83,7 +83,7 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
                 world=world,
                 product=product,
             ),
-            Fix(message=say("delete train_batch_size, and let it be computed"), changes={_BATCH: None}),
+            remedy("delete train_batch_size, and let it be computed", {_BATCH: None}),
         )
 
 
@@ -101,7 +101,7 @@ def a_batch_is_given(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             _ACCUMULATION if deepspeed.has(_ACCUMULATION) else _MICRO,
             say("neither train_micro_batch_size_per_gpu nor train_batch_size is given"),
-            Fix(message=say("add train_micro_batch_size_per_gpu: auto, or a number"), changes={_MICRO: "auto"}),
+            remedy("add train_micro_batch_size_per_gpu: auto, or a number", {_MICRO: "auto"}),
         )
 
 
@@ -119,7 +119,7 @@ def accumulation_is_said(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             _ACCUMULATION,
             say("gradient_accumulation_steps is not given: it becomes 1, whatever the script says"),
-            Fix(message=say("add gradient_accumulation_steps: auto, or the number"), changes={_ACCUMULATION: "auto"}),
+            remedy("add gradient_accumulation_steps: auto, or the number", {_ACCUMULATION: "auto"}),
         )
 
 
@@ -140,7 +140,7 @@ def the_file_says_how_it_clips(deepspeed: DeepSpeed) -> Iterator[Violation]:
                 version=".".join(map(str, deepspeed.version)),
                 value=1.0 if deepspeed.version >= (0, 19) else 0.0,
             ),
-            Fix(message=say("add gradient_clipping: 1.0, or 0.0 for none"), changes={"gradient_clipping": 1.0}),
+            remedy("add gradient_clipping: 1.0, or 0.0 for none", {"gradient_clipping": 1.0}),
         )
 
 
@@ -158,7 +158,7 @@ def accelerate_wants_a_zero_block(accelerate: Accelerate, deepspeed: DeepSpeed) 
         yield deepspeed.wrong(
             "zero_optimization",
             say("there is no zero_optimization, and accelerate stops without it"),
-            Fix(message=say("add zero_optimization with its stage"), changes={"zero_optimization": {"stage": 0}}),
+            remedy("add zero_optimization with its stage", {"zero_optimization": {"stage": 0}}),
         )
 
 
@@ -182,7 +182,7 @@ def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             path,
             say("nothing fills the auto of {key}", key=path),
-            Fix(message=say("write a value, or delete it for DeepSpeed's default"), changes={path: None}),
+            remedy("write a value, or delete it for DeepSpeed's default", {path: None}),
         )
 
 
@@ -202,9 +202,8 @@ def clipping_is_no_parameter_of_the_optimizer(deepspeed: DeepSpeed) -> Iterator[
         yield deepspeed.wrong(
             path,
             say("max_grad_norm {value} is refused here; clipping is gradient_clipping", value=value),
-            Fix(
-                message=say("write gradient_clipping at the top"),
-                changes={path: None, "gradient_clipping": value} if free else {path: None},
+            remedy(
+                "write gradient_clipping at the top", {path: None, "gradient_clipping": value} if free else {path: None}
             ),
         )
 
@@ -227,15 +226,14 @@ def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "scheduler.type",
             say("DeepSpeed has no scheduler {name}; it has {known}", name=name, known=", ".join(SCHEDULERS)),
-            Fix(message=say("did you mean {key}?", key=near), changes={"scheduler.type": near}) if near else None,
+            remedy("did you mean {key}?", {"scheduler.type": near}, key=near) if near else None,
         )
     elif name in ("WarmupDecayLR", "WarmupCosineLR") and deepspeed.get("scheduler.params.total_num_steps") is None:
         yield deepspeed.wrong(
             "scheduler.params" if deepspeed.has("scheduler.params") else "scheduler",
             say("{name} has no total_num_steps", name=name),
-            Fix(
-                message=say("add total_num_steps: the updates of the whole training"),
-                changes={"scheduler.params.total_num_steps": "auto"},
+            remedy(
+                "add total_num_steps: the updates of the whole training", {"scheduler.params.total_num_steps": "auto"}
             ),
         )
 

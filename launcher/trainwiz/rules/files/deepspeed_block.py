@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -43,10 +43,7 @@ def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]
         yield accelerate.wrong(
             path,
             say("{key} stands beside deepspeed_config_file, and accelerate stops", key=path.rpartition(".")[2]),
-            Fix(
-                message=say("say it in {file}, and delete it here", file=accelerate.deepspeed_file),
-                changes={path: None},
-            ),
+            remedy("say it in {file}, and delete it here", {path: None}, file=accelerate.deepspeed_file),
         )
 
 
@@ -65,7 +62,7 @@ def the_deepspeed_file_exists(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             f"{_BLOCK}.deepspeed_config_file",
             say("{file} is neither here nor beside this file", file=path),
-            Fix(message=say("write its path as seen from where you launch")),
+            remedy("write its path as seen from where you launch"),
         )
 
 
@@ -94,9 +91,7 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
                     key=key,
                     value=accelerate.document.raw(f"{_BLOCK}.{key}"),
                 ),
-                Fix(
-                    message=say("write cpu, or none"), changes={f"{_BLOCK}.{key}": "none" if value is False else "cpu"}
-                ),
+                remedy("write cpu, or none", {f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
             )
     for key in ("gradient_accumulation_steps", "gradient_clipping"):
         value = accelerate.get(f"{_BLOCK}.{key}")
@@ -108,7 +103,7 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
                     key=key,
                     value=accelerate.document.raw(f"{_BLOCK}.{key}"),
                 ),
-                Fix(message=say("write a norm like 1.0, or .inf for none"), changes={f"{_BLOCK}.{key}": math.inf})
+                remedy("write a norm like 1.0, or .inf for none", {f"{_BLOCK}.{key}": math.inf})
                 if value is False and key == "gradient_clipping"
                 else None,
             )
@@ -131,12 +126,10 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
             yield accelerate.wrong(
                 f"{_BLOCK}.offload_{part}_nvme_path" if accelerate.has(f"{_BLOCK}.offload_{part}_nvme_path") else key,
                 say("the path for nvme never leaves an accelerate file; DeepSpeed would swap into ./none"),
-                Fix(
-                    message=say(
-                        "write it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and name "
-                        "that by deepspeed_config_file",
-                        part="optimizer" if part == "optimizer" else "param",
-                    )
+                remedy(
+                    "write it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and name "
+                    "that by deepspeed_config_file",
+                    part="optimizer" if part == "optimizer" else "param",
                 ),
             )
 
@@ -162,20 +155,20 @@ def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 path,
                 say("{key} {value} does nothing at ZeRO stage {stage}", key=key, value=str(value).lower(), stage=stage),
-                Fix(message=say("set zero_stage: 3, or delete it"), changes={path: None}),
+                remedy("set zero_stage: 3, or delete it", {path: None}),
             )
     path = f"{_BLOCK}.offload_optimizer_device"
     if str(accelerate.get(path)).lower() == "nvme" and str(stage) != "0":
         yield accelerate.wrong(
             path,
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
-            Fix(message=say("set stage 3, or device cpu"), changes={path: "cpu"}),
+            remedy("set stage 3, or device cpu", {path: "cpu"}),
         )
     elif str(accelerate.get(path)).lower() in ("cpu", "nvme") and str(stage) == "0":
         yield accelerate.wrong(
             path,
             say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
-            Fix(message=say("set stage 1 or higher, or device none"), changes={path: "none"}),
+            remedy("set stage 1 or higher, or device none", {path: "none"}),
         )
 
 
@@ -200,7 +193,7 @@ def stage_3_can_save_its_weights(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             path,
             say("ZeRO stage 3 without zero3_save_16bit_model cannot save its weights in one piece"),
-            Fix(message=say("set zero3_save_16bit_model: true"), changes={path: True}),
+            remedy("set zero3_save_16bit_model: true", {path: True}),
         )
 
 
@@ -219,7 +212,7 @@ def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             _BLOCK if accelerate.has(_BLOCK) else "distributed_type",
             say("gradient_clipping is not given, so the gradient is clipped at 1.0"),
-            Fix(message=say("write gradient_clipping: 1.0 if that is meant, .inf for none"), changes={path: 1.0}),
+            remedy("write gradient_clipping: 1.0 if that is meant, .inf for none", {path: 1.0}),
         )
 
 
@@ -243,7 +236,7 @@ def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violatio
                 "accelerate drops gradient_clipping {value}, and DeepSpeed then clips at its default, 1.0",
                 value=accelerate.document.raw(path),
             ),
-            Fix(message=say("write .inf for no clipping, or the norm that is meant"), changes={path: math.inf}),
+            remedy("write .inf for no clipping, or the norm that is meant", {path: math.inf}),
         )
 
 

@@ -18,7 +18,7 @@ from trainwiz.engines.deepspeed import (
     ZERO_SINCE_0_19,
     ZERO_UNTIL_0_18,
 )
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -45,9 +45,9 @@ def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Vio
             # A version newer than those that were read may have more keys.
             if not near and deepspeed.version >= (0, 20):
                 continue
-            fix = Fix(message=say("delete it"), changes={path: None})
+            fix = remedy("delete it", {path: None})
             if near and not deepspeed.has(f"{block}.{near}"):
-                fix = Fix(message=say("did you mean {key}?", key=near), changes={path: None, f"{block}.{near}": value})
+                fix = remedy("did you mean {key}?", {path: None, f"{block}.{near}": value}, key=near)
             yield deepspeed.wrong(
                 path,
                 say("DeepSpeed {version} refuses {key} in {block}", version=_shown(deepspeed), key=key, block=block),
@@ -69,13 +69,11 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
             continue
         near = nearest(key, TOP_LEVEL_KEYS - REMOVED_IN_0_19)
         if key in ZERO_KEYS:
-            fix = Fix(
-                message=say("move it into zero_optimization"), changes={key: None, f"zero_optimization.{key}": value}
-            )
+            fix = remedy("move it into zero_optimization", {key: None, f"zero_optimization.{key}": value})
         elif near and not deepspeed.has(near):
-            fix = Fix(message=say("did you mean {key}?", key=near), changes={key: None, near: value})
+            fix = remedy("did you mean {key}?", {key: None, near: value}, key=near)
         else:
-            fix = Fix(message=say("delete it"), changes={key: None})
+            fix = remedy("delete it", {key: None})
         yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it reads no such key", key=key), fix)
     for block, known in MILD_BLOCKS.items():
         for key, value in deepspeed.section(block).items():
@@ -84,10 +82,7 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
                 yield deepspeed.wrong(
                     f"{block}.{key}",
                     say("DeepSpeed ignores {key} in {block}: it reads no such key", key=key, block=block),
-                    Fix(
-                        message=say("did you mean {key}?", key=near),
-                        changes={f"{block}.{key}": None, f"{block}.{near}": value},
-                    ),
+                    remedy("did you mean {key}?", {f"{block}.{key}": None, f"{block}.{near}": value}, key=near),
                 )
 
 
@@ -112,7 +107,7 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
                     version=_shown(deepspeed),
                     key=path.rpartition(".")[2],
                 ),
-                Fix(message=say("delete it"), changes={path: None}),
+                remedy("delete it", {path: None}),
             )
 
 
@@ -138,7 +133,7 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
             yield deepspeed.wrong(
                 path,
                 say("{key} is {value}; it may be none, cpu or nvme", key=f"{part}.device", value=str(value)),
-                Fix(message=say("write cpu, or none"), changes={path: "cpu"}),
+                remedy("write cpu, or none", {path: "cpu"}),
             )
     size = deepspeed.get("zero_optimization.reduce_bucket_size")
     if _is_number(size) and size <= 0:
@@ -160,7 +155,7 @@ def stage_3_averages(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "gradient_allreduce_op",
             say("gradient_allreduce_op sum is refused at ZeRO stage 3"),
-            Fix(message=say("write mean"), changes={"gradient_allreduce_op": "mean"}),
+            remedy("write mean", {"gradient_allreduce_op": "mean"}),
         )
 
 
@@ -184,7 +179,7 @@ def stage_3_gathers_at_the_save(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             path,
             say("ZeRO stage 3 without {key} cannot save its weights in one piece", key=names[0]),
-            Fix(message=say("set it to true"), changes={path: True}),
+            remedy("set it to true", {path: True}),
         )
 
 
@@ -201,7 +196,7 @@ def one_16_bit_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "bf16.enabled",
             say("fp16 and bf16 are both enabled"),
-            Fix(message=say("set fp16.enabled to false, or bf16.enabled"), changes={"fp16.enabled": False}),
+            remedy("set fp16.enabled to false, or bf16.enabled", {"fp16.enabled": False}),
         )
 
 
@@ -223,7 +218,7 @@ def dynamic_scaling_has_room(deepspeed: DeepSpeed) -> Iterator[Violation]:
             yield deepspeed.wrong(
                 f"fp16.{key}",
                 say("fp16.{key} is {value}; with dynamic loss scaling it must be positive", key=key, value=value),
-                Fix(message=say("write {number}", number=usual), changes={f"fp16.{key}": usual}),
+                remedy("write {number}", {f"fp16.{key}": usual}, number=usual),
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.config import DeepSpeed
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -30,24 +30,21 @@ def offload_fits_its_stage(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "zero_optimization.offload_param",
             say("offload_param {device} is ignored at ZeRO stage {stage}", device=device, stage=stage),
-            Fix(message=say("set stage 3, or delete the block"), changes={"zero_optimization.offload_param": None}),
+            remedy("set stage 3, or delete the block", {"zero_optimization.offload_param": None}),
         )
     if deepspeed.get("zero_optimization.offload_optimizer.device") == "nvme" and stage:
         path = "zero_optimization.offload_optimizer.device"
         yield deepspeed.wrong(
             path,
             say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
-            Fix(message=say("set stage 3, or device cpu"), changes={path: "cpu"}),
+            remedy("set stage 3, or device cpu", {path: "cpu"}),
         )
     away = deepspeed.get("zero_optimization.offload_optimizer.device")
     if stage == 0 and away in ("cpu", "nvme") and deepspeed.get("zero_force_ds_cpu_optimizer", True) is not False:
         yield deepspeed.wrong(
             "zero_optimization.offload_optimizer",
             say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
-            Fix(
-                message=say("set stage 1 or higher, or delete the block"),
-                changes={"zero_optimization.offload_optimizer": None},
-            ),
+            remedy("set stage 1 or higher, or delete the block", {"zero_optimization.offload_optimizer": None}),
         )
 
 
@@ -70,7 +67,7 @@ def partial_offload_needs_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             path,
             say("ratio {ratio} needs ZeRO stage 3; this is stage {stage}", ratio=ratio, stage=deepspeed.stage),
-            Fix(message=say("set ratio 1.0, or stage 3"), changes={path: 1.0}),
+            remedy("set ratio 1.0, or stage 3", {path: 1.0}),
         )
 
 
@@ -91,5 +88,5 @@ def nvme_has_a_folder(deepspeed: DeepSpeed) -> Iterator[Violation]:
             yield deepspeed.wrong(
                 f"{block}.device",
                 say("{part} goes to nvme, and there is no nvme_path", part=part),
-                Fix(message=say("add nvme_path: a folder on a local NVMe disk, like /local_nvme")),
+                remedy("add nvme_path: a folder on a local NVMe disk, like /local_nvme"),
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.config.spelling import nearest
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -56,7 +56,7 @@ def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             path,
             say("allgather_bucket_size {size} is odd", size=size),
-            Fix(message=say("write {number}", number=even), changes={path: even}),
+            remedy("write {number}", {path: even}, number=even),
         )
 
 
@@ -74,7 +74,7 @@ def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "prescale_gradients",
             say("prescale_gradients is refused at ZeRO stage 3"),
-            Fix(message=say("delete it"), changes={"prescale_gradients": None}),
+            remedy("delete it", {"prescale_gradients": None}),
         )
 
 
@@ -97,7 +97,7 @@ def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Vio
         yield deepspeed.wrong(
             path,
             say("at stage 0 gradients of a {model} model cannot add up in {type}", model=model, type=wanted),
-            Fix(message=say("delete it, or take stage 1"), changes={path: None}),
+            remedy("delete it, or take stage 1", {path: None}),
         )
 
 
@@ -122,7 +122,7 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             path,
             say("{key} is {value}; it may be fp32, bf16 or fp16", key=path.rpartition(".")[2], value=str(value)),
-            Fix(message=say("did you mean {key}?", key=shown), changes={path: shown}) if shown else None,
+            remedy("did you mean {key}?", {path: shown}, key=shown) if shown else None,
         )
 
 
@@ -144,7 +144,7 @@ def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
             yield deepspeed.wrong(
                 path,
                 say("{key} acts at ZeRO stage 3; this is stage {stage}", key=key, stage=deepspeed.stage),
-                Fix(message=say("delete it, or set stage 3"), changes={path: None}),
+                remedy("delete it, or set stage 3", {path: None}),
             )
 
 
@@ -169,7 +169,7 @@ def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSp
             say(
                 "zero_hpz_partition_size {size} does not divide the {ranks} ranks of a machine", size=size, ranks=ranks
             ),
-            Fix(message=say("set it to {ranks}", ranks=ranks), changes={path: ranks}) if ranks > 1 else None,
+            remedy("set it to {ranks}", {path: ranks}, ranks=ranks) if ranks > 1 else None,
         )
 
 
@@ -188,7 +188,7 @@ def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: De
         yield deepspeed.wrong(
             path,
             say("autotp_size {size} does not divide num_processes {world}", size=size, world=world),
-            Fix(message=say("set autotp_size to a divisor of {world}, or more processes", world=world)),
+            remedy("set autotp_size to a divisor of {world}, or more processes", world=world),
         )
 
 
@@ -209,7 +209,7 @@ def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Iterator[Vio
         yield deepspeed.wrong(
             path,
             say("contiguous_memory_optimization needs {keys}", keys=", ".join(missing)),
-            Fix(message=say("delete it"), changes={path: None}),
+            remedy("delete it", {path: None}),
         )
 
 
@@ -226,5 +226,5 @@ def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "compile.deepcompile",
             say("deepcompile does nothing at ZeRO stage 0"),
-            Fix(message=say("delete it, or set stage 1"), changes={"compile.deepcompile": None}),
+            remedy("delete it, or set stage 1", {"compile.deepcompile": None}),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import nearest
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 
@@ -49,7 +49,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
         yield accelerate.wrong(
             path,
             say("{key} is {value}; it may be {choices}", key=name, value=value, choices=", ".join(allowed)),
-            Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
+            remedy("did you mean {key}?", {path: near}, key=near) if near else None,
         )
     for name in _SWITCHES:
         path, value = accelerate.fsdp.get(name, ("", False))
@@ -57,7 +57,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
             yield accelerate.wrong(
                 path,
                 say("{key} is {value}; it is true or false", key=name, value=accelerate.document.raw(path) or "null"),
-                Fix(message=say("delete it"), changes={path: None}) if value is None else None,
+                remedy("delete it", {path: None}) if value is None else None,
             )
 
 
@@ -75,7 +75,7 @@ def fsdp_has_two_versions(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             path,
             say("fsdp_version is {value}; there are 1 and 2", value=value),
-            Fix(message=say("write 2"), changes={path: 2}),
+            remedy("write 2", {path: 2}),
         )
 
 
@@ -104,9 +104,9 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
             value=str(value).lower() if isinstance(value, bool) else value,
             strategy=strategy,
         ),
-        Fix(message=say("write fsdp_sharding_strategy: {value}", value=value), changes={path: None, right: value})
+        remedy("write fsdp_sharding_strategy: {value}", {path: None, right: value}, value=value)
         if named
-        else Fix(message=say("set fsdp_version: 2, or delete it"), changes={path: None}),
+        else remedy("set fsdp_version: 2, or delete it", {path: None}),
     )
 
 
@@ -125,7 +125,7 @@ def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             path,
             say("fsdp_reshard_after_forward is {value}; under fsdp_version 2 it is true or false", value=value),
-            Fix(message=say("write {value}", value=str(meant).lower()), changes={path: meant}),
+            remedy("write {value}", {path: meant}, value=str(meant).lower()),
         )
 
 
@@ -174,10 +174,7 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
         yield accelerate.wrong(
             path,
             say("fsdp_sync_module_states is false while fsdp_cpu_ram_efficient_loading is on"),
-            Fix(
-                message=say("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false"),
-                changes={path: True},
-            ),
+            remedy("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false", {path: True}),
         )
 
 
@@ -207,10 +204,7 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[V
             checkpointing=str(bool(checkpointing)).lower(),
             version=accelerate.fsdp_version,
         ),
-        Fix(
-            message=say("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out"),
-            changes=changes,
-        ),
+        remedy("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out", changes),
     )
 
 
@@ -228,5 +222,5 @@ def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violat
         yield accelerate.wrong(
             path,
             say("fsdp_version 2 has no LOCAL_STATE_DICT"),
-            Fix(message=say("write SHARDED_STATE_DICT"), changes={path: "SHARDED_STATE_DICT"}),
+            remedy("write SHARDED_STATE_DICT", {path: "SHARDED_STATE_DICT"}),
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainwiz.config import Accelerate, DeepSpeed
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.project import Architecture
 from trainwiz.rules.registry import rule
@@ -160,10 +160,7 @@ def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Sc
                 here=str(here),
                 there=there,
             ),
-            Fix(
-                message=say("write {key}", key=f"parallelism_config_sp_attn_implementation: {there}"),
-                changes={path: there},
-            ),
+            remedy("write {key}", {path: there}, key=f"parallelism_config_sp_attn_implementation: {there}"),
         )
 
 
@@ -187,20 +184,15 @@ def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violat
         yield accelerate.wrong(
             f"{_PREFIX}sp_seq_length_is_variable",
             say("sp_seq_length_is_variable is false, and no sp_seq_length is given"),
-            Fix(
-                message=say("add parallelism_config_sp_seq_length, or write true"),
-                changes={f"{_PREFIX}sp_seq_length_is_variable": True},
+            remedy(
+                "add parallelism_config_sp_seq_length, or write true", {f"{_PREFIX}sp_seq_length_is_variable": True}
             ),
         )
     elif type(length) is int and length > 0 and length % size and str(variable).lower() == "false":
         yield accelerate.wrong(
             _LENGTH,
             say("sp_size {size} does not divide sp_seq_length {length}", size=size, length=length),
-            Fix(
-                message=say(
-                    "write {low} or {high}", low=max(1, length // size) * size, high=(length // size + 1) * size
-                )
-            ),
+            remedy("write {low} or {high}", low=max(1, length // size) * size, high=(length // size + 1) * size),
         )
 
 
@@ -230,7 +222,7 @@ def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Archite
                     kinds=", ".join(refused),
                     size=size,
                 ),
-                Fix(message=say("write 1, and give the ranks to data parallelism")),
+                remedy("write 1, and give the ranks to data parallelism"),
             )
 
 
@@ -256,7 +248,7 @@ def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture
             say(
                 "tp_size is {size}, and transformers has no plan to cut models of the type {type}", size=size, type=kind
             ),
-            Fix(message=say("write 1, and give the ranks to data parallelism")),
+            remedy("write 1, and give the ranks to data parallelism"),
         )
     if kind not in CUT_BY_HEADS:
         return
@@ -370,7 +362,7 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
                 size=size,
                 version=accelerate.fsdp_version,
             ),
-            Fix(message=say("write {key}", key="fsdp_version: 2"), changes={"fsdp_config.fsdp_version": 2}),
+            remedy("write {key}", {"fsdp_config.fsdp_version": 2}, key="fsdp_version: 2"),
         )
 
 
@@ -389,7 +381,7 @@ def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Viola
         yield accelerate.wrong(
             _SP,
             say("sp_size {size} does nothing under {kind}", size=size, kind=accelerate.kind),
-            Fix(message=say("set distributed_type: DEEPSPEED, or delete it"), changes={_SP: None}),
+            remedy("set distributed_type: DEEPSPEED, or delete it", {_SP: None}),
         )
 
 
@@ -418,7 +410,7 @@ def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -
                         line=line,
                         parts=size * parts,
                     ),
-                    Fix(message=say("write {low} or {high}", low=max(low, size * parts), high=low + size * parts)),
+                    remedy("write {low} or {high}", low=max(low, size * parts), high=low + size * parts),
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import DISTRIBUTED_TYPES
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -85,7 +85,7 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
                     kinds=", ".join(kinds),
                     kind=accelerate.kind,
                 ),
-                Fix(message=say("delete it, or set distributed_type {kind}", kind=kinds[0]), changes={key: None}),
+                remedy("delete it, or set distributed_type {kind}", {key: None}, kind=kinds[0]),
             )
     for key, kinds in _NOT_FOR.items():
         off = accelerate.get("dynamo_config.dynamo_backend") in ("NO", "no", None, False) and key == "dynamo_config"
@@ -93,7 +93,7 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 key,
                 say("{key} does nothing under distributed_type {kind}", key=key, kind=accelerate.kind),
-                Fix(message=say("delete it"), changes={key: None}),
+                remedy("delete it", {key: None}),
             )
 
 
@@ -111,7 +111,7 @@ def fp8_needs_its_precision(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "fp8_config",
             say("fp8_config is ignored: mixed_precision is {precision}", precision=precision),
-            Fix(message=say("set mixed_precision: fp8, or delete the block"), changes={"fp8_config": None}),
+            remedy("set mixed_precision: fp8, or delete the block", {"fp8_config": None}),
         )
 
 
@@ -131,7 +131,7 @@ def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Iterator[Violatio
             yield accelerate.wrong(
                 path,
                 say("accelerate ignores {key}; it reads {right}", key=old, right=new),
-                Fix(message=say("write {right}", right=new), changes={path: None, right: accelerate.get(path)}),
+                remedy("write {right}", {path: None, right: accelerate.get(path)}, right=new),
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import nearest
 from trainwiz.engines.accelerate import DYNAMO_BACKENDS, knows_keys_of
-from trainwiz.finding import Fix, Level, Place, Violation
+from trainwiz.finding import Level, Place, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -53,7 +53,7 @@ def sagemaker_has_a_machine_and_a_role(accelerate: Accelerate) -> Iterator[Viola
         yield accelerate.wrong(
             "distributed_type",
             say("with a quoted 'NO' accelerate stops at a key of its own"),
-            Fix(message=say("write it without quotes: NO")),
+            remedy("write it without quotes: NO"),
         )
 
 
@@ -75,7 +75,7 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
         if not knows_keys_of(accelerate.version) or accelerate.kind in ("DEEPSPEED", "XLA"):
             continue
         near = nearest(str(value).upper(), DYNAMO_BACKENDS)
-        fix = Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None
+        fix = remedy("did you mean {key}?", {path: near}, key=near) if near else None
         yield accelerate.wrong(path, say("accelerate has no compiler {name}", name=str(value)), fix)
     for key in ("dynamo_mode", "mode"):
         path = f"dynamo_config.{key}"
@@ -86,7 +86,7 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
             yield accelerate.wrong(
                 path,
                 say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(_MODES)),
-                Fix(message=say("did you mean {key}?", key=near), changes={path: near}) if near else None,
+                remedy("did you mean {key}?", {path: near}, key=near) if near else None,
             )
 
 
@@ -140,21 +140,21 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
             continue
         if not match:
             right = f"{words.replace(':', ' ').split()[0]} slots=N"
-            yield Violation(
-                say("{line} is not like `node1 slots=8`", line=repr(words)),
-                Fix(message=say("write {line}", line=right)),
-                place=place,
+            yield violation(
+                "{line} is not like `node1 slots=8`", remedy("write {line}", line=right), line=repr(words), place=place
             )
         elif match[1] in seen:
-            yield Violation(
-                say("{host} stands in line {first} already", host=match[1], first=seen[match[1]]),
-                Fix(message=say("delete one of them")),
+            yield violation(
+                "{host} stands in line {first} already",
+                remedy("delete one of them"),
+                host=match[1],
+                first=seen[match[1]],
                 place=place,
             )
         else:
             seen[match[1]] = number
     if not any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
-        yield Violation(say("the hostfile names no host"), place=Place(file=path, line=1))
+        yield violation("the hostfile names no host", place=Place(file=path, line=1))
 
 
 @rule("TW681", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
@@ -176,22 +176,23 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     ranks = accelerate.world // accelerate.machines
     where, place = "deepspeed_config.deepspeed_hostfile", Place(file=path, line=1)
     if slots and len(slots) != accelerate.machines:
-        yield Violation(
-            say(
-                "the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
-                hosts=len(slots),
-                machines=accelerate.machines,
-                world=len(slots) * ranks,
-            ),
-            Fix(message=say("one line for each machine")),
+        yield violation(
+            "the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
+            remedy("one line for each machine"),
+            hosts=len(slots),
+            machines=accelerate.machines,
+            world=len(slots) * ranks,
             where=where,
             place=place,
         )
     few = next((host for host, count in slots.items() if count < ranks), None)
     if few:
-        yield Violation(
-            say("{host} has {slots} slots, and gets {ranks} ranks", host=few, slots=slots[few], ranks=ranks),
-            Fix(message=say("correct its slots, or num_processes")),
+        yield violation(
+            "{host} has {slots} slots, and gets {ranks} ranks",
+            remedy("correct its slots, or num_processes"),
+            host=few,
+            slots=slots[few],
+            ranks=ranks,
             where=where,
             place=place,
         )
@@ -214,7 +215,7 @@ def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Iterator
     yield accelerate.wrong(
         path,
         say("sp_size {size} does not divide num_processes {world}", size=size, world=world),
-        Fix(message=say("set a divisor of {world}", world=world)),
+        remedy("set a divisor of {world}", world=world),
     )
 
 
@@ -236,12 +237,12 @@ def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Iterator[Violation
         yield accelerate.wrong(
             f"{prefix}sp_size",
             say("cp_size {cp} and sp_size {sp} exclude each other", cp=sizes[0], sp=sizes[1]),
-            Fix(message=say("set one of them to 1"), changes={f"{prefix}sp_size": 1}),
+            remedy("set one of them to 1", {f"{prefix}sp_size": 1}),
         )
     way = accelerate.get(f"{prefix}cp_comm_strategy")
     if sizes[0] > 1 and way is not None and way not in ("allgather", "alltoall"):
         yield accelerate.wrong(
             f"{prefix}cp_comm_strategy",
             say("cp_comm_strategy is {way}; it may be allgather or alltoall", way=str(way)),
-            Fix(message=say("write {key}", key="allgather"), changes={f"{prefix}cp_comm_strategy": "allgather"}),
+            remedy("write {key}", {f"{prefix}cp_comm_strategy": "allgather"}, key="allgather"),
         )

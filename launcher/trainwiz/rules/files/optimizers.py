@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz.config import DeepSpeed
 from trainwiz.config.spelling import nearest
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -51,11 +51,7 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violati
     if name.lower() in _ONE_BIT and deepspeed.version < (0, 19):
         return
     near = nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
-    fix = (
-        Fix(message=say("did you mean {name}?", name=near), changes={"optimizer.type": near})
-        if near
-        else Fix(message=say("take AdamW"))
-    )
+    fix = remedy("did you mean {name}?", {"optimizer.type": near}, name=near) if near else remedy("take AdamW")
     yield deepspeed.wrong("optimizer.type", say("DeepSpeed has no optimizer {name}", name=name), fix)
 
 
@@ -76,10 +72,7 @@ def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Ite
         yield deepspeed.wrong(
             "optimizer.type",
             say("{name} is untested with ZeRO, and stage {stage} refuses it", name=name, stage=deepspeed.stage),
-            Fix(
-                message=say("add zero_allow_untested_optimizer: true, or take AdamW"),
-                changes={"zero_allow_untested_optimizer": True},
-            ),
+            remedy("add zero_allow_untested_optimizer: true, or take AdamW", {"zero_allow_untested_optimizer": True}),
         )
 
 
@@ -97,7 +90,7 @@ def muon_reduces_whole_gradients(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             "optimizer.type",
             say("Muon does not go with reduce_scatter, which is on at stage 3"),
-            Fix(message=say("set zero_optimization.reduce_scatter false"), changes={path: False}),
+            remedy("set zero_optimization.reduce_scatter false", {path: False}),
         )
 
 
@@ -116,12 +109,12 @@ def low_precision_state_is_offloaded(deepspeed: DeepSpeed) -> Iterator[Violation
         yield deepspeed.wrong(
             states,
             say("bf16_optimizer_states needs bf16_master_weights_and_grads"),
-            Fix(message=say("set it true as well, or delete this"), changes={states: None}),
+            remedy("set it true as well, or delete this", {states: None}),
         )
     away = deepspeed.get("zero_optimization.offload_optimizer.device", "none")
     if deepspeed.get(masters) is True and away != "cpu" and deepspeed.stage in (1, 2):
         yield deepspeed.wrong(
             masters,
             say("bf16 master weights need the optimizer offloaded to the CPU; its device is {device}", device=away),
-            Fix(message=say("set offload_optimizer.device cpu, or delete this")),
+            remedy("set offload_optimizer.device cpu, or delete this"),
         )

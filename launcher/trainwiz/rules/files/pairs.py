@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.engines.accelerate import FILLED_SETTINGS
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 
@@ -32,9 +32,9 @@ def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) 
     path = f"deepspeed_config.{_ACCUMULATION}"
     here, asked = accelerate.get(path), _asked(script, _ACCUMULATION)
     if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and asked and _differ(here, asked.value):
-        fix = Fix(message=say("write {number}", number=asked.value), changes={path: asked.value})
+        fix = remedy("write {number}", {path: asked.value}, number=asked.value)
         if asked.option:
-            fix = Fix(message=say("write auto, which takes what the script is told"), changes={path: "auto"})
+            fix = remedy("write auto, which takes what the script is told", {path: "auto"})
         yield accelerate.wrong(path, _apart(here, asked), fix)
 
 
@@ -50,9 +50,7 @@ def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> 
     """
     here, asked = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
     if asked and _differ(here, asked.value):
-        yield deepspeed.wrong(
-            _ACCUMULATION, _apart(here, asked), Fix(message=say("write auto"), changes={_ACCUMULATION: "auto"})
-        )
+        yield deepspeed.wrong(_ACCUMULATION, _apart(here, asked), remedy("write auto", {_ACCUMULATION: "auto"}))
 
 
 @rule("TW439", level=Level.WARNING, field=_MICRO)
@@ -78,7 +76,7 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
             here=here,
             there=", ".join(map(str, sorted(map(int, filter(None, sizes))))),
         ),
-        Fix(message=say("write auto"), changes={_MICRO: "auto"}),
+        remedy("write auto", {_MICRO: "auto"}),
     )
 
 
@@ -99,10 +97,7 @@ def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Vio
         yield deepspeed.wrong(
             "optimizer",
             say("the file makes an optimizer, and so does the script in line {line}", line=made[0].node.lineno),
-            Fix(
-                message=say("delete this block, or use accelerate.utils.DummyOptim in the script"),
-                changes={"optimizer": None},
-            ),
+            remedy("delete this block, or use accelerate.utils.DummyOptim in the script", {"optimizer": None}),
         )
 
 
@@ -129,7 +124,7 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
                     here=str(here).lower(),
                     asked=asked,
                 ),
-                Fix(message=say("write auto"), changes={path: "auto"}),
+                remedy("write auto", {path: "auto"}),
             )
 
 
@@ -152,7 +147,7 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
             yield deepspeed.wrong(
                 path,
                 say("DeepSpeed alone fills no auto, and the script uses nothing else"),
-                Fix(message=say("write a value")),
+                remedy("write a value"),
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import BLOCKS
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -32,7 +32,7 @@ def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violati
             yield accelerate.wrong(
                 path,
                 say("accelerate ignores {key}; it reads {right}", key=key, right=full),
-                Fix(message=say("write {right}", right=full), changes={path: None, right: value}),
+                remedy("write {right}", {path: None, right: value}, right=full),
             )
 
 
@@ -62,10 +62,7 @@ def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violati
             world=world,
             product=" × ".join(f"{name} {size}" for name, size in sizes.items()),
         ),
-        Fix(
-            message=say("set parallelism_config_dp_shard_size: {size}", size=world // others),
-            changes={key: world // others},
-        )
+        remedy("set parallelism_config_dp_shard_size: {size}", {key: world // others}, size=world // others)
         if fits
         else None,
     )
@@ -94,7 +91,7 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
                 "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
                 tp=sizes.get("tp", 1),
             ),
-            Fix(message=say("set parallelism_config_dp_shard_size to the ranks that tensor parallelism leaves")),
+            remedy("set parallelism_config_dp_shard_size to the ranks that tensor parallelism leaves"),
         )
 
 

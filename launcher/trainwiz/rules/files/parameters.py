@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from trainwiz.config import DeepSpeed
 from trainwiz.config.spelling import nearest
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -101,9 +101,9 @@ def _unknown(deepspeed: DeepSpeed, block: str, name: str, known: Collection[str]
         if known is None or key in known or key == "max_grad_norm":
             continue
         path, near = f"{block}.{key}", _meant(key, known)
-        fix = Fix(message=say("delete it"), changes={path: None})
+        fix = remedy("delete it", {path: None})
         if near and not deepspeed.has(f"{block}.{near}"):
-            fix = Fix(message=say("did you mean {key}?", key=near), changes={path: None, f"{block}.{near}": value})
+            fix = remedy("did you mean {key}?", {path: None, f"{block}.{near}": value}, key=near)
         yield deepspeed.wrong(path, say("{name} has no parameter {key}, and stops", name=name, key=key), fix)
 
 

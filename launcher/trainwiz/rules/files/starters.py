@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Fix, Level, Place, Violation
+from trainwiz.finding import Level, Place, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -46,16 +46,13 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
                     launcher=launcher,
                     programs=", ".join(missing),
                 ),
-                Fix(
-                    message=say("install it, or set deepspeed_multinode_launcher: standard"),
-                    changes={_LAUNCHER: "standard"},
-                ),
+                remedy("install it, or set deepspeed_multinode_launcher: standard", {_LAUNCHER: "standard"}),
             )
     elif _by_mpi(accelerate) and not {"mpirun", "mpiexec"} & here:
         yield accelerate.wrong(
             "mpirun_config.mpirun_hostfile",
             say("MPI starts the ranks, and there is neither mpirun nor mpiexec here"),
-            Fix(message=say("install Open MPI, MPICH or Intel MPI")),
+            remedy("install Open MPI, MPICH or Intel MPI"),
         )
 
 
@@ -75,7 +72,7 @@ def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             key,
             say("there is no file {path} here", path=accelerate.get(key)),
-            Fix(message=say("correct the path, or make the file: node1 slots=8 in each line")),
+            remedy("correct the path, or make the file: node1 slots=8 in each line"),
         )
 
 
@@ -134,13 +131,11 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     found = [(n, m) for n, line in enumerate(lines, start=1) if (m := _MPI.search(line.strip()))]
     hosts = {match[1] for _, match in found}
     if len(hosts) != accelerate.machines:
-        yield Violation(
-            say(
-                "the hostfile names hosts: {hosts}, and num_machines is {machines}",
-                hosts=len(hosts),
-                machines=accelerate.machines,
-            ),
-            Fix(message=say("one line for each machine")),
+        yield violation(
+            "the hostfile names hosts: {hosts}, and num_machines is {machines}",
+            remedy("one line for each machine"),
+            hosts=len(hosts),
+            machines=accelerate.machines,
             place=Place(file=path, line=1),
         )
         return
@@ -148,9 +143,12 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     for number, match in found:
         slots = match[2] or match[3]
         if slots and int(slots) < ranks:
-            yield Violation(
-                say("{host} has {slots} slots, and gets {ranks} ranks", host=match[1], slots=int(slots), ranks=ranks),
-                Fix(message=say("correct its slots, or num_processes")),
+            yield violation(
+                "{host} has {slots} slots, and gets {ranks} ranks",
+                remedy("correct its slots, or num_processes"),
+                host=match[1],
+                slots=int(slots),
+                ranks=ranks,
                 place=Place(file=path, line=number, width=max(1, match.end()), source=lines[number - 1]),
             )
 
@@ -171,7 +169,7 @@ def deepspeeds_mpi_launchers_refuse_accelerate(accelerate: Accelerate) -> Iterat
         yield accelerate.wrong(
             _LAUNCHER,
             say("{launcher} refuses what accelerate hands on: --num_gpus, or a filter", launcher=launcher),
-            Fix(message=say("set deepspeed_multinode_launcher: standard, or pdsh"), changes={_LAUNCHER: "standard"}),
+            remedy("set deepspeed_multinode_launcher: standard, or pdsh", {_LAUNCHER: "standard"}),
         )
 
 

@@ -18,7 +18,7 @@ from trainwiz.engines.accelerate import (
     knows_keys_of,
 )
 from trainwiz.engines.deepspeed import TOP_LEVEL_KEYS, ZERO_KEYS
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -55,9 +55,11 @@ def a_key_stands_once(document: Document) -> Iterator[Violation]:
     """
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
-        yield Violation(
-            say("{key} stands in line {first} already; what stands here wins", key=path, first=first.line),
-            Fix(message=say("delete line {first} or this one", first=first.line)),
+        yield violation(
+            "{key} stands in line {first} already; what stands here wins",
+            remedy("delete line {first} or this one", first=first.line),
+            key=path,
+            first=first.line,
             where=path,
             place=document.at(duplicate.last),
         )
@@ -84,14 +86,13 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
         if not near and not knows_keys_of(accelerate.version):
             continue
         if option:
-            fix = Fix(
-                message=say("delete it, and launch with {option} {value}", option=option, value=accelerate.get(key)),
-                changes={key: None},
+            fix = remedy(
+                "delete it, and launch with {option} {value}", {key: None}, option=option, value=accelerate.get(key)
             )
         elif near and key not in REMOVED_KEYS:
             fix = _renamed(key, near, accelerate.get(key))
         else:
-            fix = _moved(accelerate, key) or Fix(message=say("delete it"), changes={key: None})
+            fix = _moved(accelerate, key) or remedy("delete it", {key: None})
         yield accelerate.wrong(key, say("accelerate knows no key {key}, and stops", key=key), fix)
 
 
@@ -102,7 +103,7 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
         there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
         near = nearest(key, known) if there else None
         if near and accelerate.has(f"{block}.{near}"):
-            return Fix(message=say("delete it; {key} of {block} counts", key=near, block=block), changes={key: None})
+            return remedy("delete it; {key} of {block} counts", {key: None}, key=near, block=block)
         if near:
             message = say("write it as {key} under {block}", key=near, block=block)
             return Fix(message=message, changes={key: None, f"{block}.{near}": accelerate.get(key)})
@@ -134,15 +135,13 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
             if not near and block == "deepspeed_config" and (key in TOP_LEVEL_KEYS or key in ZERO_KEYS):
                 # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
-                fix = Fix(
-                    message=say(
-                        "it is DeepSpeed's own: put it into a DeepSpeed file, and name that by deepspeed_config_file"
-                    )
+                fix = remedy(
+                    "it is DeepSpeed's own: put it into a DeepSpeed file, and name that by deepspeed_config_file"
                 )
             yield accelerate.wrong(
                 path,
                 say("accelerate ignores {key}: {block} has no such key", key=key, block=block),
-                fix or Fix(message=say("delete it"), changes={path: None}),
+                fix or remedy("delete it", {path: None}),
             )
 
 
@@ -165,9 +164,9 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
                     say(
                         "{key} inside {block} sets the launch's own {key} to {value}", key=key, block=block, value=value
                     ),
-                    Fix(message=say("move it to the top of the file"), changes={path: None, key: value})
+                    remedy("move it to the top of the file", {path: None, key: value})
                     if top
-                    else Fix(message=say("delete it here"), changes={path: None}),
+                    else remedy("delete it here", {path: None}),
                 )
 
 
@@ -183,4 +182,4 @@ def _reaches(block: str, prefix: str, key: str) -> bool:
 
 
 def _renamed(old: str, new: str, value: Any) -> Fix:
-    return Fix(message=say("did you mean {key}?", key=new.rpartition(".")[2]), changes={old: None, new: value})
+    return remedy("did you mean {key}?", {old: None, new: value}, key=new.rpartition(".")[2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwiz.config import DeepSpeed
 from trainwiz.engines import deepspeed_types as types
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -74,7 +74,7 @@ def _block(deepspeed: DeepSpeed, path: str) -> Iterator[Violation]:
     fix = _deleted(path) if value is None or value is False else None
     if inside:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
-        fix = Fix(message=say("make it a block, with {pair}", pair=pair), changes={path: inside})
+        fix = remedy("make it a block, with {pair}", {path: inside}, pair=pair)
     yield deepspeed.wrong(
         path, say("{key} is {value}; DeepSpeed reads a block of keys there", **_shown(deepspeed, path)), fix
     )
@@ -145,8 +145,8 @@ def _shown(deepspeed: DeepSpeed, path: str) -> dict[str, str]:
 
 
 def _put(path: str, value: Any) -> Fix:
-    return Fix(message=say("write {value}", value=json.dumps(value)), changes={path: value})
+    return remedy("write {value}", {path: value}, value=json.dumps(value))
 
 
 def _deleted(path: str) -> Fix:
-    return Fix(message=say("delete it"), changes={path: None})
+    return remedy("delete it", {path: None})

@@ -9,7 +9,7 @@ from typing import Any
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import nearest
 from trainwiz.engines.accelerate import COMPUTE_ENVIRONMENTS, DISTRIBUTED_TYPES, PRECISIONS, SAGEMAKER_TYPES
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -47,7 +47,7 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             key,
             say("{key} is {value}; it may be {choices}", key=key, value=str(value), choices=", ".join(allowed)),
-            Fix(message=say("did you mean {key}?", key=near), changes={key: near}) if near else None,
+            remedy("did you mean {key}?", {key: near}, key=near) if near else None,
         )
 
 
@@ -70,7 +70,7 @@ def no_is_quoted(accelerate: Accelerate) -> Iterator[Violation]:
                 written=written,
                 value=str(value).lower(),
             ),
-            Fix(message=say("write it with quotes: 'no'"), changes={"mixed_precision": "no"}) if not value else None,
+            remedy("write it with quotes: 'no'", {"mixed_precision": "no"}) if not value else None,
         )
 
 
@@ -92,7 +92,7 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violati
                 "distributed_type {written} is false to YAML, and not the word NO",
                 written=accelerate.document.raw("distributed_type"),
             ),
-            Fix(message=say("write it with quotes: 'NO'"), changes={"distributed_type": "NO"}),
+            remedy("write it with quotes: 'NO'", {"distributed_type": "NO"}),
         )
 
 
@@ -109,7 +109,7 @@ def a_distributed_type_is_given(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "distributed_type",
             say("there is no distributed_type"),
-            Fix(message=say("add distributed_type: MULTI_GPU, or whichever is meant")),
+            remedy("add distributed_type: MULTI_GPU, or whichever is meant"),
         )
 
 
@@ -137,7 +137,7 @@ def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             key,
             say("{key} is {value}, which is not a whole number", key=key, value=accelerate.document.raw(key)),
-            Fix(message=say("write {number}", number=number), changes={key: number}) if number is not None else None,
+            remedy("write {number}", {key: number}, number=number) if number is not None else None,
         )
 
 
@@ -171,7 +171,7 @@ def nothing_is_left_to_fill_in(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 key,
                 say("{key} is {value}, and accelerate fills in no variables", key=key, value=value),
-                Fix(message=say("give it at the launch: --{key} VALUE", key=key)),
+                remedy("give it at the launch: --{key} VALUE", key=key),
             )
 
 
@@ -195,7 +195,7 @@ def gpu_ids_are_text(accelerate: Accelerate) -> Iterator[Violation]:
     yield accelerate.wrong(
         "gpu_ids",
         say("gpu_ids is {value}, and not a text", value=accelerate.document.raw("gpu_ids")),
-        Fix(message=say("write it with quotes: '{ids}'", ids=ids), changes={"gpu_ids": ids}),
+        remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -36,10 +36,7 @@ def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Viola
         yield accelerate.wrong(
             "gpu_ids",
             say("gpu_ids {ids} names GPU {id} twice, and CUDA then shows none", ids=value, id=twice),
-            Fix(
-                message=say("name {processes} different ones, or write gpu_ids: all", processes=here),
-                changes={"gpu_ids": "all"},
-            ),
+            remedy("name {processes} different ones, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
         )
     elif len(ids) < here:
         yield accelerate.wrong(
@@ -50,10 +47,7 @@ def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Viola
                 n=len(ids),
                 processes=here,
             ),
-            Fix(
-                message=say("name {processes} of them, or write gpu_ids: all", processes=here),
-                changes={"gpu_ids": "all"},
-            ),
+            remedy("name {processes} of them, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
         )
 
 
@@ -72,11 +66,9 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "num_processes",
             say("under {kind}, accelerate launch starts 1 process, not {world}", kind=accelerate.kind, world=world),
-            Fix(
-                message=say(
-                    "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
-                    file=accelerate.document.path,
-                )
+            remedy(
+                "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
+                file=accelerate.document.path,
             ),
         )
 
@@ -94,7 +86,7 @@ def the_number_of_processes_is_given(accelerate: Accelerate) -> Iterator[Violati
         yield accelerate.wrong(
             "distributed_type",
             say("num_processes is not given; accelerate launch stops without --num_processes"),
-            Fix(message=say("add num_processes: the GPUs of all machines together")),
+            remedy("add num_processes: the GPUs of all machines together"),
         )
 
 
@@ -120,7 +112,7 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
             machines=machines,
             each=world // machines,
         ),
-        Fix(message=say("write {low} or {high}", low=right, high=right + machines), changes={"num_processes": right}),
+        remedy("write {low} or {high}", {"num_processes": right}, low=right, high=right + machines),
     )
 
 
@@ -164,7 +156,7 @@ def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]
         yield accelerate.wrong(
             "machine_rank" if accelerate.has("machine_rank") else "num_machines",
             say("this file is for machine {rank} of {machines}", rank=rank, machines=accelerate.machines),
-            Fix(message=say("on the others, launch with --machine_rank {others}", others=_listed(others))),
+            remedy("on the others, launch with --machine_rank {others}", others=_listed(others)),
         )
 
 
@@ -184,7 +176,7 @@ def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violati
         yield accelerate.wrong(
             "num_machines",
             say("{machines} machines, and no main_process_ip", machines=accelerate.machines),
-            Fix(message=say("add main_process_ip: the address of machine 0; or launch with --main_process_ip")),
+            remedy("add main_process_ip: the address of machine 0; or launch with --main_process_ip"),
         )
 
 
@@ -216,7 +208,7 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
         message = say("main_process_ip {address} is more than an address", address=address)
     else:
         return
-    yield accelerate.wrong("main_process_ip", message, Fix(message=say("write the address of machine 0")))
+    yield accelerate.wrong("main_process_ip", message, remedy("write the address of machine 0"))
 
 
 @rule("TW676", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
@@ -239,9 +231,9 @@ def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
                 machines=accelerate.machines,
                 launcher=launcher,
             ),
-            Fix(
-                message=say("set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile"),
-                changes={"deepspeed_config.deepspeed_multinode_launcher": _STANDARD},
+            remedy(
+                "set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile",
+                {"deepspeed_config.deepspeed_multinode_launcher": _STANDARD},
             ),
         )
 

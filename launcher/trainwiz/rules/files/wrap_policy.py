@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -34,7 +34,7 @@ def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
         message = say("a space in {value} becomes part of a class's name", value=repr(value))
     else:
         return
-    yield accelerate.wrong(path, message, Fix(message=say("write {value}", value=right), changes={path: right}))
+    yield accelerate.wrong(path, message, remedy("write {value}", {path: right}, value=right))
 
 
 @rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
@@ -53,7 +53,7 @@ def fsdp_wraps_something(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
             say("FSDP without fsdp_auto_wrap_policy gathers the whole model at once"),
-            Fix(message=say("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config")),
+            remedy("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config"),
         )
 
 
@@ -74,7 +74,7 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Viol
     yield accelerate.wrong(
         path,
         say("fsdp_min_num_params is {value}, which is not a whole number", value=accelerate.document.raw(path)),
-        Fix(message=say("write {number}", number=number), changes={path: number}) if number else None,
+        remedy("write {number}", {path: number}, number=number) if number else None,
     )
 
 
@@ -101,9 +101,7 @@ def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation
             yield accelerate.wrong(
                 path,
                 say("{key} acts with {home}; fsdp_auto_wrap_policy is {policy}", key=name, home=home, policy=policy),
-                Fix(
-                    message=say("set fsdp_auto_wrap_policy: {home}, or delete the key", home=home), changes={path: None}
-                ),
+                remedy("set fsdp_auto_wrap_policy: {home}, or delete the key", {path: None}, home=home),
             )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies, tasks
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install
@@ -31,14 +30,12 @@ def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Iterato
     wanted = PACKAGES.get(plan.model.adapter, ())
     missing = [p for p in wanted if interpreter.packages.get(p.partition(">")[0], "unknown") is None]
     if missing:
-        yield Violation(
-            say(
-                "model.adapter is {adapter}, which needs {packages}, not installed in {python}",
-                adapter=plan.model.adapter,
-                packages=", ".join(missing),
-                python=interpreter.python,
-            ),
+        yield violation(
+            "model.adapter is {adapter}, which needs {packages}, not installed in {python}",
             install(interpreter.python, *missing),
+            adapter=plan.model.adapter,
+            packages=", ".join(missing),
+            python=interpreter.python,
         )
 
 
@@ -52,14 +49,12 @@ def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
     Source: seen in the generated scripts
     """
     if plan.model.adapter != "none" and (not tasks.of(plan).adapters or plan.engine != "accelerate"):
-        yield Violation(
-            say(
-                "model.adapter is {adapter}; the task {task} on {engine} trains all weights",
-                adapter=plan.model.adapter,
-                task=plan.task,
-                engine=plan.engine,
-            ),
-            Fix(message=say("set model.adapter none, or task sft"), changes={"model.adapter": "none"}),
+        yield violation(
+            "model.adapter is {adapter}; the task {task} on {engine} trains all weights",
+            remedy("set model.adapter none, or task sft", {"model.adapter": "none"}),
+            adapter=plan.model.adapter,
+            task=plan.task,
+            engine=plan.engine,
         )
 
 
@@ -74,13 +69,11 @@ def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
     Source: seen in the generated scripts; https://arxiv.org/abs/2106.09685
     """
     if tasks.of(plan).adapters and plan.model.adapter != "none" and plan.model.from_scratch:
-        yield Violation(
-            say(
-                "model.adapter is {adapter}, but {model} starts from random weights, which stay as they are",
-                adapter=plan.model.adapter,
-                model=plan.model.name,
-            ),
-            Fix(message=say("set model.from_scratch false, or model.adapter none"), changes={"model.adapter": "none"}),
+        yield violation(
+            "model.adapter is {adapter}, but {model} starts from random weights, which stay as they are",
+            remedy("set model.from_scratch false, or model.adapter none", {"model.adapter": "none"}),
+            adapter=plan.model.adapter,
+            model=plan.model.name,
         )
 
 
@@ -95,9 +88,10 @@ def four_bits_need_cuda(plan: Plan) -> Iterator[Violation]:
     Source: seen with bitsandbytes 0.50.2 on a CPU; https://huggingface.co/docs/bitsandbytes/main/en/installation
     """
     if plan.model.adapter == "qlora" and plan.machine.device != "cuda":
-        yield Violation(
-            say("model.adapter is qlora; machine.device is {device}", device=plan.machine.device),
-            Fix(message=say("set model.adapter lora"), changes={"model.adapter": "lora"}),
+        yield violation(
+            "model.adapter is qlora; machine.device is {device}",
+            remedy("set model.adapter lora", {"model.adapter": "lora"}),
+            device=plan.machine.device,
         )
 
 
@@ -113,9 +107,9 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Iterator[Violation]:
     https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
     if plan.model.adapter == "qlora" and strategies.of(plan).uses_fsdp:
-        yield Violation(
-            say("model.adapter is qlora, which strategy.kind fsdp cannot write at the end"),
-            Fix(message=say("set strategy.kind ddp, or model.adapter lora"), changes={"strategy.kind": "ddp"}),
+        yield violation(
+            "model.adapter is qlora, which strategy.kind fsdp cannot write at the end",
+            remedy("set strategy.kind ddp, or model.adapter lora", {"strategy.kind": "ddp"}),
         )
 
 
@@ -130,7 +124,7 @@ def merging_into_four_bits_is_another_model(plan: Plan) -> Iterator[Violation]:
     Source: https://arxiv.org/abs/2305.14314
     """
     if plan.model.adapter == "qlora" and plan.model.merge_adapter:
-        yield Violation(
-            say("model.merge_adapter puts an adapter that was trained beside 4 bits into unquantized weights"),
-            Fix(message=say("set model.merge_adapter false"), changes={"model.merge_adapter": False}),
+        yield violation(
+            "model.merge_adapter puts an adapter that was trained beside 4 bits into unquantized weights",
+            remedy("set model.merge_adapter false", {"model.merge_adapter": False}),
         )

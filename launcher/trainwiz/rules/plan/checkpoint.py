@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -26,11 +26,11 @@ def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15 (`ProjectConfiguration.total_limit`) and the generated checkpoints.py
     """
     if plan.checkpoint.checkpoints_total_limit == 0:
-        yield Violation(
-            say("checkpoint.checkpoints_total_limit is 0, which may mean none or all"),
-            Fix(
-                message=say("set checkpoint.checkpoints_total_limit 2 or more, or null to keep all"),
-                changes={"checkpoint.checkpoints_total_limit": 2},
+        yield violation(
+            "checkpoint.checkpoints_total_limit is 0, which may mean none or all",
+            remedy(
+                "set checkpoint.checkpoints_total_limit 2 or more, or null to keep all",
+                {"checkpoint.checkpoints_total_limit": 2},
             ),
         )
 
@@ -47,12 +47,9 @@ def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     Source: 40 trials of kill -9 during `Accelerator.save_state` (1.15)
     """
     if plan.checkpoint.checkpoints_total_limit == 1:
-        yield Violation(
-            say("checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to go back to"),
-            Fix(
-                message=say("set checkpoint.checkpoints_total_limit 2"),
-                changes={"checkpoint.checkpoints_total_limit": 2},
-            ),
+        yield violation(
+            "checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to go back to",
+            remedy("set checkpoint.checkpoints_total_limit 2", {"checkpoint.checkpoints_total_limit": 2}),
         )
 
 
@@ -76,16 +73,14 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
     kept = _checkpoints_kept(plan, project)
     if (kept + 1) * estimate.checkpoint_bytes > have:
         room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
-        yield Violation(
-            say(
-                "{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
-                kept=kept,
-                need=gib((kept + 1) * estimate.checkpoint_bytes),
-                each=gib(estimate.checkpoint_bytes),
-                path=machine.disk.path,
-                room=room,
-            ),
-            Fix(message=say("keep fewer (checkpoint.checkpoints_total_limit), or put the project on a larger disk")),
+        yield violation(
+            "{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
+            remedy("keep fewer (checkpoint.checkpoints_total_limit), or put the project on a larger disk"),
+            kept=kept,
+            need=gib((kept + 1) * estimate.checkpoint_bytes),
+            each=gib(estimate.checkpoint_bytes),
+            path=machine.disk.path,
+            room=room,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz import vocabulary
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
@@ -44,7 +44,7 @@ def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     world = max(1, there) * plan.machine.num_machines
     yield Violation(
         message,
-        Fix(message=say("set machine.num_processes {world}", world=world), changes={"machine.num_processes": world}),
+        remedy("set machine.num_processes {world}", {"machine.num_processes": world}, world=world),
     )
 
 
@@ -81,16 +81,14 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
     ranks, need = plan.machine.ranks_per_machine, estimate.device_bytes_per_rank
     for gpu in machine.gpus[:ranks]:
         if gpu.free_bytes < need <= gpu.memory_bytes:
-            yield Violation(
-                say(
-                    "GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
-                    index=gpu.index,
-                    name=gpu.name,
-                    free=gib(gpu.free_bytes),
-                    all=gib(gpu.memory_bytes),
-                    need=gib(need),
-                ),
+            yield violation(
+                "GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
                 Fix(message=_elsewhere(machine, ranks)),
+                index=gpu.index,
+                name=gpu.name,
+                free=gib(gpu.free_bytes),
+                all=gib(gpu.memory_bytes),
+                need=gib(need),
             )
 
 
@@ -108,14 +106,12 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
     ranks = plan.machine.ranks_per_machine
     sliced = [gpu for gpu in machine.gpus[:ranks] if gpu.mig]
     if plan.machine.device == "cuda" and ranks > 1 and sliced:
-        yield Violation(
-            say(
-                "GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
-                index=sliced[0].index,
-                name=sliced[0].name,
-                ranks=ranks,
-            ),
-            Fix(message=say("use GPUs without MIG, or set machine.num_processes 1")),
+        yield violation(
+            "GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
+            remedy("use GPUs without MIG, or set machine.num_processes 1"),
+            index=sliced[0].index,
+            name=sliced[0].name,
+            ranks=ranks,
         )
 
 
@@ -131,11 +127,11 @@ def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violatio
     ranks, cores = plan.machine.ranks_per_machine, machine.cpu.usable_cores
     if plan.machine.device == "cpu" and ranks > cores:
         world = cores * plan.machine.num_machines
-        yield Violation(
-            say("{ranks} CPU ranks share {cores} usable cores", ranks=ranks, cores=cores),
-            Fix(
-                message=say("set machine.num_processes {world}", world=world), changes={"machine.num_processes": world}
-            ),
+        yield violation(
+            "{ranks} CPU ranks share {cores} usable cores",
+            remedy("set machine.num_processes {world}", {"machine.num_processes": world}, world=world),
+            ranks=ranks,
+            cores=cores,
         )
 
 
@@ -149,9 +145,10 @@ def device_is_proven(plan: Plan) -> Iterator[Violation]:
     Source: `PartialState.default_device` in accelerate 1.15, which names these devices
     """
     if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
-        yield Violation(
-            say("machine.device {device} is unproven: trainwiz was never run on it", device=plan.machine.device),
-            Fix(message=say("try a short run first: schedule.n_steps 10")),
+        yield violation(
+            "machine.device {device} is unproven: trainwiz was never run on it",
+            remedy("try a short run first: schedule.n_steps 10"),
+            device=plan.machine.device,
         )
 
 

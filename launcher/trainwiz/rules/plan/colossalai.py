@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from trainwiz import strategies
 from trainwiz.engines.colossalai import TRIED
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install
@@ -29,18 +28,14 @@ def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
     """
     interpreter = machine.interpreter
     if plan.engine == "colossalai" and interpreter and interpreter.packages.get("colossalai", "unknown") is None:
-        yield Violation(
-            say(
-                "{kind} needs colossalai, which is not installed in {python}",
-                kind=plan.strategy.kind,
-                python=interpreter.python,
+        yield violation(
+            "{kind} needs colossalai, which is not installed in {python}",
+            remedy(
+                "name an interpreter that has it: --python PATH "
+                "(make colossalai, in trainwiz's repository, makes .venv-colossalai/bin/python)"
             ),
-            Fix(
-                message=say(
-                    "name an interpreter that has it: --python PATH "
-                    "(make colossalai, in trainwiz's repository, makes .venv-colossalai/bin/python)"
-                )
-            ),
+            kind=plan.strategy.kind,
+            python=interpreter.python,
         )
 
 
@@ -60,14 +55,12 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
     for package, tried in TRIED.items():
         version = interpreter.version(package)
         if version and version != tried:
-            yield Violation(
-                say(
-                    "{package} is {version}; the loop for Colossal-AI was tried with {tried}",
-                    package=package,
-                    version=version,
-                    tried=tried,
-                ),
+            yield violation(
+                "{package} is {version}; the loop for Colossal-AI was tried with {tried}",
                 install(interpreter.python, f"{package}=={tried}"),
+                package=package,
+                version=version,
+                tried=tried,
             )
 
 
@@ -82,11 +75,10 @@ def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Viol
     Source: `FusedOptimizerCudaExtension` and `_CudaExtension.assert_compatible` in colossalai 0.5.0
     """
     if strategies.of(plan).compiles_optimizer and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
-        yield Violation(
-            say("gemini compiles FusedAdam when it is first used, and there is no nvcc"),
-            Fix(
-                message=say("install the CUDA toolkit, or set strategy.kind colossal_zero2"),
-                changes={"strategy.kind": "colossal_zero2"},
+        yield violation(
+            "gemini compiles FusedAdam when it is first used, and there is no nvcc",
+            remedy(
+                "install the CUDA toolkit, or set strategy.kind colossal_zero2", {"strategy.kind": "colossal_zero2"}
             ),
         )
 
@@ -105,17 +97,12 @@ def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
     """
     legal = strategies.of(plan).precisions
     if legal and plan.precision.mixed_precision not in legal:
-        yield Violation(
-            say(
-                "{kind} computes in {legal}; precision.mixed_precision is {precision}",
-                kind=plan.strategy.kind,
-                legal=", ".join(legal),
-                precision=plan.precision.mixed_precision,
-            ),
-            Fix(
-                message=say("set precision.mixed_precision {best}", best=legal[0]),
-                changes={"precision.mixed_precision": legal[0]},
-            ),
+        yield violation(
+            "{kind} computes in {legal}; precision.mixed_precision is {precision}",
+            remedy("set precision.mixed_precision {best}", {"precision.mixed_precision": legal[0]}, best=legal[0]),
+            kind=plan.strategy.kind,
+            legal=", ".join(legal),
+            precision=plan.precision.mixed_precision,
         )
 
 
@@ -131,17 +118,15 @@ def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
     """
     devices = strategies.of(plan).devices
     if devices and plan.machine.device not in devices:
-        yield Violation(
-            say(
-                "{kind} runs on {devices}; machine.device is {device}",
-                kind=plan.strategy.kind,
-                devices=", ".join(devices),
-                device=plan.machine.device,
+        yield violation(
+            "{kind} runs on {devices}; machine.device is {device}",
+            remedy(
+                "set strategy.kind colossal_ddp, or start it where GPUs are",
+                {"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {},
             ),
-            Fix(
-                message=say("set strategy.kind colossal_ddp, or start it where GPUs are"),
-                changes={"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {},
-            ),
+            kind=plan.strategy.kind,
+            devices=", ".join(devices),
+            device=plan.machine.device,
         )
 
 
@@ -158,14 +143,12 @@ def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
     """
     needed = strategies.of(plan).engine
     if plan.engine != needed:
-        yield Violation(
-            say(
-                "engine is {engine}, but strategy.kind {kind} needs {needed}",
-                engine=plan.engine,
-                kind=plan.strategy.kind,
-                needed=needed,
-            ),
-            Fix(message=say("set engine {needed}", needed=needed), changes={"engine": needed}),
+        yield violation(
+            "engine is {engine}, but strategy.kind {kind} needs {needed}",
+            remedy("set engine {needed}", {"engine": needed}, needed=needed),
+            engine=plan.engine,
+            kind=plan.strategy.kind,
+            needed=needed,
         )
 
 
@@ -181,12 +164,10 @@ def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
     """
     legal = strategies.of(plan).optimizers
     if legal and plan.optimizer.name not in legal:
-        yield Violation(
-            say("gemini takes Adam only; optimizer.name is {name}", name=plan.optimizer.name),
-            Fix(
-                message=say("set optimizer.name adamw, or strategy.kind colossal_zero2"),
-                changes={"optimizer.name": "adamw"},
-            ),
+        yield violation(
+            "gemini takes Adam only; optimizer.name is {name}",
+            remedy("set optimizer.name adamw, or strategy.kind colossal_zero2", {"optimizer.name": "adamw"}),
+            name=plan.optimizer.name,
         )
 
 
@@ -204,14 +185,12 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
     steps = plan.batch.gradient_accumulation_steps
     half = plan.precision.mixed_precision in ("bf16", "fp16")
     if strategies.of(plan).sums_in_compute_dtype and half and steps >= _MANY_MICRO_BATCHES:
-        yield Violation(
-            say(
-                "{kind} adds up the gradients of {steps} micro-batches in {precision}",
-                kind=plan.strategy.kind,
-                steps=steps,
-                precision=plan.precision.mixed_precision,
-            ),
-            Fix(message=say("take larger micro-batches and less accumulation, if they fit")),
+        yield violation(
+            "{kind} adds up the gradients of {steps} micro-batches in {precision}",
+            remedy("take larger micro-batches and less accumulation, if they fit"),
+            kind=plan.strategy.kind,
+            steps=steps,
+            precision=plan.precision.mixed_precision,
         )
 
 
@@ -226,13 +205,8 @@ def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
     Source: `TorchFSDPPlugin` in colossalai 0.5.0; https://docs.pytorch.org/docs/stable/fsdp.html
     """
     if strategies.of(plan).superseded_by:
-        yield Violation(
-            say(
-                "colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",
-                steps=plan.batch.gradient_accumulation_steps,
-            ),
-            Fix(
-                message=say("set strategy.kind fsdp, with engine accelerate"),
-                changes={"strategy.kind": "fsdp", "engine": "accelerate"},
-            ),
+        yield violation(
+            "colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",
+            remedy("set strategy.kind fsdp, with engine accelerate", {"strategy.kind": "fsdp", "engine": "accelerate"}),
+            steps=plan.batch.gradient_accumulation_steps,
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.machine import Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -15,7 +14,7 @@ VOLTA = (7, 0)
 
 
 def _without() -> Fix:
-    return Fix(message=say("set model.compile false"), changes={"model.compile": False})
+    return remedy("set model.compile false", {"model.compile": False})
 
 
 @rule("TW131", level=Level.ERROR, field="model.compile")
@@ -29,11 +28,11 @@ def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Iterator[Viol
     Source: seen with torch 2.13 on the CPU; for GPUs `_build` in triton/runtime/build.py
     """
     if plan.model.compile and machine.toolchain.cxx is None and machine.probed:
-        yield Violation(
-            say("model.compile is true, and there is no C++ compiler for torch.compile to call"),
-            Fix(
-                message=say("install one: apt-get install g++ (or dnf install gcc-c++), or set model.compile false"),
-                changes={"model.compile": False},
+        yield violation(
+            "model.compile is true, and there is no C++ compiler for torch.compile to call",
+            remedy(
+                "install one: apt-get install g++ (or dnf install gcc-c++), or set model.compile false",
+                {"model.compile": False},
             ),
         )
 
@@ -52,14 +51,12 @@ def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Iterator[Violat
     for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
         if gpu.compute_capability and gpu.compute_capability < VOLTA:
             major, minor = gpu.compute_capability
-            yield Violation(
-                say(
-                    "model.compile is true, and {gpu} has compute capability {major}.{minor}; Triton needs 7.0",
-                    gpu=gpu.name,
-                    major=major,
-                    minor=minor,
-                ),
+            yield violation(
+                "model.compile is true, and {gpu} has compute capability {major}.{minor}; Triton needs 7.0",
                 _without(),
+                gpu=gpu.name,
+                major=major,
+                minor=minor,
             )
             return
 
@@ -75,7 +72,7 @@ def colossalai_compiles_nothing(plan: Plan) -> Iterator[Violation]:
     Source: train_templates/loops/colossalai.py
     """
     if plan.model.compile and plan.engine == "colossalai":
-        yield Violation(say("model.compile is true, and the engine colossalai does not compile"), _without())
+        yield violation("model.compile is true, and the engine colossalai does not compile", _without())
 
 
 @rule("TW223", level=Level.WARNING, field="model.compile")
@@ -90,7 +87,7 @@ def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Iterator[Vio
     Source: seen with DeepSpeed 0.19.8 and torch 2.13
     """
     if plan.model.compile and strategies.of(plan).uses_deepspeed and strategies.of(plan).partitions_weights:
-        yield Violation(
-            say("model.compile is true under ZeRO 3: its layers are compiled over and over, and then run uncompiled"),
+        yield violation(
+            "model.compile is true under ZeRO 3: its layers are compiled over and over, and then run uncompiled",
             _without(),
         )

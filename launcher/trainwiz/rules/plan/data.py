@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import tasks
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
@@ -30,9 +30,12 @@ def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     for key, data in _named(project):
         if data.kind == "missing":
-            yield Violation(
-                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+            yield violation(
+                "{key}: {name}: {detail}",
                 _remedy(tasks.of(plan).data_names),
+                key=key,
+                name=data.name,
+                detail=data.detail,
                 where=key,
             )
 
@@ -49,9 +52,12 @@ def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            yield Violation(
-                say("{key}: {name}: {detail}", key=key, name=data.name, detail=data.detail),
+            yield violation(
+                "{key}: {name}: {detail}",
                 _remedy(tasks.of(plan).data_forms),
+                key=key,
+                name=data.name,
+                detail=data.detail,
                 where=key,
             )
 
@@ -68,9 +74,8 @@ def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     model = project.model
     if model and model.kind == "missing":
-        yield Violation(
-            say("model.name: {name}: {detail}", name=model.name, detail=model.detail),
-            Fix(message=_models(plan)),
+        yield violation(
+            "model.name: {name}: {detail}", Fix(message=_models(plan)), name=model.name, detail=model.detail
         )
 
 
@@ -93,9 +98,11 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
     for key, facts in named:
         if project.offline and facts.kind == "hub" and facts.cached is False:
             command = f"hf download {'--repo-type dataset ' if key.startswith('data.') else ''}{facts.name}"
-            yield Violation(
-                say("{key}: {name} is not in the local cache, and HF_HUB_OFFLINE is set", key=key, name=facts.name),
-                Fix(message=say("where there is a network, type: {command}", command=command)),
+            yield violation(
+                "{key}: {name} is not in the local cache, and HF_HUB_OFFLINE is set",
+                remedy("where there is a network, type: {command}", command=command),
+                key=key,
+                name=facts.name,
                 where=key,
             )
 
@@ -111,9 +118,11 @@ def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
-            yield Violation(
-                say("{key}: {name} holds nothing to train on", key=key, name=data.name),
+            yield violation(
+                "{key}: {name} holds nothing to train on",
                 _remedy(tasks.of(plan).data_names),
+                key=key,
+                name=data.name,
                 where=key,
             )
 
@@ -128,10 +137,7 @@ def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     if plan.data.eval is None:
-        yield Violation(
-            say("data.eval is empty: only the training loss is seen"),
-            Fix(message=say("set data.eval to a held-out set")),
-        )
+        yield violation("data.eval is empty: only the training loss is seen", remedy("set data.eval to a held-out set"))
 
 
 @rule("TW517", level=Level.WARNING, field="data.eval")
@@ -145,9 +151,10 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     same = project.train and plan.data.train == plan.data.eval
     if same and project.train and project.train.kind in ("file", "folder"):
-        yield Violation(
-            say("data.eval and data.train are both {name}", name=plan.data.eval),
-            Fix(message=say("name a held-out file in data.eval, or leave it empty"), changes={"data.eval": None}),
+        yield violation(
+            "data.eval and data.train are both {name}",
+            remedy("name a held-out file in data.eval, or leave it empty", {"data.eval": None}),
+            name=plan.data.eval,
         )
 
 
@@ -168,17 +175,12 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
     if need > have:
         free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
-        yield Violation(
-            say(
-                "{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
-                workers=workers,
-                need=gib(need),
-                room=free,
-            ),
-            Fix(
-                message=say("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)"),
-                changes={"data.num_workers": 0},
-            ),
+        yield violation(
+            "{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
+            remedy("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)", {"data.num_workers": 0}),
+            workers=workers,
+            need=gib(need),
+            room=free,
         )
 
 

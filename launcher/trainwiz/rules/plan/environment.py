@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -26,13 +26,11 @@ def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
     """
     interpreter = machine.interpreter
     if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
-        yield Violation(
-            say(
-                "{python} is Python {version}; 3.10 is the oldest that works",
-                python=interpreter.python,
-                version=interpreter.python_version,
-            ),
-            Fix(message=say("choose another interpreter: --python PATH")),
+        yield violation(
+            "{python} is Python {version}; 3.10 is the oldest that works",
+            remedy("choose another interpreter: --python PATH"),
+            python=interpreter.python,
+            version=interpreter.python_version,
         )
 
 
@@ -48,9 +46,8 @@ def torch_is_installed(machine: Machine) -> Iterator[Violation]:
     """
     interpreter = machine.interpreter
     if interpreter and interpreter.packages.get("torch", "unknown") is None:
-        yield Violation(
-            say("torch is not installed in {python}", python=interpreter.python),
-            install(interpreter.python, "torch"),
+        yield violation(
+            "torch is not installed in {python}", install(interpreter.python, "torch"), python=interpreter.python
         )
 
 
@@ -69,19 +66,19 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
     if not interpreter or not interpreter.error or interpreter.packages.get("torch", "unknown") is None:
         return
     if not interpreter.packages:
-        yield Violation(
-            say("{python} cannot be used: {error}", python=interpreter.python, error=interpreter.error),
-            Fix(message=say("choose another interpreter: --python PATH")),
-        )
-        return
-    yield Violation(
-        say(
-            "torch {version} does not import in {python}: {error}",
-            version=interpreter.version("torch"),
+        yield violation(
+            "{python} cannot be used: {error}",
+            remedy("choose another interpreter: --python PATH"),
             python=interpreter.python,
             error=interpreter.error,
-        ),
-        Fix(message=say("type: {python} -m pip install --force-reinstall torch", python=interpreter.python)),
+        )
+        return
+    yield violation(
+        "torch {version} does not import in {python}: {error}",
+        remedy("type: {python} -m pip install --force-reinstall torch", python=interpreter.python),
+        version=interpreter.version("torch"),
+        python=interpreter.python,
+        error=interpreter.error,
     )
 
 
@@ -100,18 +97,14 @@ def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
         return
     version = str(interpreter.version("torch"))
     if interpreter.cuda_build is None and "rocm" not in version:
-        yield Violation(
-            say(
-                "machine.device is cuda, but torch {version} in {python} was built without CUDA",
-                version=version,
-                python=interpreter.python,
+        yield violation(
+            "machine.device is cuda, but torch {version} in {python} was built without CUDA",
+            remedy(
+                "install a CUDA build (see https://pytorch.org/get-started/locally/), or set machine.device cpu",
+                {"machine.device": "cpu"},
             ),
-            Fix(
-                message=say(
-                    "install a CUDA build (see https://pytorch.org/get-started/locally/), or set machine.device cpu"
-                ),
-                changes={"machine.device": "cpu"},
-            ),
+            version=version,
+            python=interpreter.python,
         )
 
 
@@ -129,15 +122,13 @@ def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     if plan.machine.device == "cuda" and machine.driver_version is None and not machine.gpus:
-        yield Violation(
-            say(
-                "the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
-                ranks=plan.machine.ranks_per_machine,
+        yield violation(
+            "the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
+            remedy(
+                "start it where the GPUs are (in a container: --gpus all), or set machine.device cpu",
+                {"machine.device": "cpu"},
             ),
-            Fix(
-                message=say("start it where the GPUs are (in a container: --gpus all), or set machine.device cpu"),
-                changes={"machine.device": "cpu"},
-            ),
+            ranks=plan.machine.ranks_per_machine,
         )
 
 
@@ -157,14 +148,12 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
         return
     driver = machine.cuda_driver_version
     if driver and parts(driver)[:1] < parts(interpreter.cuda_build)[:1]:
-        yield Violation(
-            say(
-                "the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}",
-                driver=driver,
-                version=interpreter.version("torch"),
-                build=interpreter.cuda_build,
-            ),
-            Fix(message=say("update the driver, or install a torch for CUDA {major}", major=parts(driver)[0])),
+        yield violation(
+            "the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}",
+            remedy("update the driver, or install a torch for CUDA {major}", major=parts(driver)[0]),
+            driver=driver,
+            version=interpreter.version("torch"),
+            build=interpreter.cuda_build,
         )
 
 
@@ -193,7 +182,7 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
     if interpreter.cuda_error:
         seen = say("{seen}; torch says: {error}", seen=seen, error=interpreter.cuda_error)
     command = f"{interpreter.python} -c 'import torch; torch.cuda.init()'"
-    yield Violation(seen, Fix(message=say("look at CUDA_VISIBLE_DEVICES, and type: {command}", command=command)))
+    yield Violation(seen, remedy("look at CUDA_VISIBLE_DEVICES, and type: {command}", command=command))
 
 
 @rule("TW108", level=Level.ERROR, field="machine.device")
@@ -212,17 +201,13 @@ def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Viol
         return
     for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
         if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
-            yield Violation(
-                say(
-                    "{gpu} has compute capability {capability}; torch {version} was compiled for {known}",
-                    gpu=gpu.name,
-                    capability=".".join(str(n) for n in gpu.compute_capability),
-                    version=interpreter.version("torch"),
-                    known=", ".join(interpreter.arch_list),
-                ),
-                Fix(
-                    message=say("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)")
-                ),
+            yield violation(
+                "{gpu} has compute capability {capability}; torch {version} was compiled for {known}",
+                remedy("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)"),
+                gpu=gpu.name,
+                capability=".".join(str(n) for n in gpu.compute_capability),
+                version=interpreter.version("torch"),
+                known=", ".join(interpreter.arch_list),
             )
             return
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import batch, tasks
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
@@ -52,14 +52,12 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
         have = say("{n} samples", n=samples) if exact is not None else say("at most {n} samples", n=samples)
         if tasks.of(plan).generative:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
-        yield Violation(
-            say(
-                "a real batch is {real} samples over {ranks} ranks; the training data has {have}",
-                real=real,
-                ranks=plan.machine.num_processes,
-                have=have,
-            ),
-            Fix(message=say("set batch.real_batch_size to at most {samples}, or use more data", samples=samples)),
+        yield violation(
+            "a real batch is {real} samples over {ranks} ranks; the training data has {have}",
+            remedy("set batch.real_batch_size to at most {samples}, or use more data", samples=samples),
+            real=real,
+            ranks=plan.machine.num_processes,
+            have=have,
         )
 
 
@@ -75,14 +73,12 @@ def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]
     """
     most = project.model.max_positions if project.model else None
     if most is not None and plan.batch.sequence_length > most:
-        yield Violation(
-            say(
-                "batch.sequence_length is {length}; {model} has {most} positions",
-                length=plan.batch.sequence_length,
-                model=plan.model.name,
-                most=most,
-            ),
-            Fix(message=say("set batch.sequence_length {most}", most=most), changes={"batch.sequence_length": most}),
+        yield violation(
+            "batch.sequence_length is {length}; {model} has {most} positions",
+            remedy("set batch.sequence_length {most}", {"batch.sequence_length": most}, most=most),
+            length=plan.batch.sequence_length,
+            model=plan.model.name,
+            most=most,
         )
 
 
@@ -90,17 +86,15 @@ def _nearest(conflict: batch.Conflict) -> Fix | None:
     if not conflict.nearest:
         return None
     nearest = conflict.nearest[0]
-    return Fix(
-        message=say(
-            "set batch.real_batch_size {real}, batch.per_device_batch_size {micro}, "
-            "batch.gradient_accumulation_steps {accumulation}",
-            real=nearest.real,
-            micro=nearest.micro,
-            accumulation=nearest.accumulation,
-        ),
-        changes={
+    return remedy(
+        "set batch.real_batch_size {real}, batch.per_device_batch_size {micro}, "
+        "batch.gradient_accumulation_steps {accumulation}",
+        {
             "batch.real_batch_size": nearest.real,
             "batch.per_device_batch_size": nearest.micro,
             "batch.gradient_accumulation_steps": nearest.accumulation,
         },
+        real=nearest.real,
+        micro=nearest.micro,
+        accumulation=nearest.accumulation,
     )

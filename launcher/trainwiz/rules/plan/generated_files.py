@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
@@ -25,9 +24,10 @@ def needed_files_are_there(project: Project) -> Iterator[Violation]:
     """
     for path in project.missing_files:
         if path in NEEDED:
-            yield Violation(
-                say("{path} was generated and is gone", path=path),
-                Fix(message=say("write it again: trainwiz init {folder}", folder=project.folder)),
+            yield violation(
+                "{path} was generated and is gone",
+                remedy("write it again: trainwiz init {folder}", folder=project.folder),
+                path=path,
                 where=path,
             )
 
@@ -44,9 +44,10 @@ def configuration_is_as_generated(project: Project) -> Iterator[Violation]:
     """
     for path in project.changed_files:
         if path not in EDITABLE:
-            yield Violation(
-                say("{path} was changed since it was generated; the plan does not know of it", path=path),
-                Fix(message=say("change trainwiz.yaml instead, then: trainwiz init {folder}", folder=project.folder)),
+            yield violation(
+                "{path} was changed since it was generated; the plan does not know of it",
+                remedy("change trainwiz.yaml instead, then: trainwiz init {folder}", folder=project.folder),
+                path=path,
                 where=path,
             )
 
@@ -63,7 +64,7 @@ def script_is_as_generated(project: Project) -> Iterator[Violation]:
     """
     for path in project.changed_files:
         if path in EDITABLE and path.endswith(".py"):
-            yield Violation(say("{path} was changed since it was generated", path=path), where=path)
+            yield violation("{path} was changed since it was generated", path=path, where=path)
 
 
 @rule("TW524", level=Level.ERROR, field="project")
@@ -77,8 +78,9 @@ def files_follow_the_plan(project: Project) -> Iterator[Violation]:
     Source: seen with the generated scripts; .trainwiz/manifest.json of the project
     """
     if project.stale_files:
-        yield Violation(
-            say("the plan was changed since these files were generated: {files}", files=", ".join(project.stale_files)),
-            Fix(message=say("generate them again: trainwiz init {folder}", folder=project.folder)),
+        yield violation(
+            "the plan was changed since these files were generated: {files}",
+            remedy("generate them again: trainwiz init {folder}", folder=project.folder),
+            files=", ".join(project.stale_files),
             where=project.stale_files[0],
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
@@ -26,16 +25,11 @@ def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
     world, machines = plan.machine.num_processes, plan.machine.num_machines
     if world >= machines and world % machines:
         low, high = world // machines * machines, (world // machines + 1) * machines
-        yield Violation(
-            say(
-                "machine.num_processes {world} is not divisible by machine.num_machines {machines}",
-                world=world,
-                machines=machines,
-            ),
-            Fix(
-                message=say("set machine.num_processes {low} or {high}", low=low, high=high),
-                changes={"machine.num_processes": high},
-            ),
+        yield violation(
+            "machine.num_processes {world} is not divisible by machine.num_machines {machines}",
+            remedy("set machine.num_processes {low} or {high}", {"machine.num_processes": high}, low=low, high=high),
+            world=world,
+            machines=machines,
         )
 
 
@@ -50,16 +44,15 @@ def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
     """
     world, machines = plan.machine.num_processes, plan.machine.num_machines
     if world < machines:
-        yield Violation(
-            say(
-                "machine.num_processes is {world} for {machines} machines; it counts the ranks of all of them",
-                world=world,
+        yield violation(
+            "machine.num_processes is {world} for {machines} machines; it counts the ranks of all of them",
+            remedy(
+                "set machine.num_processes {machines} or a multiple of it",
+                {"machine.num_processes": machines},
                 machines=machines,
             ),
-            Fix(
-                message=say("set machine.num_processes {machines} or a multiple of it", machines=machines),
-                changes={"machine.num_processes": machines},
-            ),
+            world=world,
+            machines=machines,
         )
 
 
@@ -75,12 +68,10 @@ def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
-        yield Violation(
-            say(
-                "machine.num_machines is {machines}, and machine.main_process_ip is not given",
-                machines=plan.machine.num_machines,
-            ),
-            Fix(message=say("set machine.main_process_ip to an address of the first machine (hostname -I there)")),
+        yield violation(
+            "machine.num_machines is {machines}, and machine.main_process_ip is not given",
+            remedy("set machine.main_process_ip to an address of the first machine (hostname -I there)"),
+            machines=plan.machine.num_machines,
         )
 
 
@@ -95,13 +86,11 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
     """
     address = plan.machine.main_process_ip
     if plan.machine.num_machines > 1 and address is not None and _is_loopback(address):
-        yield Violation(
-            say(
-                "machine.main_process_ip {address} is a different place on each of the {machines} machines",
-                address=address,
-                machines=plan.machine.num_machines,
-            ),
-            Fix(message=say("set machine.main_process_ip to an address of the first machine (hostname -I there)")),
+        yield violation(
+            "machine.main_process_ip {address} is a different place on each of the {machines} machines",
+            remedy("set machine.main_process_ip to an address of the first machine (hostname -I there)"),
+            address=address,
+            machines=plan.machine.num_machines,
         )
 
 
@@ -116,9 +105,10 @@ def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
     Source: seen with torchrun 2.13
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_port == 0:
-        yield Violation(
-            say("machine.main_process_port is 0 with {machines} machines", machines=plan.machine.num_machines),
-            Fix(message=say("set machine.main_process_port 29500"), changes={"machine.main_process_port": 29500}),
+        yield violation(
+            "machine.main_process_port is 0 with {machines} machines",
+            remedy("set machine.main_process_port 29500", {"machine.main_process_port": 29500}),
+            machines=plan.machine.num_machines,
         )
 
 
@@ -134,18 +124,15 @@ def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iter
     """
     port = project.port_in_use
     if plan.machine.num_machines > 1 and port is not None and machine.probed and _is_here(plan, machine):
-        yield Violation(
-            say(
-                "port {port}, where {machines} machines are to meet, is taken on this one",
-                port=port,
-                machines=plan.machine.num_machines,
+        yield violation(
+            "port {port}, where {machines} machines are to meet, is taken on this one",
+            remedy(
+                "set machine.main_process_port {other}, or end what listens there (ss -ltnp)",
+                {"machine.main_process_port": port + 1},
+                other=port + 1,
             ),
-            Fix(
-                message=say(
-                    "set machine.main_process_port {other}, or end what listens there (ss -ltnp)", other=port + 1
-                ),
-                changes={"machine.main_process_port": port + 1},
-            ),
+            port=port,
+            machines=plan.machine.num_machines,
         )
 
 
@@ -161,12 +148,14 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Vio
     """
     port = project.port_in_use
     if plan.machine.num_machines == 1 and plan.machine.num_processes > 1 and port is not None and machine.probed:
-        yield Violation(
-            say("port {port} is taken on this machine; trainwiz launch takes another", port=port),
-            Fix(
-                message=say("by hand, give another: machine.main_process_port {other}", other=port + 1),
-                changes={"machine.main_process_port": port + 1},
+        yield violation(
+            "port {port} is taken on this machine; trainwiz launch takes another",
+            remedy(
+                "by hand, give another: machine.main_process_port {other}",
+                {"machine.main_process_port": port + 1},
+                other=port + 1,
             ),
+            port=port,
         )
 
 
@@ -181,16 +170,14 @@ def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
     Source: docs/reliability.md
     """
     if plan.supervision.max_restarts and plan.machine.num_machines > 1:
-        yield Violation(
-            say(
-                "supervision.max_restarts is {n}, which does nothing over {machines} machines",
-                n=plan.supervision.max_restarts,
-                machines=plan.machine.num_machines,
+        yield violation(
+            "supervision.max_restarts is {n}, which does nothing over {machines} machines",
+            remedy(
+                "set supervision.max_restarts 0, and let the scheduler start the job again",
+                {"supervision.max_restarts": 0},
             ),
-            Fix(
-                message=say("set supervision.max_restarts 0, and let the scheduler start the job again"),
-                changes={"supervision.max_restarts": 0},
-            ),
+            n=plan.supervision.max_restarts,
+            machines=plan.machine.num_machines,
         )
 
 

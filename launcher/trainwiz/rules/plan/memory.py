@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainwiz import strategies
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
@@ -30,15 +30,13 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iter
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.device_bytes_per_rank > smallest:
-        yield Violation(
-            say(
-                "{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
-                strategy=plan.strategy.label,
-                need=gib(estimate.device_bytes_per_rank),
-                have=gib(smallest),
-                parameters=f"{estimate.parameters:,}",
-            ),
+        yield violation(
+            "{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
             Fix(message=_more_sharding(plan)),
+            strategy=plan.strategy.label,
+            need=gib(estimate.device_bytes_per_rank),
+            have=gib(smallest),
+            parameters=f"{estimate.parameters:,}",
         )
 
 
@@ -54,14 +52,12 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Itera
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and CROWDED * smallest < estimate.device_bytes_per_rank <= smallest:
-        yield Violation(
-            say(
-                "{strategy} fills {need} of {have} GiB with model state; activations come on top",
-                strategy=plan.strategy.label,
-                need=gib(estimate.device_bytes_per_rank),
-                have=gib(smallest),
-            ),
+        yield violation(
+            "{strategy} fills {need} of {have} GiB with model state; activations come on top",
             Fix(message=_more_sharding(plan)),
+            strategy=plan.strategy.label,
+            need=gib(estimate.device_bytes_per_rank),
+            have=gib(smallest),
         )
 
 
@@ -78,17 +74,15 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     smallest = _smallest_gpu(plan, machine)
     state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank
     if smallest and state <= smallest < state + estimate.activation_bytes_per_rank:
-        yield Violation(
-            say(
-                "a micro-batch of {micro} × {tokens} tokens needs {need} GiB of activations beside {state} GiB of "
-                "model state; a GPU has {have} GiB",
-                micro=plan.batch.per_device_batch_size,
-                tokens=plan.batch.sequence_length,
-                need=gib(estimate.activation_bytes_per_rank),
-                state=gib(state),
-                have=gib(smallest),
-            ),
-            Fix(message=say("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps")),
+        yield violation(
+            "a micro-batch of {micro} × {tokens} tokens needs {need} GiB of activations beside {state} GiB of "
+            "model state; a GPU has {have} GiB",
+            remedy("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps"),
+            micro=plan.batch.per_device_batch_size,
+            tokens=plan.batch.sequence_length,
+            need=gib(estimate.activation_bytes_per_rank),
+            state=gib(state),
+            have=gib(smallest),
         )
 
 
@@ -105,13 +99,11 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
     """
     need, have = estimate.host_bytes_per_machine, machine.memory.total_bytes
     if plan.machine.device != "cpu" and have and need > have:
-        yield Violation(
-            say(
-                "offload needs {need} GiB of host memory on each machine; there are {have} GiB",
-                need=gib(need),
-                have=gib(have),
-            ),
-            Fix(message=say("use nvme with ZeRO 3, more machines, or offload less")),
+        yield violation(
+            "offload needs {need} GiB of host memory on each machine; there are {have} GiB",
+            remedy("use nvme with ZeRO 3, more machines, or offload less"),
+            need=gib(need),
+            have=gib(have),
         )
 
 
@@ -128,14 +120,12 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
     ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
     if plan.machine.device == "cpu" and have and need > have:
-        yield Violation(
-            say(
-                "model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB",
-                ranks=ranks,
-                need=gib(need),
-                have=gib(have),
-            ),
-            Fix(message=say("choose a smaller model or fewer ranks")),
+        yield violation(
+            "model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB",
+            remedy("choose a smaller model or fewer ranks"),
+            ranks=ranks,
+            need=gib(need),
+            have=gib(have),
         )
 
 

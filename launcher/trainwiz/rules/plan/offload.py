@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -25,16 +24,11 @@ def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     """
     strategy = plan.strategy
     if _deepspeed(plan) and strategy.offload_param_device != "none" and strategy.zero_stage in (0, 1, 2):
-        yield Violation(
-            say(
-                "strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
-                device=strategy.offload_param_device,
-                stage=strategy.zero_stage,
-            ),
-            Fix(
-                message=say("set strategy.zero_stage 3, or strategy.offload_param_device none"),
-                changes={"strategy.zero_stage": 3},
-            ),
+        yield violation(
+            "strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
+            remedy("set strategy.zero_stage 3, or strategy.offload_param_device none", {"strategy.zero_stage": 3}),
+            device=strategy.offload_param_device,
+            stage=strategy.zero_stage,
         )
 
 
@@ -52,9 +46,9 @@ def nvme_needs_a_path(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
     if _deepspeed(plan) and strategies.of(plan).partitions_weights and "nvme" in devices and strategy.nvme_path is None:
-        yield Violation(
-            say("offload to nvme, and strategy.nvme_path is not given"),
-            Fix(message=say("set strategy.nvme_path to a folder on a local NVMe disk, like /local_nvme")),
+        yield violation(
+            "offload to nvme, and strategy.nvme_path is not given",
+            remedy("set strategy.nvme_path to a folder on a local NVMe disk, like /local_nvme"),
         )
 
 
@@ -70,12 +64,10 @@ def nvme_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     """
     strategy = plan.strategy
     if _deepspeed(plan) and strategy.offload_optimizer_device == "nvme" and strategy.zero_stage in (1, 2):
-        yield Violation(
-            say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=strategy.zero_stage),
-            Fix(
-                message=say("set strategy.zero_stage 3, or strategy.offload_optimizer_device cpu"),
-                changes={"strategy.zero_stage": 3},
-            ),
+        yield violation(
+            "the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}",
+            remedy("set strategy.zero_stage 3, or strategy.offload_optimizer_device cpu", {"strategy.zero_stage": 3}),
+            stage=strategy.zero_stage,
         )
 
 
@@ -91,17 +83,12 @@ def offload_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
     if not _deepspeed(plan) and devices != ("none", "none"):
-        yield Violation(
-            say(
-                "offload (optimizer {optimizer}, parameters {parameters}) is ignored: strategy.kind is {kind}",
-                optimizer=devices[0],
-                parameters=devices[1],
-                kind=strategy.kind,
-            ),
-            Fix(
-                message=say("set strategy.kind deepspeed with a strategy.zero_stage, or both offload devices none"),
-                changes=_OFF,
-            ),
+        yield violation(
+            "offload (optimizer {optimizer}, parameters {parameters}) is ignored: strategy.kind is {kind}",
+            remedy("set strategy.kind deepspeed with a strategy.zero_stage, or both offload devices none", _OFF),
+            optimizer=devices[0],
+            parameters=devices[1],
+            kind=strategy.kind,
             where=None if devices[0] != "none" else "strategy.offload_param_device",
         )
 
@@ -122,12 +109,9 @@ def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
     if plan.machine.device == "cpu" or not _deepspeed(plan) or strategy.zero_stage != 0:
         return
     if strategy.offload_optimizer_device != "none":
-        yield Violation(
-            say("optimizer offload at ZeRO stage 0 fails at the first update: nothing is moved to the host"),
-            Fix(
-                message=say("set strategy.zero_stage 2, or strategy.offload_optimizer_device none"),
-                changes={"strategy.zero_stage": 2},
-            ),
+        yield violation(
+            "optimizer offload at ZeRO stage 0 fails at the first update: nothing is moved to the host",
+            remedy("set strategy.zero_stage 2, or strategy.offload_optimizer_device none", {"strategy.zero_stage": 2}),
         )
 
 
@@ -145,16 +129,14 @@ def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
     """
     strategy = plan.strategy
     if _deepspeed(plan) and strategy.offload_optimizer_device != "none" and plan.optimizer.name != "adamw":
-        yield Violation(
-            say(
-                "{optimizer} with an offloaded optimizer runs in plain torch on the host, and `accelerate launch` with "
-                "another configuration would silently replace it by Adam",
-                optimizer=plan.optimizer.name,
+        yield violation(
+            "{optimizer} with an offloaded optimizer runs in plain torch on the host, and `accelerate launch` with "
+            "another configuration would silently replace it by Adam",
+            remedy(
+                "set optimizer.name adamw, or strategy.offload_optimizer_device none",
+                {"strategy.offload_optimizer_device": "none"},
             ),
-            Fix(
-                message=say("set optimizer.name adamw, or strategy.offload_optimizer_device none"),
-                changes={"strategy.offload_optimizer_device": "none"},
-            ),
+            optimizer=plan.optimizer.name,
         )
 
 

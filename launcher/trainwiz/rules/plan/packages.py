@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.engines import accelerate, deepspeed, torch
-from trainwiz.finding import Level, Violation
+from trainwiz.finding import Level, Violation, violation
 from trainwiz.machine import Interpreter, Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
@@ -35,8 +34,8 @@ def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/install
     """
     if plan.engine == "accelerate" and (python := _lacks(machine, "accelerate")):
-        yield Violation(
-            say("accelerate is not installed in {python}", python=python), install(python, _wanted("accelerate"))
+        yield violation(
+            "accelerate is not installed in {python}", install(python, _wanted("accelerate")), python=python
         )
 
 
@@ -50,9 +49,10 @@ def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
     """
     if strategies.of(plan).uses_deepspeed and (python := _lacks(machine, "deepspeed")):
-        yield Violation(
-            say("strategy.kind is deepspeed, but deepspeed is not installed in {python}", python=python),
+        yield violation(
+            "strategy.kind is deepspeed, but deepspeed is not installed in {python}",
             install(python, _wanted("deepspeed")),
+            python=python,
         )
 
 
@@ -66,11 +66,11 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violatio
     Source: the generated requirements.txt
     """
     if "transformers" in tasks.of(plan).packages and (python := _lacks(machine, "transformers")):
-        yield Violation(
-            say(
-                "the task {task} needs transformers, which is not installed in {python}", task=plan.task, python=python
-            ),
+        yield violation(
+            "the task {task} needs transformers, which is not installed in {python}",
             install(python, _wanted("transformers")),
+            task=plan.task,
+            python=python,
         )
 
 
@@ -85,9 +85,11 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Ite
     """
     named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
     if tasks.of(plan).from_hub and named and (python := _lacks(machine, "datasets")):
-        yield Violation(
-            say("{data} comes from the hub, but datasets is not installed in {python}", data=named[0], python=python),
+        yield violation(
+            "{data} comes from the hub, but datasets is not installed in {python}",
             install(python, "datasets>=3.0"),
+            data=named[0],
+            python=python,
         )
 
 
@@ -102,13 +104,11 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     tracker = plan.tracking.log_with
     if tracker != "none" and (python := _lacks(machine, tracker)):
-        yield Violation(
-            say(
-                "tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
-                tracker=tracker,
-                python=python,
-            ),
+        yield violation(
+            "tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
             install(python, tracker),
+            tracker=tracker,
+            python=python,
         )
 
 
@@ -129,14 +129,12 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
         interpreter = machine.interpreter
         version = interpreter.version(name) if interpreter else None
         if interpreter and version and name in used and parts(version) < parts(oldest):
-            yield Violation(
-                say(
-                    "{package} {version} is older than {oldest}, the oldest version that was tried",
-                    package=name,
-                    version=version,
-                    oldest=oldest,
-                ),
+            yield violation(
+                "{package} {version} is older than {oldest}, the oldest version that was tried",
                 install(interpreter.python, _wanted(name)),
+                package=name,
+                version=version,
+                oldest=oldest,
             )
 
 
@@ -158,13 +156,11 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
     missing = [name for name in needed if _lacks(machine, name)]
     if missing and machine.interpreter:
         python = machine.interpreter.python
-        yield Violation(
-            say(
-                "the task image_classification needs {packages}, not installed in {python}",
-                packages=", ".join(missing),
-                python=python,
-            ),
+        yield violation(
+            "the task image_classification needs {packages}, not installed in {python}",
             install(python, *(_wanted(name) for name in missing)),
+            packages=", ".join(missing),
+            python=python,
         )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Gpu, Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -28,11 +27,9 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp16":
         better = "bf16" if strategies.of(plan).computes_in("bf16") else "no"
-        yield Violation(
-            say("fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop"),
-            Fix(
-                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": better}
-            ),
+        yield violation(
+            "fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop",
+            remedy("set precision.mixed_precision bf16, or no", {"precision.mixed_precision": better}),
         )
 
 
@@ -47,11 +44,9 @@ def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
-        yield Violation(
-            say("fp8 needs a GPU with fp8 tensor cores; machine.device is cpu"),
-            Fix(
-                message=say("set precision.mixed_precision bf16, or no"), changes={"precision.mixed_precision": "bf16"}
-            ),
+        yield violation(
+            "fp8 needs a GPU with fp8 tensor cores; machine.device is cpu",
+            remedy("set precision.mixed_precision bf16, or no", {"precision.mixed_precision": "bf16"}),
         )
 
 
@@ -66,13 +61,11 @@ def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Source: `is_bf16_supported(including_emulation=True)` in torch/cuda/__init__.py (2.13).
     """
     if plan.precision.mixed_precision == "bf16" and (gpu := _below(plan, machine, AMPERE)):
-        yield Violation(
-            say(
-                "bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
-                gpu=gpu.name,
-                capability=_capability(gpu),
-            ),
-            Fix(message=say("set precision.mixed_precision fp16"), changes={"precision.mixed_precision": "fp16"}),
+        yield violation(
+            "bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
+            remedy("set precision.mixed_precision fp16", {"precision.mixed_precision": "fp16"}),
+            gpu=gpu.name,
+            capability=_capability(gpu),
         )
 
 
@@ -89,12 +82,11 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """
     if plan.precision.mixed_precision == "fp8" and (gpu := _below(plan, machine, ADA)):
         better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"
-        yield Violation(
-            say("fp8 needs compute capability 8.9; {gpu} has {capability}", gpu=gpu.name, capability=_capability(gpu)),
-            Fix(
-                message=say("set precision.mixed_precision {better}", better=better),
-                changes={"precision.mixed_precision": better},
-            ),
+        yield violation(
+            "fp8 needs compute capability 8.9; {gpu} has {capability}",
+            remedy("set precision.mixed_precision {better}", {"precision.mixed_precision": better}, better=better),
+            gpu=gpu.name,
+            capability=_capability(gpu),
         )
 
 
@@ -111,9 +103,10 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
     if plan.precision.mixed_precision != "fp8" or plan.machine.device == "cpu" or not interpreter:
         return
     if all(interpreter.packages.get(name, "unknown") is None for name in FP8_LIBRARIES):
-        yield Violation(
-            say("fp8 needs torchao, transformer-engine or msamp; {python} has none of them", python=interpreter.python),
-            Fix(message=say("type: {python} -m pip install torchao", python=interpreter.python)),
+        yield violation(
+            "fp8 needs torchao, transformer-engine or msamp; {python} has none of them",
+            remedy("type: {python} -m pip install torchao", python=interpreter.python),
+            python=interpreter.python,
         )
 
 
@@ -131,9 +124,10 @@ def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     capable = bool(gpus) and all(gpu.compute_capability and gpu.compute_capability >= AMPERE for gpu in gpus)
     known = strategies.of(plan).computes_in("bf16")
     if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
-        yield Violation(
-            say("{gpu} computes bf16 many times faster than fp32", gpu=gpus[0].name),
-            Fix(message=say("set precision.mixed_precision bf16"), changes={"precision.mixed_precision": "bf16"}),
+        yield violation(
+            "{gpu} computes bf16 many times faster than fp32",
+            remedy("set precision.mixed_precision bf16", {"precision.mixed_precision": "bf16"}),
+            gpu=gpus[0].name,
         )
 
 

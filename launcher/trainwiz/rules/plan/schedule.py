@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
@@ -26,15 +25,15 @@ def length_is_given(plan: Plan) -> Iterator[Violation]:
     """
     schedule = plan.schedule
     if schedule.train_strategy == "steps" and schedule.n_steps is None:
-        yield Violation(
-            say("schedule.train_strategy is steps, and schedule.n_steps is not given"),
-            Fix(message=say("set schedule.n_steps")),
+        yield violation(
+            "schedule.train_strategy is steps, and schedule.n_steps is not given",
+            remedy("set schedule.n_steps"),
             where="schedule.n_steps",
         )
     if schedule.train_strategy == "epochs" and schedule.n_epochs is None:
-        yield Violation(
-            say("schedule.train_strategy is epochs, and schedule.n_epochs is not given"),
-            Fix(message=say("set schedule.n_epochs")),
+        yield violation(
+            "schedule.train_strategy is epochs, and schedule.n_epochs is not given",
+            remedy("set schedule.n_epochs"),
             where="schedule.n_epochs",
         )
 
@@ -52,14 +51,12 @@ def length_is_given_once(plan: Plan) -> Iterator[Violation]:
     schedule = plan.schedule
     if schedule.n_steps is not None and schedule.n_epochs is not None:
         ignored = "schedule.n_epochs" if schedule.train_strategy == "steps" else "schedule.n_steps"
-        yield Violation(
-            say(
-                "both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
-                steps=schedule.n_steps,
-                epochs=schedule.n_epochs,
-                ignored=ignored,
-            ),
-            Fix(message=say("leave {ignored} empty", ignored=ignored), changes={ignored: None}),
+        yield violation(
+            "both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
+            remedy("leave {ignored} empty", {ignored: None}, ignored=ignored),
+            steps=schedule.n_steps,
+            epochs=schedule.n_epochs,
+            ignored=ignored,
             where=ignored,
         )
 
@@ -78,16 +75,11 @@ def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
     warmup, total = plan.schedule.n_warmup_steps, total_updates(plan, project)
     if total is not None and 0 < total <= warmup:
         better = total // 20
-        yield Violation(
-            say(
-                "schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates",
-                warmup=warmup,
-                total=total,
-            ),
-            Fix(
-                message=say("set schedule.n_warmup_steps {better}", better=better),
-                changes={"schedule.n_warmup_steps": better},
-            ),
+        yield violation(
+            "schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates",
+            remedy("set schedule.n_warmup_steps {better}", {"schedule.n_warmup_steps": better}, better=better),
+            warmup=warmup,
+            total=total,
         )
 
 
@@ -103,16 +95,13 @@ def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Vi
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
     if total is not None and every > total:
         better = max(1, total // 4)
-        yield Violation(
-            say(
-                "checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates",
-                every=every,
-                total=total,
+        yield violation(
+            "checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates",
+            remedy(
+                "set checkpoint.checkpointing_steps {better}", {"checkpoint.checkpointing_steps": better}, better=better
             ),
-            Fix(
-                message=say("set checkpoint.checkpointing_steps {better}", better=better),
-                changes={"checkpoint.checkpointing_steps": better},
-            ),
+            every=every,
+            total=total,
         )
 
 
@@ -128,14 +117,11 @@ def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation
     every, total = plan.tracking.logging_steps, total_updates(plan, project)
     if total is not None and every > total:
         better = max(1, total // 10)
-        yield Violation(
-            say(
-                "tracking.logging_steps is {every}, but the whole training is {total} updates", every=every, total=total
-            ),
-            Fix(
-                message=say("set tracking.logging_steps {better}", better=better),
-                changes={"tracking.logging_steps": better},
-            ),
+        yield violation(
+            "tracking.logging_steps is {every}, but the whole training is {total} updates",
+            remedy("set tracking.logging_steps {better}", {"tracking.logging_steps": better}, better=better),
+            every=every,
+            total=total,
         )
 
 
@@ -149,12 +135,9 @@ def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
     Source: https://arxiv.org/abs/2005.14165, appendix B; seen with DeepSpeed 0.19.8 and 0.16.5
     """
     if plan.optimizer.gradient_clipping == 0:
-        yield Violation(
-            say("optimizer.gradient_clipping is 0: gradients are not clipped"),
-            Fix(
-                message=say("set optimizer.gradient_clipping 1.0, unless that is meant"),
-                changes={"optimizer.gradient_clipping": 1.0},
-            ),
+        yield violation(
+            "optimizer.gradient_clipping is 0: gradients are not clipped",
+            remedy("set optimizer.gradient_clipping 1.0, unless that is meant", {"optimizer.gradient_clipping": 1.0}),
         )
 
 
@@ -169,13 +152,8 @@ def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
     Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
     """
     if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
-        yield Violation(
-            say(
-                "optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
-                rate=plan.optimizer.learning_rate,
-            ),
-            Fix(
-                message=say("set optimizer.learning_rate 3e-4, or optimizer.name sgd"),
-                changes={"optimizer.learning_rate": 3e-4},
-            ),
+        yield violation(
+            "optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
+            remedy("set optimizer.learning_rate 3e-4, or optimizer.name sgd", {"optimizer.learning_rate": 3e-4}),
+            rate=plan.optimizer.learning_rate,
         )

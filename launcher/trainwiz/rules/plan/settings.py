@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainwiz import strategies
 from trainwiz.config.spelling import nearest
 from trainwiz.engines.deepspeed import STRICT_BLOCKS
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Fix, Level, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
@@ -30,7 +30,7 @@ def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
             continue
         near = nearest(name, STRICT_BLOCKS[block])
         fix = Fix(message=say("did you mean {key}?", key=f"{block}.{near}") if near else say("delete it"))
-        yield Violation(say("DeepSpeed refuses {key} in {block}", key=name, block=block), fix)
+        yield violation("DeepSpeed refuses {key} in {block}", fix, key=name, block=block)
 
 
 @rule("TW318", level=Level.WARNING, field="deepspeed")
@@ -43,7 +43,8 @@ def settings_need_deepspeed(plan: Plan) -> Iterator[Violation]:
     Source: trainwiz's own files
     """
     if plan.deepspeed and not strategies.of(plan).uses_deepspeed:
-        yield Violation(
-            say("settings of DeepSpeed are ignored: strategy.kind is {kind}", kind=plan.strategy.kind),
-            Fix(message=say("set strategy.kind deepspeed, or take the section deepspeed out")),
+        yield violation(
+            "settings of DeepSpeed are ignored: strategy.kind is {kind}",
+            remedy("set strategy.kind deepspeed, or take the section deepspeed out"),
+            kind=plan.strategy.kind,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -25,9 +24,9 @@ def deepspeed_needs_a_stage(plan: Plan) -> Iterator[Violation]:
     `FP16_UnfusedOptimizer.initialize_optimizer_states` in DeepSpeed 0.19.8
     """
     if strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is None:
-        yield Violation(
-            say("strategy.kind is deepspeed, and strategy.zero_stage is not given"),
-            Fix(message=say("set strategy.zero_stage 2, or 0, 1 or 3"), changes={"strategy.zero_stage": 2}),
+        yield violation(
+            "strategy.kind is deepspeed, and strategy.zero_stage is not given",
+            remedy("set strategy.zero_stage 2, or 0, 1 or 3", {"strategy.zero_stage": 2}),
         )
 
 
@@ -41,16 +40,11 @@ def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     Source: https://arxiv.org/abs/1910.02054
     """
     if not strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is not None:
-        yield Violation(
-            say(
-                "strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
-                stage=plan.strategy.zero_stage,
-                kind=plan.strategy.kind,
-            ),
-            Fix(
-                message=say("set strategy.kind deepspeed, or leave strategy.zero_stage empty"),
-                changes={"strategy.zero_stage": None},
-            ),
+        yield violation(
+            "strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
+            remedy("set strategy.kind deepspeed, or leave strategy.zero_stage empty", {"strategy.zero_stage": None}),
+            stage=plan.strategy.zero_stage,
+            kind=plan.strategy.kind,
         )
 
 
@@ -65,9 +59,10 @@ def several_ranks_need_a_strategy(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15: NO with 2 processes, `num_processes == 1` in the only one
     """
     if strategies.of(plan).one_rank and plan.machine.num_processes > 1:
-        yield Violation(
-            say("strategy.kind is single, but machine.num_processes is {ranks}", ranks=plan.machine.num_processes),
-            Fix(message=say("set strategy.kind ddp, or machine.num_processes 1"), changes={"strategy.kind": "ddp"}),
+        yield violation(
+            "strategy.kind is single, but machine.num_processes is {ranks}",
+            remedy("set strategy.kind ddp, or machine.num_processes 1", {"strategy.kind": "ddp"}),
+            ranks=plan.machine.num_processes,
         )
 
 
@@ -82,12 +77,13 @@ def one_rank_needs_no_strategy(plan: Plan) -> Iterator[Violation]:
     """
     offloads = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device) != ("none", "none")
     if plan.machine.num_processes == 1 and not strategies.of(plan).one_rank and not offloads:
-        yield Violation(
-            say("{strategy} over one rank shares nothing", strategy=plan.strategy.label),
-            Fix(
-                message=say("set strategy.kind single"),
-                changes={"engine": "accelerate", "strategy.kind": "single", "strategy.zero_stage": None},
+        yield violation(
+            "{strategy} over one rank shares nothing",
+            remedy(
+                "set strategy.kind single",
+                {"engine": "accelerate", "strategy.kind": "single", "strategy.zero_stage": None},
             ),
+            strategy=plan.strategy.label,
         )
 
 
@@ -101,12 +97,9 @@ def fsdp_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Source: `PartialState._prepare_backend` in accelerate 1.15; seen with 2 processes.
     """
     if strategies.of(plan).uses_fsdp and plan.machine.device == "cpu":
-        yield Violation(
-            say("accelerate never enables FSDP on the CPU; machine.device is cpu"),
-            Fix(
-                message=say("set strategy.kind ddp (or deepspeed with strategy.zero_stage 3)"),
-                changes={"strategy.kind": "ddp"},
-            ),
+        yield violation(
+            "accelerate never enables FSDP on the CPU; machine.device is cpu",
+            remedy("set strategy.kind ddp (or deepspeed with strategy.zero_stage 3)", {"strategy.kind": "ddp"}),
         )
 
 
@@ -120,9 +113,10 @@ def gathering_weights_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     Source: https://www.deepspeed.ai/docs/config-json/ (stage3_gather_16bit_weights_on_model_save)
     """
     if plan.strategy.zero3_save_16bit_model and not _stage_3(plan):
-        yield Violation(
-            say("strategy.zero3_save_16bit_model is ignored with {strategy}", strategy=plan.strategy.label),
-            Fix(message=say("set it false"), changes={"strategy.zero3_save_16bit_model": False}),
+        yield violation(
+            "strategy.zero3_save_16bit_model is ignored with {strategy}",
+            remedy("set it false", {"strategy.zero3_save_16bit_model": False}),
+            strategy=plan.strategy.label,
         )
 
 
@@ -138,12 +132,9 @@ def stage_3_saves_weights(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15; deepspeedai/DeepSpeed issues 3841, 7501
     """
     if _stage_3(plan) and not plan.strategy.zero3_save_16bit_model:
-        yield Violation(
-            say("ZeRO 3 without strategy.zero3_save_16bit_model writes sharded checkpoints only, no final weights"),
-            Fix(
-                message=say("set strategy.zero3_save_16bit_model true"),
-                changes={"strategy.zero3_save_16bit_model": True},
-            ),
+        yield violation(
+            "ZeRO 3 without strategy.zero3_save_16bit_model writes sharded checkpoints only, no final weights",
+            remedy("set strategy.zero3_save_16bit_model true", {"strategy.zero3_save_16bit_model": True}),
         )
 
 
@@ -161,9 +152,10 @@ def sharded_init_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     if plan.strategy.zero3_init and not _stage_3(plan):
-        yield Violation(
-            say("strategy.zero3_init is ignored with {strategy}", strategy=plan.strategy.label),
-            Fix(message=say("set it false, or use ZeRO stage 3"), changes={"strategy.zero3_init": False}),
+        yield violation(
+            "strategy.zero3_init is ignored with {strategy}",
+            remedy("set it false, or use ZeRO stage 3", {"strategy.zero3_init": False}),
+            strategy=plan.strategy.label,
         )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.machine import Machine
-from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
@@ -25,9 +24,10 @@ def compiler_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Source: seen with DeepSpeed 0.19.8 and a PATH without compiler; https://www.deepspeed.ai/tutorials/advanced-install/
     """
     if (op := _built(plan)) and machine.toolchain.cxx is None and machine.probed:
-        yield Violation(
-            say("DeepSpeed must compile {op} for this plan, and there is no C++ compiler", op=op),
-            Fix(message=say("install one: apt-get install g++ (or dnf install gcc-c++), or set CXX")),
+        yield violation(
+            "DeepSpeed must compile {op} for this plan, and there is no C++ compiler",
+            remedy("install one: apt-get install g++ (or dnf install gcc-c++), or set CXX"),
+            op=op,
         )
 
 
@@ -43,13 +43,11 @@ def python_headers_are_there(plan: Plan, machine: Machine) -> Iterator[Violation
     """
     interpreter = machine.interpreter
     if (op := _built(plan)) and interpreter and interpreter.python_headers is False:
-        yield Violation(
-            say(
-                "DeepSpeed must compile {op} for this plan, and {python} has no Python.h",
-                op=op,
-                python=interpreter.python,
-            ),
-            Fix(message=say("install the headers: apt-get install python3-dev (or dnf install python3-devel)")),
+        yield violation(
+            "DeepSpeed must compile {op} for this plan, and {python} has no Python.h",
+            remedy("install the headers: apt-get install python3-dev (or dnf install python3-devel)"),
+            op=op,
+            python=interpreter.python,
         )
 
 
@@ -66,11 +64,10 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Iterator[Violation]:
     if not strategies.of(plan).uses_deepspeed:
         return
     for lock in project.build_locks:
-        yield Violation(
-            say(
-                "{lock} is left from a build that nobody runs any more; DeepSpeed would wait for it for ever", lock=lock
-            ),
-            Fix(message=say("type: rm {lock}", lock=lock)),
+        yield violation(
+            "{lock} is left from a build that nobody runs any more; DeepSpeed would wait for it for ever",
+            remedy("type: rm {lock}", lock=lock),
+            lock=lock,
         )
 
 

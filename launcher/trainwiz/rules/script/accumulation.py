@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
@@ -42,7 +42,7 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
             )
             yield Violation(
                 message,
-                Fix(message=say("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size)),
+                remedy("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size),
                 place=script.place(window.test),
             )
 
@@ -60,9 +60,10 @@ def windows_are_not_one_short(script: Script) -> Iterator[Violation]:
     for window in script.training.windows:
         if _is_less_one(window.size):
             size = ast.unparse(window.size.left)  # type: ignore[attr-defined]
-            yield Violation(
-                say("updates come every {size} - 1 micro-batches, the loss is divided by {size}", size=size),
-                Fix(message=say("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size)),
+            yield violation(
+                "updates come every {size} - 1 micro-batches, the loss is divided by {size}",
+                remedy("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size),
+                size=size,
                 place=script.place(window.test),
             )
 
@@ -80,12 +81,10 @@ def the_last_window_counts(script: Script) -> Iterator[Violation]:
     """
     for window in script.training.windows:
         if not window.tail:
-            yield Violation(
-                say(
-                    "what is left over after the last {size} micro-batches of an epoch goes into the next one",
-                    size=ast.unparse(window.size),
-                ),
-                Fix(message=say("also update when i + 1 == len(loader)")),
+            yield violation(
+                "what is left over after the last {size} micro-batches of an epoch goes into the next one",
+                remedy("also update when i + 1 == len(loader)"),
+                size=ast.unparse(window.size),
                 place=script.place(window.test),
             )
 
@@ -104,12 +103,10 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
         if window.backward.by in ("DeepSpeedEngine", "Booster") or _is_less_one(window.size):
             continue
         if _accelerator_size(script) is None and not _is_scaled(script, window):
-            yield Violation(
-                say(
-                    "the gradients of {size} micro-batches are added up, and the loss is not divided",
-                    size=ast.unparse(window.size),
-                ),
-                Fix(message=say("divide the loss by {size} before backward", size=ast.unparse(window.size))),
+            yield violation(
+                "the gradients of {size} micro-batches are added up, and the loss is not divided",
+                remedy("divide the loss by {size} before backward", size=ast.unparse(window.size)),
+                size=ast.unparse(window.size),
                 place=script.place(window.backward.call),
             )
 
@@ -132,9 +129,10 @@ def losses_are_divided_once(script: Script) -> Iterator[Violation]:
         division = next((n for n in _divisions(script, backward) if _is_told(script, backward, n.right)), None)
         if division is not None and not _is_multiplied(script, backward):
             name = dotted(backward.call.func)
-            yield Violation(
-                say("{name} divides by the accumulation, and so does this line", name=name),
-                Fix(message=say("leave the division out")),
+            yield violation(
+                "{name} divides by the accumulation, and so does this line",
+                remedy("leave the division out"),
+                name=name,
                 place=script.place(division),
             )
 

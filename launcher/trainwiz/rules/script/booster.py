@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 
@@ -52,14 +51,12 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
         if isinstance(pipeline, int) and pipeline > 1:
             stages = (0, 1)
         if type(given) is int and given not in stages:
-            yield Violation(
-                say(
-                    "{plugin} has no stage {stage}; it may be {legal}",
-                    plugin=_last(call),
-                    stage=given,
-                    legal=", ".join(map(str, stages)),
-                ),
-                Fix(message=say("set {name}={stage}", name=name, stage=stages[-1])),
+            yield violation(
+                "{plugin} has no stage {stage}; it may be {legal}",
+                remedy("set {name}={stage}", name=name, stage=stages[-1]),
+                plugin=_last(call),
+                stage=given,
+                legal=", ".join(map(str, stages)),
                 place=script.place(call.node),
             )
 
@@ -80,9 +77,10 @@ def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
     for call in script.calls:
         module, _, name = script.names.resolved(call.node.func).rpartition(".")
         if module == "torch.optim" and name not in _GEMINIS:
-            yield Violation(
-                say("Gemini refuses torch's {name}", name=name),
-                Fix(message=say("take colossalai.nn.optimizer.HybridAdam")),
+            yield violation(
+                "Gemini refuses torch's {name}",
+                remedy("take colossalai.nn.optimizer.HybridAdam"),
+                name=name,
                 place=script.place(call.node),
             )
 
@@ -102,12 +100,10 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
     for call in _plugins(script, "GeminiPlugin") if windows else ():
         told = call.keyword("enable_gradient_accumulation")
         if not call.has_spread() and (told is None or _constant(told) is False):
-            yield Violation(
-                say(
-                    "micro-batches are accumulated in line {line}, and Gemini is not told so",
-                    line=windows[0].backward.call.lineno,
-                ),
-                Fix(message=say("add enable_gradient_accumulation=True")),
+            yield violation(
+                "micro-batches are accumulated in line {line}, and Gemini is not told so",
+                remedy("add enable_gradient_accumulation=True"),
+                line=windows[0].backward.call.lineno,
                 place=script.place(call.node),
             )
 
@@ -127,9 +123,10 @@ def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
         return
     for call in script.called("colossalai.booster.Booster"):
         if isinstance(_constant(call.keyword("mixed_precision")), str):
-            yield Violation(
-                say("{plugin} ignores Booster's mixed_precision", plugin=_last(own[0])),
-                Fix(message=say("give the precision to the plugin")),
+            yield violation(
+                "{plugin} ignores Booster's mixed_precision",
+                remedy("give the precision to the plugin"),
+                plugin=_last(own[0]),
                 place=script.place(call.node),
             )
 
@@ -147,9 +144,10 @@ def the_plugin_clips(script: Script) -> Iterator[Violation]:
     if not own or _plugins(script, *_BOOSTERS):
         return
     for call in script.called("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
-        yield Violation(
-            say("{plugin} leaves no gradients on the parameters: this clips nothing", plugin=_last(own[0])),
-            Fix(message=say("give the plugin max_norm")),
+        yield violation(
+            "{plugin} leaves no gradients on the parameters: this clips nothing",
+            remedy("give the plugin max_norm"),
+            plugin=_last(own[0]),
             place=script.place(call.node),
         )
 
@@ -172,8 +170,11 @@ def _outside(
 ) -> Iterator[Violation]:
     value = _constant(given)
     if isinstance(value, str) and value not in legal:
-        yield Violation(
-            say("{who} has no precision {value}; it may be {legal}", who=who, value=value, legal=", ".join(legal)),
-            Fix(message=say("write {value}", value="bf16" if "bf16" in legal else legal[0])),
+        yield violation(
+            "{who} has no precision {value}; it may be {legal}",
+            remedy("write {value}", value="bf16" if "bf16" in legal else legal[0]),
+            who=who,
+            value=value,
+            legal=", ".join(legal),
             place=script.place(call.node),
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import loop_source
@@ -33,9 +32,10 @@ def metrics_are_gathered(script: Script) -> Iterator[Violation]:
         given = [*call.node.args, *[k.value for k in call.node.keywords]]
         calls = [n for value in given for n in script.names.feeding(value) if isinstance(n, ast.Call)]
         if not any("gather" in dotted(n.func) for n in calls):
-            yield Violation(
-                say("{name} sees this rank's share of the data only", name=dotted(call.node.func)),
-                Fix(message=say("gather predictions and references with accelerator.gather_for_metrics first")),
+            yield violation(
+                "{name} sees this rank's share of the data only",
+                remedy("gather predictions and references with accelerator.gather_for_metrics first"),
+                name=dotted(call.node.func),
                 place=script.place(call.node),
             )
 
@@ -55,9 +55,9 @@ def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
         training = any(b.loop in loops for b in script.training.backwards)
         if training or not _over_prepared(script, call.node) or _cuts(script, call.node):
             continue
-        yield Violation(
-            say("gather keeps the samples that fill up the last batch; they count twice"),
-            Fix(message=say("use accelerator.gather_for_metrics")),
+        yield violation(
+            "gather keeps the samples that fill up the last batch; they count twice",
+            remedy("use accelerator.gather_for_metrics"),
             place=script.place(call.node),
         )
 
@@ -79,9 +79,9 @@ def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
     for backward in script.training.backwards:
         parts = list(script.names.feeding(backward.loss))
         if any(isinstance(n, ast.Attribute) and n.attr == "loss" for n in parts):
-            yield Violation(
-                say("the mean of the micro-batches' means: padded sequences have unequal numbers of tokens"),
-                Fix(message=say("sum the loss over tokens, and divide by the tokens of the whole update")),
+            yield violation(
+                "the mean of the micro-batches' means: padded sequences have unequal numbers of tokens",
+                remedy("sum the loss over tokens, and divide by the tokens of the whole update"),
                 place=script.place(backward.call),
             )
 
@@ -105,9 +105,9 @@ def averages_know_their_counts(script: Script) -> Iterator[Violation]:
             loop = _adds_losses(script, total.id, node)
             if loop and node not in seen and _goes_over(script, loop, loader) and not _drops_last(script, loader):
                 seen.add(node)
-                yield Violation(
-                    say("the mean of the batches' means: a smaller last batch weighs as much as a full one"),
-                    Fix(message=say("add up loss × count and count, and divide once")),
+                yield violation(
+                    "the mean of the batches' means: a smaller last batch weighs as much as a full one",
+                    remedy("add up loss × count and count, and divide once"),
                     place=script.place(node),
                 )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted
@@ -37,9 +36,10 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
         if not _comes_from_prepared(script, backward.loss):
             continue  # another model's loss: a layer that is distilled by itself
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
-            yield Violation(
-                say("{call}: the engine's own backward is passed by", call=ast.unparse(backward.call)),
-                Fix(message=say("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss))),
+            yield violation(
+                "{call}: the engine's own backward is passed by",
+                remedy("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss)),
+                call=ast.unparse(backward.call),
                 place=script.place(backward.call),
             )
 
@@ -57,16 +57,18 @@ def accelerator_clips(script: Script) -> Iterator[Violation]:
     """
     for call in _torch_clips(script):
         if script.called("deepspeed.initialize") and not script.engines.accelerate:
-            yield Violation(
-                say("under DeepSpeed {name} clips nothing", name=dotted(call.node.func)),
-                Fix(message=say("write gradient_clipping into DeepSpeed's configuration")),
+            yield violation(
+                "under DeepSpeed {name} clips nothing",
+                remedy("write gradient_clipping into DeepSpeed's configuration"),
+                name=dotted(call.node.func),
                 place=script.place(call.node),
             )
         elif script.called("Accelerator.prepare") and not script.called("Accelerator.unscale_gradients"):
             name = dotted(call.node.func).rpartition(".")[2]
-            yield Violation(
-                say("{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing", name=name),
-                Fix(message=say("use accelerator.{name}", name=name)),
+            yield violation(
+                "{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing",
+                remedy("use accelerator.{name}", name=name),
+                name=name,
                 place=script.place(call.node),
             )
 
@@ -86,9 +88,9 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Vi
     for call in _torch_clips(script) if scaled and not unscaled else ():
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
             continue
-        yield Violation(
-            say("the gradients are clipped while still multiplied by the loss scale"),
-            Fix(message=say("call scaler.unscale_(optimizer) before it")),
+        yield violation(
+            "the gradients are clipped while still multiplied by the loss scale",
+            remedy("call scaler.unscale_(optimizer) before it"),
             place=script.place(call.node),
         )
 
@@ -109,9 +111,9 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violatio
         blocks = [w for w in script.tree.withs(call.node) if _is_accumulate(w)]
         guards = script.tree.guards(call.node, within=blocks[0]) if blocks else []
         if blocks and not any(_waits(script, guard.test) for guard in guards):
-            yield Violation(
-                say("clips after every micro-batch, not once before the update"),
-                Fix(message=say("put it under: if accelerator.sync_gradients")),
+            yield violation(
+                "clips after every micro-batch, not once before the update",
+                remedy("put it under: if accelerator.sync_gradients"),
                 place=script.place(call.node),
             )
 
@@ -131,9 +133,9 @@ def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
         after = [(line, method) for line, method in lines if line > scope.call.lineno]
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
             zero = next(s for s in block if s.lineno == after[0][0])
-            yield Violation(
-                say("zero_grad stands between backward and step: the update has no gradient"),
-                Fix(message=say("move it behind the step")),
+            yield violation(
+                "zero_grad stands between backward and step: the update has no gradient",
+                remedy("move it behind the step"),
                 place=script.place(zero),
             )
 

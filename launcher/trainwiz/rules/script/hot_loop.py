@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.tree import Guard, Loop, dotted
@@ -34,9 +33,10 @@ def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
         else:
             continue
         if any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(read)):
-            yield Violation(
-                say("{call} makes the host wait for the device in every micro-batch", call=ast.unparse(call)),
-                Fix(message=say("add up the detached loss on the device, and read it at log points")),
+            yield violation(
+                "{call} makes the host wait for the device in every micro-batch",
+                remedy("add up the detached loss on the device, and read it at log points"),
+                call=ast.unparse(call),
                 place=script.place(call),
             )
 
@@ -55,9 +55,9 @@ def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
         return
     for call, _ in _every_turn(script):
         if dotted(call.func) == "print" and not script.ranks.is_single(call):
-            yield Violation(
-                say("every process prints in every micro-batch"),
-                Fix(message=say("print every so many updates, on the main process")),
+            yield violation(
+                "every process prints in every micro-batch",
+                remedy("print every so many updates, on the main process"),
                 place=script.place(call),
             )
 
@@ -83,9 +83,9 @@ def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
         over = _over_parameters(script, call, loop)
         if accumulates and over is not None and over not in seen:
             seen.add(over)
-            yield Violation(
-                say("the norms of all parameters are measured in every micro-batch"),
-                Fix(message=say("measure them once per update at most, at log points")),
+            yield violation(
+                "the norms of all parameters are measured in every micro-batch",
+                remedy("measure them once per update at most, at log points"),
                 place=script.place(call),
             )
 

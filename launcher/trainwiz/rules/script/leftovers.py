@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted
@@ -40,15 +39,13 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
         number = isinstance(value, ast.Constant) and (
             type(value.value) is int or (isinstance(value.value, str) and value.value.startswith("cuda:"))
         )
-        if number:
-            yield Violation(
-                say("{call}: every process uses this one GPU", call=ast.unparse(value)),  # type: ignore[arg-type]
-                Fix(
-                    message=say(
-                        "use the device of the process: accelerator.device, or cuda:{local_rank}",
-                        local_rank="LOCAL_RANK",
-                    )
+        if value is not None and number:
+            yield violation(
+                "{call}: every process uses this one GPU",
+                remedy(
+                    "use the device of the process: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK"
                 ),
+                call=ast.unparse(value),
                 place=script.place(call.node),
             )
 
@@ -72,9 +69,9 @@ def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
         value = _target(call)
         bare = value is None or (isinstance(value, ast.Constant) and value.value == "cuda")
         if bare:
-            yield Violation(
-                say("the device is not the engine's: .cuda() is left over from one GPU"),
-                Fix(message=say("leave it to prepare, or use .to(accelerator.device) or the local rank's device")),
+            yield violation(
+                "the device is not the engine's: .cuda() is left over from one GPU",
+                remedy("leave it to prepare, or use .to(accelerator.device) or the local rank's device"),
                 place=script.place(call.node),
             )
 
@@ -93,9 +90,9 @@ def one_progress_bar(script: Script) -> Iterator[Violation]:
         if script.tree.scope(call.node) not in trains:
             continue  # a bar around downloading or sampling may be meant for one process
         if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
-            yield Violation(
-                say("every process shows this progress bar"),
-                Fix(message=say("add disable=not accelerator.is_local_main_process, or rank != 0")),
+            yield violation(
+                "every process shows this progress bar",
+                remedy("add disable=not accelerator.is_local_main_process, or rank != 0"),
                 place=script.place(call.node),
             )
 
@@ -111,9 +108,10 @@ def one_tracker(script: Script) -> Iterator[Violation]:
     """
     for call in script.called(*_TRACKERS) if _several(script) else ():
         if not _knows_rank(script, call):
-            yield Violation(
-                say("{name} opens a tracker on every process", name=dotted(call.node.func)),
-                Fix(message=say("open it on the main process only, or use accelerator.init_trackers")),
+            yield violation(
+                "{name} opens a tracker on every process",
+                remedy("open it on the main process only, or use accelerator.init_trackers"),
+                name=dotted(call.node.func),
                 place=script.place(call.node),
             )
 
@@ -133,9 +131,10 @@ def one_wandb_run(script: Script) -> Iterator[Violation]:
         return
     for call in script.called("wandb.init", "wandb.log"):
         if not _knows_rank(script, call):
-            yield Violation(
-                say("{name} is called on every rank", name=dotted(call.node.func)),
-                Fix(message=say("call it on the main process only")),
+            yield violation(
+                "{name} is called on every rank",
+                remedy("call it on the main process only"),
+                name=dotted(call.node.func),
                 place=script.place(call.node),
             )
 

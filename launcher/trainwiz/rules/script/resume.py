@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import loop_source
@@ -54,9 +53,9 @@ def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
         shuffle = call.keyword("shuffle")
         off = isinstance(shuffle, ast.Constant) and shuffle.value is False
         if call.name.endswith("DistributedSampler") and not off and not _is_for_evaluation(script, call):
-            yield Violation(
-                say("set_epoch is never called: every epoch has the same order"),
-                Fix(message=say("call sampler.set_epoch(epoch) at the beginning of each epoch")),
+            yield violation(
+                "set_epoch is never called: every epoch has the same order",
+                remedy("call sampler.set_epoch(epoch) at the beginning of each epoch"),
                 place=script.place(call.node),
             )
 
@@ -74,9 +73,10 @@ def seeds_are_written_down(script: Script) -> Iterator[Violation]:
     for call in script.called(*_SEEDS):
         for node in (n for value in call.node.args for n in ast.walk(value)):
             if isinstance(node, ast.Call) and script.names.resolved(node.func) in _CLOCKS:
-                yield Violation(
-                    say("the seed comes from {source}: no second run has it", source=dotted(node.func)),
-                    Fix(message=say("take the seed from the configuration")),
+                yield violation(
+                    "the seed comes from {source}: no second run has it",
+                    remedy("take the seed from the configuration"),
+                    source=dotted(node.func),
                     place=script.place(call.node),
                 )
                 break
@@ -104,9 +104,9 @@ def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
         names = {n.id for n in ast.walk(call.node.args[0]) if isinstance(n, ast.Name)}
         constant = not names & moving and not any(isinstance(n, ast.Call) for n in ast.walk(call.node.args[0]))
         if constant and not any(script.tree.guards(call.node, within=loop) for loop in inner[:1]):
-            yield Violation(
-                say("the same seed in every turn of the loop: the same random numbers each time"),
-                Fix(message=say("seed once before the loop, or add the epoch to the seed")),
+            yield violation(
+                "the same seed in every turn of the loop: the same random numbers each time",
+                remedy("seed once before the loop, or add the epoch to the seed"),
                 place=script.place(call.node),
             )
 
@@ -133,9 +133,9 @@ def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
         shuffle = keywords.get("shuffle")
         shuffles = isinstance(shuffle, ast.Constant) and shuffle.value is True
         if shuffles and not keywords.keys() & {"generator", "sampler", "batch_sampler", None}:
-            yield Violation(
-                say("batches are skipped in an order that is shuffled anew"),
-                Fix(message=say("give the DataLoader a generator that is seeded with the epoch")),
+            yield violation(
+                "batches are skipped in an order that is shuffled anew",
+                remedy("give the DataLoader a generator that is seeded with the epoch"),
                 place=script.place(skips[0]),
             )
 
@@ -155,9 +155,9 @@ def random_states_are_restored_last(script: Script) -> Iterator[Violation]:
     if not loads or not skips:
         return
     if max(c.node.lineno for c in loads) < min(c.node.lineno for c in skips):
-        yield Violation(
-            say("the random states are restored before the batches are skipped, which draws from them"),
-            Fix(message=say("skip first and restore the random states after, or save between epochs")),
+        yield violation(
+            "the random states are restored before the batches are skipped, which draws from them",
+            remedy("skip first and restore the random states after, or save between epochs"),
             place=script.place(skips[0].node),
         )
 

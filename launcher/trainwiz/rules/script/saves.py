@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted
@@ -42,9 +41,9 @@ def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
             else set()
         )
         if names & _TIMES and _is_about_checkpoints(script, call):
-            yield Violation(
-                say("the checkpoint is chosen by the time of its folder"),
-                Fix(message=say("sort by the number in the name")),
+            yield violation(
+                "the checkpoint is chosen by the time of its folder",
+                remedy("sort by the number in the name"),
                 place=script.place(call.node),
             )
 
@@ -65,9 +64,9 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
         return
     for call, key in _sorts(script):
         if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
-            yield Violation(
-                say("checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000"),
-                Fix(message=say("sort by the number in the name, or pad it with zeros")),
+            yield violation(
+                "checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000",
+                remedy("sort by the number in the name, or pad it with zeros"),
                 place=script.place(call.node),
             )
 
@@ -85,15 +84,16 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violatio
     for call in script.calls:
         limit = call.keyword("total_limit") if call.name.endswith("ProjectConfiguration") else None
         if isinstance(limit, ast.Constant) and limit.value == 1:
-            yield Violation(
-                say("total_limit=1: the only checkpoint is deleted before the next one is written"),
-                Fix(message=say("keep at least 2")),
+            yield violation(
+                "total_limit=1: the only checkpoint is deleted before the next one is written",
+                remedy("keep at least 2"),
                 place=script.place(limit),
             )
         elif call.name == "shutil.rmtree" and call.node.args and _is_written_next(script, call):
-            yield Violation(
-                say("{path} is deleted before its successor is written", path=ast.unparse(call.node.args[0])),
-                Fix(message=say("write beside it, rename, then delete the old one")),
+            yield violation(
+                "{path} is deleted before its successor is written",
+                remedy("write beside it, rename, then delete the old one"),
+                path=ast.unparse(call.node.args[0]),
                 place=script.place(call.node),
             )
 
@@ -111,9 +111,9 @@ def loading_runs_no_code(script: Script) -> Iterator[Violation]:
     """
     for call in script.called("torch.load"):
         if call.keyword("weights_only") is None and not call.has_spread():
-            yield Violation(
-                say("without weights_only: what the file holds may run, or, from torch 2.6 on, is refused"),
-                Fix(message=say("add weights_only=True")),
+            yield violation(
+                "without weights_only: what the file holds may run, or, from torch 2.6 on, is refused",
+                remedy("add weights_only=True"),
                 place=script.place(call.node),
             )
 
@@ -131,9 +131,9 @@ def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
     for call in script.calls:
         value = call.keyword("trust_remote_code")
         if isinstance(value, ast.Constant) and value.value is True and call.keyword("revision") is None:
-            yield Violation(
-                say("trust_remote_code=True runs whatever is in the repository on the day of the run"),
-                Fix(message=say("leave it out, or pin revision to a commit that you have read")),
+            yield violation(
+                "trust_remote_code=True runs whatever is in the repository on the day of the run",
+                remedy("leave it out, or pin revision to a commit that you have read"),
                 place=script.place(value),
             )
 

@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted
@@ -42,12 +41,10 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
         if total is None or not _is_given_to_prepare(script, name) or _WORLD.search(_text(script, total)):
             continue
         if _counts_one_rank(script, total):
-            yield Violation(
-                say(
-                    "the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
-                    total=ast.unparse(total),
-                ),
-                Fix(message=say("multiply the total (and the warm-up) by accelerator.num_processes")),
+            yield violation(
+                "the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
+                remedy("multiply the total (and the warm-up) by accelerator.num_processes"),
+                total=ast.unparse(total),
                 place=script.place(total),
             )
 
@@ -74,12 +71,10 @@ def schedules_count_updates(script: Script) -> Iterator[Violation]:
         window = next((w for w in script.training.windows if w.loop is loops[0]), None)
         blocks = [w for w in script.tree.withs(call.node) if ".accumulate(" in ast.unparse(w.items[0].context_expr)]
         if window or blocks:
-            yield Violation(
-                say(
-                    "the scheduler steps after every micro-batch, and its total {total} counts updates",
-                    total=ast.unparse(total),
-                ),
-                Fix(message=say("step it under the same condition as the optimizer")),
+            yield violation(
+                "the scheduler steps after every micro-batch, and its total {total} counts updates",
+                remedy("step it under the same condition as the optimizer"),
+                total=ast.unparse(total),
                 place=script.place(call.node),
             )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
-from trainwiz.message import say
+from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import Backward
@@ -32,9 +31,9 @@ def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
             guards = script.tree.guards(block)
             tail = any(_is_boundary(script, inside[0], g.test) and g.positive for g in guards)
             if tail or not guards:
-                yield Violation(
-                    say("every backward pass is inside of no_sync: gradients are never averaged over ranks"),
-                    Fix(message=say("leave the last micro-batch of each window outside of no_sync")),
+                yield violation(
+                    "every backward pass is inside of no_sync: gradients are never averaged over ranks",
+                    remedy("leave the last micro-batch of each window outside of no_sync"),
                     place=script.place(call.node),
                 )
         elif (
@@ -42,9 +41,9 @@ def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
             and inside
             and any(g.positive and _is_boundary(script, inside[0], g.test) for g in script.tree.guards(block))
         ):
-            yield Violation(
-                say("no_sync is around the last micro-batch of the window, the one that must synchronise"),
-                Fix(message=say("turn the condition around")),
+            yield violation(
+                "no_sync is around the last micro-batch of the window, the one that must synchronise",
+                remedy("turn the condition around"),
                 place=script.place(call.node),
             )
 
@@ -61,9 +60,10 @@ def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violati
     """
     reason = _partitions(script)
     for call in _no_syncs(script) if reason else ():
-        yield Violation(
-            say("no_sync does not go together with {reason}", reason=reason),
-            Fix(message=say("leave no_sync out, and let the engine accumulate")),
+        yield violation(
+            "no_sync does not go together with {reason}",
+            remedy("leave no_sync out, and let the engine accumulate"),
+            reason=reason,
             place=script.place(call.node),
         )
 
@@ -88,9 +88,10 @@ def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
             continue
         runs = [c for c in script.calls if dotted(c.node.func) in models and _is_in(script, c.node, block)]
         if len(runs) >= 2 and not any(script.tree.exclusive(runs[0].node, r.node) for r in runs[1:]):
-            yield Violation(
-                say("{n} forward and backward passes in one accumulate() count as one micro-batch", n=len(passes)),
-                Fix(message=say("give each pass a block of its own, or add the losses and call backward once")),
+            yield violation(
+                "{n} forward and backward passes in one accumulate() count as one micro-batch",
+                remedy("give each pass a block of its own, or add the losses and call backward once"),
+                n=len(passes),
                 place=script.place(passes[1].call),
             )
 
