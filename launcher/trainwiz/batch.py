@@ -155,8 +155,8 @@ def _indivisible_by_world(real: int, world: int, preferred_micro: int) -> Confli
 
 def _no_micro(real: int, micro: int, world: int, nearest: tuple[Batch, ...]) -> Message:
     return say(
-        "{real} is not divisible by {micro} × {world} = {step}; nearest: {nearest}; "
-        "no micro-batch fits, since {real} is not divisible by {world} ranks",
+        "{real} is not divisible by {micro} × {world} = {step}; nearest: {nearest}; no micro-batch fits, because "
+        "{real} is not divisible by {world} ranks",
         real=real,
         micro=micro,
         world=world,

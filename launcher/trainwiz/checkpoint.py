@@ -59,13 +59,15 @@ def not_gathered(layout: str | None) -> Obstacle | None:
     """Why whole weights cannot be assembled from this layout; None if they can."""
     if layout is None:
         return Obstacle(
-            say("its manifest does not say how the weights are spread over files: an older train.py wrote it"),
-            say("go on with the train.py that wrote it; at its end that leaves the weights in model/"),
+            say(
+                "its manifest does not say how the weights are split across files; it was written by an older train.py"
+            ),
+            say("continue training with the train.py that wrote it; it writes the weights to model/ when it finishes"),
         )
     if layout not in {row.layout for row in strategies.every()}:
         return Obstacle(
-            say("it was saved as {layout}, which this trainwiz does not know", layout=layout),
-            say("go on with the training; at its end it leaves the weights in model/"),
+            say("it was saved in the layout {layout}, which this version of trainwiz does not support", layout=layout),
+            say("continue the training; it writes the weights to model/ when it finishes"),
         )
     return None
 
@@ -78,13 +80,13 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
         if before is not None and before != now:
             return Obstacle(
                 say(
-                    "the checkpoint was trained with {key} {before}, and the plan says {now}: its data order would "
-                    "not go on",
+                    "the checkpoint was trained with {key} {before}, but the plan has {now}: the data order would "
+                    "not continue",
                     key=key,
                     before=before,
                     now=now,
                 ),
-                say("set {key} back to {before}, or start anew (without --resume)", key=key, before=before),
+                say("set {key} back to {before}, or start over without --resume", key=key, before=before),
             )
     strategy = strategies.of(plan)
     layout, before, now = strategy.layout, manifest.get("layout"), manifest.get("world")
@@ -93,25 +95,28 @@ def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
     if layout != before:
         return Obstacle(
             say(
-                "the checkpoint was saved under {before}, whose files {now} cannot load",
+                "the checkpoint was saved with {before}; {now} cannot load its files",
                 before=before,
                 now=plan.strategy.label,
             ),
-            say("set the strategy back, or take only the weights: trainwiz export, then start from them as model.name"),
+            say(
+                "restore the previous strategy, or keep only the weights: run trainwiz export, then use the result "
+                "as model.name"
+            ),
         )
     world = plan.machine.num_processes
     if now is not None and now != world and not strategy.any_world(plan):
         return Obstacle(
             say(
-                "the checkpoint was saved by {before} ranks, and {strategy} loads it with as many only; the plan has "
-                "{now}",
+                "the checkpoint was saved by {before} ranks, and {strategy} can only load it with the same number "
+                "of ranks; the plan has {now}",
                 before=now,
                 strategy=layout,
                 now=world,
             ),
             say(
-                "set machine.num_processes {before}, or take only the weights: trainwiz export, then start from them "
-                "as model.name",
+                "set machine.num_processes to {before}, or keep only the weights: run trainwiz export, then use "
+                "the result as model.name",
                 before=now,
             ),
         )

@@ -58,8 +58,8 @@ class PlanError(UsageError):
         places: Sequence[Place | None] = (),
     ) -> None:
         if head is None and source:
-            head = say("{source}: wrong values in the plan: {n}", source=source, n=len(problems))
-        super().__init__(head or say("wrong values in the plan: {n}", n=len(problems)), remedy)
+            head = say("{source}: invalid values in the plan: {n}", source=source, n=len(problems))
+        super().__init__(head or say("invalid values in the plan: {n}", n=len(problems)), remedy)
         self.problems = tuple(problems)
         self.places = tuple(places) or (None,) * len(self.problems)
         self.source = source

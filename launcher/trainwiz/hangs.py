@@ -165,41 +165,48 @@ def _where(rank: Rank) -> Message:
     stopped = rank.state is State.STOPPED
     if place is None:
         if stopped:
-            return say("rank {rank} is stopped (SIGSTOP); `kill -CONT` lets it go on", rank=rank.rank)
-        return say("rank {rank} gave no Python stack: it is in native code, or starts", rank=rank.rank)
+            return say("rank {rank} is stopped (SIGSTOP); resume it with `kill -CONT`", rank=rank.rank)
+        return say("rank {rank} returned no Python stack: it is running native code or still starting", rank=rank.rank)
     values = {"rank": rank.rank, "function": place.function, "where": _spot(own or place)}
     if stopped:
         return say("rank {rank} is stopped (SIGSTOP) in {function}, {where}", **values)
     if rank.waiting:
-        return say("rank {rank} waits in {function}, called at {where}", **values)
+        return say("rank {rank} is waiting in {function}, called at {where}", **values)
     if rank.state is State.BUSY:
-        return say("rank {rank} is at work in {function}, {where}", **values)
-    return say("rank {rank} sleeps in {function}, {where}", **values)
+        return say("rank {rank} is busy in {function}, {where}", **values)
+    return say("rank {rank} is sleeping in {function}, {where}", **values)
 
 
 def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
     named = ", ".join(str(rank.rank) for rank in suspects)
     if not suspects:
         if all(rank.waiting for rank in ranks) and len(ranks) > 1:
-            return say("all ranks wait in the same place: look at the network between them, or for a rank elsewhere")
-        return say("all ranks are in the same place")
+            return say(
+                "all ranks are waiting at the same place: check the network between them, or look for a rank that "
+                "is elsewhere"
+            )
+        return say("all ranks are at the same place")
     if len(suspects) == len(ranks):
-        return say("the ranks are in different places, so that each waits for the others")
+        return say("the ranks are at different places and wait for each other")
     if all(rank.state is State.ENDED for rank in suspects):
-        return say("rank {ranks} ended, and the others wait for it", ranks=named)
+        return say("rank {ranks} ended, and the other ranks are waiting for it", ranks=named)
     if all(rank.state is State.BUSY for rank in suspects):
-        return say("the others wait for rank {ranks}, which is alive but slow: a straggler", ranks=named)
-    return say("the others wait for rank {ranks}", ranks=named)
+        return say("the other ranks are waiting for rank {ranks}, which is alive but slow (a straggler)", ranks=named)
+    return say("the other ranks are waiting for rank {ranks}", ranks=named)
 
 
 def _beyond(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
     """The conclusion on one of several machines: whom this machine's ranks wait for may be on another."""
     if not suspects:
-        return say("all ranks of this machine wait for others: see what trainwiz says on the other machines")
+        return say(
+            "all ranks on this machine are waiting for other ranks: see the output of trainwiz on the other machines"
+        )
     if len(suspects) < len(ranks):
         return _conclusion(ranks, suspects)
     named = ", ".join(str(rank.rank) for rank in suspects)
-    return say("no rank of this machine waits: those of the other machines may wait for rank {ranks}", ranks=named)
+    return say(
+        "no rank on this machine is waiting: ranks on other machines may be waiting for rank {ranks}", ranks=named
+    )
 
 
 def _spot(frame: Frame) -> str:

@@ -112,11 +112,11 @@ class Recovery:
     def _smaller(self, batch: Batch) -> Again | Message:
         half = batch.halved()
         if half is None:
-            return say("out of memory at a micro-batch of {micro}, which cannot be halved", micro=batch.micro)
+            return say("out of memory with micro-batch {micro}, which cannot be halved", micro=batch.micro)
         self.batch = half
         return Again(
             why=say(
-                "out of memory at a micro-batch of {before}: going on with {micro}, so that the real batch stays: "
+                "out of memory with micro-batch {before}: continuing with {micro}; the real batch stays the same: "
                 "{real} = {micro} × {accumulation} × {world}",
                 before=batch.micro,
                 real=half.micro * half.accumulation * half.world,
@@ -130,18 +130,18 @@ class Recovery:
     def _refusal(self, attempt: Attempt, now: float) -> Message | None:
         limit = self._policy.max_restarts
         if not is_passing(attempt):
-            return say("no restart: this failure would come again in the same way")
+            return say("no restart: this failure would happen again in the same way")
         if self.restarts >= limit:
-            return say("no restart: all {n} that --max-restarts allows are used up", n=limit)
+            return say("no restart: --max-restarts allows {n}, and all are used up", n=limit)
         if _same(self._history[-SAME_PLACE:]):
             return say(
-                "no restart: {n} attempts in a row ended in the same way after update {update}",
+                "no restart: {n} attempts in a row ended the same way after update {update}",
                 n=SAME_PLACE,
                 update=attempt.update,
             )
         self._recent = [at for at in self._recent if now - at < HOUR_SECONDS]
         if len(self._recent) >= self._policy.per_hour:
-            return say("no restart: {n} within an hour are as many as --restarts-per-hour allows", n=len(self._recent))
+            return say("no restart: {n} restarts within an hour, the limit of --restarts-per-hour", n=len(self._recent))
         return None
 
     def _again(self, trained: bool, now: float) -> Again:

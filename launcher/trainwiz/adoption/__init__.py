@@ -69,7 +69,7 @@ class Adoption:
                     value=str(one.value),
                     place=one.place,
                     key=key,
-                    why=say("it was set otherwise"),
+                    why=say("a different value was set"),
                 )
                 ledger.left.append(otherwise)
         if self._settings is not None:

@@ -75,7 +75,7 @@ def _strategy(ledger: Ledger, accelerate: Accelerate) -> None:
     elif kind in _DEVICES:
         ledger.carry(accelerate, "distributed_type", key, "ddp")
     else:
-        ledger.leave(accelerate, "distributed_type", "unknown", say("trainwiz trains nothing of this type"), key=key)
+        ledger.leave(accelerate, "distributed_type", "unknown", say("trainwiz does not support this type"), key=key)
     if kind in _DEVICES:
         ledger.carry(accelerate, "distributed_type", "machine.device", _DEVICES[kind])
     if accelerate.get("use_cpu") is True and kind in ("NO", "", "MULTI_CPU"):
@@ -90,7 +90,7 @@ def _world(ledger: Ledger, accelerate: Accelerate) -> None:
             accelerate,
             "num_processes",
             "inert",
-            say("distributed_type NO starts one process"),
+            say("distributed_type NO starts only one process"),
             key="machine.num_processes",
         )
         ledger.carry(accelerate, "distributed_type", "machine.num_processes", 1, say("one process"))
@@ -103,7 +103,7 @@ def _world(ledger: Ledger, accelerate: Accelerate) -> None:
             "num_machines",
             "machine.num_machines",
             accelerate.machines if several else 1,
-            None if accelerate.has("num_machines") else say("left out, so one"),
+            None if accelerate.has("num_machines") else say("not set; defaults to 1"),
         )
     elif accelerate.machines == 1:
         ledger.carry(accelerate, "num_machines", "machine.num_machines", 1)
@@ -126,7 +126,7 @@ def _precision(ledger: Ledger, accelerate: Accelerate) -> None:
     elif accelerate.get("fp16") is True:
         ledger.carry(accelerate, "fp16", key, "fp16")
     elif value is None and accelerate.kind:
-        ledger.carry(accelerate, path, key, "no", say("left out, so accelerate takes no"))
+        ledger.carry(accelerate, path, key, "no", say("not set; accelerate defaults to no"))
 
 
 def _initialisation(ledger: Ledger, accelerate: Accelerate) -> None:
@@ -145,7 +145,7 @@ def _finish_one(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, p
         if not name and value in ({}, None):
             ledger.same(accelerate, path)
             return
-        ledger.leave(accelerate, path, "inert", say("{block} acts under {kind} only", block=top, kind=_HOMES[top]))
+        ledger.leave(accelerate, path, "inert", say("{block} only applies under {kind}", block=top, kind=_HOMES[top]))
         return
     known = CLUSTER_KEYS | SAGEMAKER_KEYS | OLD_KEYS
     if top not in known:
@@ -154,9 +154,9 @@ def _finish_one(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, p
             accelerate,
             path,
             "lost",
-            say("accelerate knows no such key; did you mean {near}?", near=near)
+            say("accelerate has no such key; did you mean {near}?", near=near)
             if near
-            else say("accelerate knows no such key"),
+            else say("accelerate has no such key"),
         )
         return
     if name and _unknown_in_block(top, name):
@@ -181,38 +181,38 @@ def _judge(ledger: Ledger, accelerate: Accelerate, path: str, value: Any, plan: 
             accelerate,
             path,
             "launch",
-            say("each machine has its own: trainwiz launch --machine-rank {rank}", rank=str(value)),
+            say("set it on each machine: trainwiz launch --machine-rank {rank}", rank=str(value)),
         )
     elif top == "gpu_ids":
         ledger.leave(
             accelerate,
             path,
             "launch",
-            say("type CUDA_VISIBLE_DEVICES={ids} before trainwiz launch", ids=str(value).replace(" ", "")),
+            say("run: CUDA_VISIBLE_DEVICES={ids} trainwiz launch", ids=str(value).replace(" ", "")),
         )
     elif top == "debug":
-        ledger.leave(accelerate, path, "launch", say("type ACCELERATE_DEBUG_MODE=true before trainwiz launch"))
+        ledger.leave(accelerate, path, "launch", say("run: ACCELERATE_DEBUG_MODE=true trainwiz launch"))
     elif top in _NEVER_ACTS:
-        ledger.leave(accelerate, path, "inert", say("accelerate never reads it here"))
+        ledger.leave(accelerate, path, "inert", say("accelerate does not read it in this configuration"))
     elif top.startswith(("tpu_", "command")) and accelerate.kind != "XLA":
-        ledger.leave(accelerate, path, "inert", say("{block} acts under {kind} only", block=top, kind="XLA"))
+        ledger.leave(accelerate, path, "inert", say("{block} only applies under {kind}", block=top, kind="XLA"))
     elif top == "mixed_precision":
-        ledger.leave(accelerate, path, "lost", say("another value already decides it"), key="precision.mixed_precision")
+        ledger.leave(accelerate, path, "lost", say("already set by another value"), key="precision.mixed_precision")
     elif top == "mpirun_config":
         ledger.leave(accelerate, path, "lost", say("trainwiz starts the ranks itself, without MPI"))
     elif top == "fp8_config" and plan.precision.mixed_precision != "fp8":
-        ledger.leave(accelerate, path, "inert", say("fp8_config acts with mixed_precision fp8 only"))
+        ledger.leave(accelerate, path, "inert", say("fp8_config only applies with mixed_precision fp8"))
     elif top == "compute_environment" or top in SAGEMAKER_KEYS - CLUSTER_KEYS:
-        ledger.leave(accelerate, path, "lost", say("a project is started on the machine itself, not by SageMaker"))
+        ledger.leave(accelerate, path, "lost", say("projects start on the machine itself, not through SageMaker"))
     elif name in (
         "deepspeed_hostfile",
         "deepspeed_inclusion_filter",
         "deepspeed_exclusion_filter",
         "deepspeed_multinode_launcher",
     ):
-        ledger.leave(accelerate, path, "launch", say("several machines: trainwiz launch on each of them"))
+        ledger.leave(accelerate, path, "launch", say("several machines: run trainwiz launch on each of them"))
     else:
-        ledger.leave(accelerate, path, "lost", say("the generated loop has nothing like it"))
+        ledger.leave(accelerate, path, "lost", say("the generated loop has no equivalent"))
 
 
 def _says_nothing(top: str, name: str, value: Any, accelerate: Accelerate) -> bool:

@@ -28,14 +28,14 @@ def read(ledger: Ledger, settings: Settings, accelerate: Accelerate | None) -> N
     ledger.carry(file, settings.path("zero_optimization.stage"), "strategy.kind", "deepspeed")
     why = None
     if "zero_optimization.stage" not in values:
-        why = say("DeepSpeed's stage where none is given: {stage}", stage=settings.stage)
+        why = say("not set; the default stage is {stage}", stage=settings.stage)
     ledger.carry(file, settings.path("zero_optimization.stage"), "strategy.zero_stage", settings.stage, why)
     _offload(ledger, settings)
     gather = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
     if values.get(gather) == "auto":
         _open(ledger, settings, gather)
     elif settings.stage == 3 or gather in values:
-        none = None if gather in values else say("left out, so weights are not gathered")
+        none = None if gather in values else say("not set; weights are not gathered")
         ledger.carry(file, settings.path(gather), "strategy.zero3_save_16bit_model", bool(values.get(gather)), none)
     if settings.stage == 3 and not (accelerate and accelerate.has(f"{BLOCK}zero3_init_flag")):
         ledger.carry(
@@ -43,7 +43,7 @@ def read(ledger: Ledger, settings: Settings, accelerate: Accelerate | None) -> N
             settings.path("zero_optimization.stage"),
             "strategy.zero3_init",
             True,
-            say("left out, so accelerate takes true at stage 3"),
+            say("not set; accelerate defaults to true at stage 3"),
         )
     _batch(ledger, settings)
     _clipping(ledger, settings)
@@ -70,11 +70,11 @@ def compare(ledger: Ledger, settings: Settings, accelerate: Accelerate | None, p
             _open(ledger, settings, name, now)
         elif name in vocabulary.DECIDED_SETTINGS:
             key = vocabulary.DECIDED_SETTINGS[name]
-            ledger.leave(settings.file, path, "lost", say("the plan says otherwise"), key=key)
+            ledger.leave(settings.file, path, "lost", say("the plan has a different value"), key=key)
         elif same(now, value):
             ledger.same(settings.file, path)
         elif is_free(name) and not acts(name, plan):
-            ledger.leave(settings.file, path, "inert", say("nothing reads it at this stage and precision"))
+            ledger.leave(settings.file, path, "inert", say("has no effect at this stage and precision"))
         else:
             ledger.leave(settings.file, path, *_why_lost(name))
 
@@ -85,7 +85,12 @@ def _block_beside_file(ledger: Ledger, settings: Settings, accelerate: Accelerat
             if same(settings.effective(name), accelerate.get(path)):
                 ledger.same(accelerate, path)
             else:
-                ledger.leave(accelerate, path, "inert", say("DeepSpeed's own file decides; accelerate refuses both"))
+                ledger.leave(
+                    accelerate,
+                    path,
+                    "inert",
+                    say("DeepSpeed's own file decides; accelerate rejects this key next to deepspeed_config_file"),
+                )
 
 
 def _offload(ledger: Ledger, settings: Settings) -> None:
@@ -109,7 +114,11 @@ def _offload(ledger: Ledger, settings: Settings) -> None:
                 ledger.carry(settings.file, path, "strategy.nvme_path", folder)
             elif value == "nvme":
                 ledger.leave(
-                    settings.file, path, "lost", say("a plan has one folder for both"), key="strategy.nvme_path"
+                    settings.file,
+                    path,
+                    "lost",
+                    say("a plan has only one nvme_path for optimizer and parameters"),
+                    key="strategy.nvme_path",
                 )
             else:
                 ledger.leave(settings.file, path, "inert", say("nothing is offloaded to nvme"))
@@ -129,7 +138,7 @@ def _batch(ledger: Ledger, settings: Settings) -> None:
         by_product = {names[0], names[2]} <= {n for n in names if type(settings.values.get(n)) is int}
         if not by_product:
             ledger.carry(
-                settings.file, "", "batch.gradient_accumulation_steps", 1, say("left out, so accelerate takes 1")
+                settings.file, "", "batch.gradient_accumulation_steps", 1, say("not set; accelerate defaults to 1")
             )
 
 
@@ -142,10 +151,10 @@ def _clipping(ledger: Ledger, settings: Settings) -> None:
             settings.path(name),
             key,
             1.0,
-            say("accelerate drops a 0 here, and DeepSpeed then clips at 1.0"),
+            say("accelerate drops a value of 0; DeepSpeed then clips at 1.0"),
         )
     elif value == math.inf:
-        ledger.carry(settings.file, settings.path(name), key, 0.0, say("without a bound nothing is clipped"))
+        ledger.carry(settings.file, settings.path(name), key, 0.0, say("an infinite limit clips nothing"))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         ledger.carry(settings.file, settings.path(name), key, float(value))
     elif value == "auto":
@@ -153,10 +162,10 @@ def _clipping(ledger: Ledger, settings: Settings) -> None:
     elif value is None:
         newer = settings.block or settings.file.version >= (0, 19)
         why = (
-            say("left out: accelerate then clips at 1.0")
+            say("not set; accelerate clips at 1.0")
             if settings.block
             else say(
-                "left out: DeepSpeed {version} then takes {value}",
+                "not set; DeepSpeed {version} defaults to {value}",
                 version=".".join(map(str, settings.file.version)),
                 value=1.0 if newer else 0.0,
             )
@@ -178,17 +187,15 @@ def _precision(ledger: Ledger, settings: Settings, accelerate: Accelerate | None
         elif value is not None:
             ledger.same(settings.file, settings.path(name))
     if chosen is None and not yaml and "auto" not in said.values():
-        ledger.carry(
-            settings.file, settings.path("bf16.enabled"), key, "no", say("neither bf16 nor fp16 is switched on")
-        )
+        ledger.carry(settings.file, settings.path("bf16.enabled"), key, "no", say("neither bf16 nor fp16 is enabled"))
 
 
 def _open(ledger: Ledger, settings: Settings, name: str, now: Any = None) -> None:
     key = vocabulary.DECIDED_SETTINGS.get(name)
     if key:
-        why = say("only the script could tell")
+        why = say("only the script knows the value")
     else:
-        why = say("filled in from the model or the script; the project writes {value}", value=str(now))
+        why = say("taken from the model or the script; the project uses {value}", value=str(now))
     ledger.leave(settings.file, settings.path(name), "open", why, key=key)
 
 
@@ -203,5 +210,5 @@ def _why_lost(name: str) -> tuple[Kind, Message]:
             return kind, say("DeepSpeed has no such setting; did you mean {near}?", near=near)
         return kind, say("DeepSpeed has no such setting")
     if top in REMOVED_IN_0_19:
-        return "lost", say("DeepSpeed 0.19 has no such feature any more")
-    return "lost", say("the generated loop does not work with it")
+        return "lost", say("DeepSpeed 0.19 removed this feature")
+    return "lost", say("the generated loop does not support it")

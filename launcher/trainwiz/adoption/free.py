@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 ACCELERATE_SAYS = {
-    "steps_per_print": say("accelerate sets it to infinity, whatever the file says"),
-    "zero_allow_untested_optimizer": say("accelerate allows every optimizer that the script makes"),
+    "steps_per_print": say("accelerate always sets it to infinity"),
+    "zero_allow_untested_optimizer": say("accelerate allows any optimizer that the script creates"),
 }
 
 

@@ -56,10 +56,13 @@ def _first_version(ledger: Ledger, accelerate: Accelerate) -> None:
     if path and strategy == "FULL_SHARD":
         ledger.same(accelerate, path)
     elif path:
-        ledger.leave(accelerate, path, "lost", say("the project shards everything over all ranks, as FULL_SHARD"))
+        ledger.leave(accelerate, path, "lost", say("the project shards everything across all ranks, like FULL_SHARD"))
     if "fsdp_reshard_after_forward" in held:
         ledger.leave(
-            accelerate, held["fsdp_reshard_after_forward"][0], "inert", say("FSDP 1 goes by fsdp_sharding_strategy")
+            accelerate,
+            held["fsdp_reshard_after_forward"][0],
+            "inert",
+            say("FSDP 1 uses fsdp_sharding_strategy instead"),
         )
     for key in sorted(_ONLY_1 & held.keys()):
         ledger.leave(accelerate, held[key][0], "lost", say("FSDP 2 has no such setting"))
@@ -67,10 +70,12 @@ def _first_version(ledger: Ledger, accelerate: Accelerate) -> None:
 
 def _why(key: str, value: Any, now: Any, *, said: bool) -> Any:
     if key == "fsdp_transformer_layer_cls_to_wrap":
-        return say("the model names its own layers; SHARDED_LAYERS in task.py adds to them")
+        return say("the model defines its own layer classes; add more in SHARDED_LAYERS in task.py")
     if not said:
-        return say("left out, so accelerate takes {value}; the project has {now}", value=_shown(value), now=_shown(now))
-    return say("the project has {now}", now=_shown(now))
+        return say(
+            "not set; accelerate defaults to {value}, the project uses {now}", value=_shown(value), now=_shown(now)
+        )
+    return say("the project uses {now}", now=_shown(now))
 
 
 def _matters_not(key: str, value: Any, held: Mapping[str, tuple[str, Any]], ours: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ def _optimizer(ledger: Ledger, settings: Settings) -> None:
             ledger,
             settings,
             "optimizer",
-            say("the generated loop has adamw and sgd, not {kind}", kind=kind),
+            say("the generated loop supports adamw and sgd, not {kind}", kind=kind),
             key="optimizer.name",
         )
         return
@@ -53,14 +53,14 @@ def _optimizer(ledger: Ledger, settings: Settings) -> None:
                 settings.file,
                 settings.path(full),
                 "open",
-                say("only the script could tell; train.py has {value}", value=str(ours)),
+                say("only the script knows the value; train.py uses {value}", value=str(ours)),
             )
         else:
             ledger.leave(
                 settings.file,
                 settings.path(full),
                 "lost",
-                say("train.py has {value}; change it there, in build_optimizer", value=str(ours)),
+                say("train.py uses {value}; change it in build_optimizer", value=str(ours)),
             )
     for part in ("torch_adam", "adam_w_mode", "bias_correction", "fused"):
         ledger.same(settings.file, settings.path(f"optimizer.params.{part}"))
@@ -75,7 +75,7 @@ def _schedule(ledger: Ledger, settings: Settings) -> None:
             ledger,
             settings,
             "scheduler",
-            say("the generated loop has constant, linear and cosine, not {kind}", kind=kind),
+            say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind),
             key="schedule.lr_scheduler_type",
         )
         return
@@ -90,10 +90,10 @@ def _schedule(ledger: Ledger, settings: Settings) -> None:
             ledger.same(settings.file, settings.path(full))
         elif value is not None:
             ledger.leave(
-                settings.file, settings.path(full), "lost", say("train.py warms up from 0 in a line, and ends at 0")
+                settings.file, settings.path(full), "lost", say("train.py warms up linearly from 0 and ends at 0")
             )
     if kind != "WarmupCosineLR" and "scheduler.params.warmup_type" not in settings.values:
-        why = say("left out, so DeepSpeed warms up along a logarithm; train.py does in a line")
+        why = say("not set; DeepSpeed warms up logarithmically, train.py linearly")
         ledger.leave(settings.file, "scheduler.params.warmup_type", "lost", why, value="log")
 
 
@@ -101,11 +101,11 @@ def _number(ledger: Ledger, settings: Settings, name: str, key: str, *, whole: b
     value: Any = settings.values.get(name)
     path = settings.path(name)
     if value == "auto":
-        ledger.leave(settings.file, path, "open", say("only the script could tell"), key=key)
+        ledger.leave(settings.file, path, "open", say("only the script knows the value"), key=key)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         earlier = ledger.carried.get(key)
         if earlier is not None and earlier.value != value:
-            ledger.leave(settings.file, path, "lost", say("another value already decides it"), key=key)
+            ledger.leave(settings.file, path, "lost", say("already set by another value"), key=key)
         else:
             ledger.carry(settings.file, path, key, int(value) if whole else float(value))
 

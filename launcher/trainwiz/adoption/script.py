@@ -79,7 +79,7 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
         if given := found.get(kind):
             _enter(ledger, script, key, given, accelerate)
     for kind, ours in _OURS.items():
-        why = say("the project's train.py has {value}; change it there, in build_optimizer", value=_shown(ours))
+        why = say("the project's train.py uses {value}; change it in build_optimizer", value=_shown(ours))
         for number in found.get(kind, []):
             if number.value != ours:
                 ledger.add("lost", number.name, _shown(number.value), script.place(number.node), why)
@@ -111,34 +111,36 @@ def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accel
             place,
             first.name,
             _why(first),
-            say("the script asks for {value}, and wins", value=str(value)),
+            say("the script sets {value}, which takes precedence", value=str(value)),
         )
     else:
         at = f"{file.place.file.rpartition('/')[2]}:{file.place.line}"
-        ledger.add("lost", first.name, _shown(first.value), place, say("{place} decides it", place=at), key=key.name)
+        ledger.add(
+            "lost", first.name, _shown(first.value), place, say("already set in {place}", place=at), key=key.name
+        )
 
 
 def _why(number: Number) -> Message | None:
     if number.left_out == "script":
-        return say("the script clips nothing")
+        return say("the script does not clip gradients")
     if number.left_out:
-        return say("left out, so {owner} takes {value}", owner=number.left_out, value=_shown(number.value))
+        return say("not set; {owner} defaults to {value}", owner=number.left_out, value=_shown(number.value))
     return say("the default of {option}", option=number.option) if number.option else None
 
 
 def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if several:
-        return say("the script says several things")
+        return say("the script sets several different values")
     if key == "schedule.n_warmup_steps" and ("ratio" in number.name or isinstance(number.value, float)):
-        return say("it is a share of the updates, and a plan counts them")
+        return say("it is a fraction of the updates; a plan needs a number of updates")
     if number.name == "split_batches":
-        return say("with split_batches the DataLoader's batch is that of all ranks")
+        return say("with split_batches, the DataLoader's batch size covers all ranks")
     if key == "optimizer.name":
-        return say("the generated loop has adamw and sgd, not {kind}", kind=number.name)
+        return say("the generated loop supports adamw and sgd, not {kind}", kind=number.name)
     if key == "schedule.lr_scheduler_type":
         kind = str(number.value or number.name)
-        return say("the generated loop has constant, linear and cosine, not {kind}", kind=kind)
-    return say("it is computed, or not the same on every way there")
+        return say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind)
+    return say("the value is computed, or differs between code paths")
 
 
 def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list[Number]]) -> None:
@@ -153,10 +155,10 @@ def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list
                 number.name,
                 _source(script, number),
                 script.place(number.node),
-                say("under DeepSpeed its configuration clips"),
+                say("under DeepSpeed, clipping is set in the DeepSpeed configuration"),
             )
     place = script.place(script.called("accelerate.Accelerator")[0].node)
-    ledger.fill("optimizer.gradient_clipping", 1.0, place, "Accelerator", say("accelerate takes 1.0 for auto"))
+    ledger.fill("optimizer.gradient_clipping", 1.0, place, "Accelerator", say("accelerate replaces auto with 1.0"))
 
 
 def _source(script: Script, number: Number) -> str:

@@ -31,7 +31,7 @@ def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
         yield Line(subject="compiler", title=say("C++ compiler"), found=found)
     else:
         fix = say("apt-get install g++ (or dnf install gcc-c++)")
-        none = say("none; DeepSpeed cannot build its ops (CPU ranks and offload need them)")
+        none = say("not found; DeepSpeed cannot build its ops (CPU ranks and offload need them)")
         yield Line(subject="compiler", title=say("C++ compiler"), found=none, level=missing, fix=fix)
     yield _nvcc(machine, missing)
     yield _ninja(machine, missing)
@@ -40,7 +40,7 @@ def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
         fix = say("apt-get install python3-dev (or dnf install python3-devel)")
         yield Line(subject="headers", title=say("Python headers"), found=headless, level=missing, fix=fix)
     if around and around.ops_error:
-        silent = say("DeepSpeed cannot be asked: {problem}", problem=around.ops_error)
+        silent = say("cannot query DeepSpeed: {problem}", problem=around.ops_error)
         yield Line(subject="ops", title=say("DeepSpeed ops"), found=silent, level=Level.WARNING)
     if around and around.ops is not None:
         yield _ops(around.ops, buildable=bool(tools.cxx and tools.ninja))
@@ -56,13 +56,21 @@ def _nvcc(machine: Machine, missing: Level) -> Line:
         return Line(subject="nvcc", title=title, found=there)
     build = interpreter.cuda_build
     if build is None:
-        found = say("nvcc {version}; not needed, torch has no CUDA", version=tools.nvcc_version) if tools.nvcc else None
-        return Line(subject="nvcc", title=title, found=found or say("none; not needed, torch has no CUDA"))
+        found = (
+            say("nvcc {version}; not needed because torch was built without CUDA", version=tools.nvcc_version)
+            if tools.nvcc
+            else None
+        )
+        return Line(
+            subject="nvcc",
+            title=title,
+            found=found or say("not found; not needed because torch was built without CUDA"),
+        )
     if tools.nvcc_version is None:
-        found = say("no nvcc; DeepSpeed cannot build its CUDA ops")
-        fix = say("install the CUDA toolkit {build}, or point CUDA_HOME at it", build=build)
+        found = say("nvcc not found; DeepSpeed cannot build its CUDA ops")
+        fix = say("install CUDA toolkit {build}, or set CUDA_HOME to its location", build=build)
         return Line(subject="nvcc", title=title, found=found, level=missing, fix=fix)
-    found = say("nvcc {version}, torch's CUDA {build}", version=tools.nvcc_version, build=build)
+    found = say("nvcc {version}, torch built for CUDA {build}", version=tools.nvcc_version, build=build)
     same = parts(tools.nvcc_version)[:2] == parts(build)[:2]
     near = parts(tools.nvcc_version)[:1] == parts(build)[:1] and parts(build)[0] in _COMPATIBLE_MINORS
     if same or near:
@@ -70,9 +78,9 @@ def _nvcc(machine: Machine, missing: Level) -> Line:
     return Line(
         subject="nvcc",
         title=title,
-        found=say("{found}; DeepSpeed refuses to build with another one", found=found),
+        found=say("{found}; DeepSpeed refuses to build with this mismatch", found=found),
         level=missing,
-        fix=say("install the CUDA toolkit {build} and set CUDA_HOME, or: export DS_SKIP_CUDA_CHECK=1", build=build),
+        fix=say("install CUDA toolkit {build} and set CUDA_HOME, or run: export DS_SKIP_CUDA_CHECK=1", build=build),
     )
 
 
@@ -82,12 +90,20 @@ def _ninja(machine: Machine, missing: Level) -> Line:
         return Line(subject="ninja", title=title, found=tools.ninja)
     if interpreter and interpreter.version("ninja"):
         folder = posixpath.dirname(interpreter.python)
-        found = say("installed in {folder}, which is not on PATH; ops are not built without it", folder=folder)
-        fix = say("activate the environment, or: export PATH={folder}:$PATH", folder=folder)
+        found = say(
+            "installed in {folder}, which is not on PATH; DeepSpeed cannot build ops without ninja", folder=folder
+        )
+        fix = say("activate the environment, or run: export PATH={folder}:$PATH", folder=folder)
         return Line(subject="ninja", title=title, found=found, level=missing, fix=fix)
     python = interpreter.python if interpreter else "python"
     fix = say("{python} -m pip install ninja", python=python)
-    return Line(subject="ninja", title=title, found=say("none; ops are not built without it"), level=missing, fix=fix)
+    return Line(
+        subject="ninja",
+        title=title,
+        found=say("not found; DeepSpeed cannot build ops without it"),
+        level=missing,
+        fix=fix,
+    )
 
 
 def _ops(ops: tuple[Op, ...], *, buildable: bool) -> Line:
@@ -95,10 +111,10 @@ def _ops(ops: tuple[Op, ...], *, buildable: bool) -> Line:
     built = [op.name for op in named if op.built]
     would = [op.name for op in named if op.compatible and not op.built] if buildable else []
     wont = [op.name for op in named if op.name not in built and op.name not in would]
-    found: Message = say("built: {built}; would build: {would}", built=joined(built), would=joined(would))
+    found: Message = say("built: {built}; can be built: {would}", built=joined(built), would=joined(would))
     if not wont:
         return Line(subject="ops", title=say("DeepSpeed ops"), found=found)
-    found = say("{found}; would not build: {wont}", found=found, wont=joined(wont))
+    found = say("{found}; cannot be built: {wont}", found=found, wont=joined(wont))
     fix = say("async_io (offload to nvme): apt-get install libaio-dev") if "async_io" in wont and buildable else None
     return Line(subject="ops", title=say("DeepSpeed ops"), found=found, level=Level.HINT, fix=fix)
 
@@ -107,7 +123,9 @@ def _lock(lock: str) -> Line:
     return Line(
         subject="lock",
         title=say("build lock"),
-        found=say("{lock} is left from a build that nobody runs any more; the next one would wait for ever", lock=lock),
+        found=say(
+            "{lock} is left over from a build that is no longer running; the next build would wait forever", lock=lock
+        ),
         level=Level.ERROR,
         fix=say("rm {lock}", lock=lock),
     )

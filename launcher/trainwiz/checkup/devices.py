@@ -42,11 +42,11 @@ def _gpus(machine: Machine) -> Line:
     title = say("GPUs")
     failed = next((p.detail for p in machine.problems if p.probe == "gpus"), None)
     if failed and not machine.gpus:
-        found = say("NVIDIA's library fails: {problem}", problem=failed)
-        fix = say("type: nvidia-smi; after a driver update restart the machine, in a container use --gpus all")
+        found = say("NVIDIA's library failed: {problem}", problem=failed)
+        fix = say("run: nvidia-smi; restart the machine after a driver update; in a container, use --gpus all")
         return Line(subject="gpus", title=title, found=found, level=Level.ERROR, fix=fix)
     if not machine.gpus and machine.hidden_gpus:
-        found = say("none visible; CUDA_VISIBLE_DEVICES hides: {n}", n=machine.hidden_gpus)
+        found = say("none visible; hidden by CUDA_VISIBLE_DEVICES: {n}", n=machine.hidden_gpus)
         return Line(
             subject="gpus", title=title, found=found, level=Level.WARNING, fix=say("unset CUDA_VISIBLE_DEVICES")
         )
@@ -54,9 +54,9 @@ def _gpus(machine: Machine) -> Line:
         return Line(subject="gpus", title=title, found=say("none; training runs on CPU ranks"))
     kinds = joined(_kind(gpu, n) for gpu, n in _kinds(machine.gpus))
     if machine.hidden_gpus:
-        kinds = say("{found}; CUDA_VISIBLE_DEVICES hides: {n}", found=kinds, n=machine.hidden_gpus)
+        kinds = say("{found}; hidden by CUDA_VISIBLE_DEVICES: {n}", found=kinds, n=machine.hidden_gpus)
     if failed:
-        kinds = say("{found}; failing: {problem}", found=kinds, problem=failed)
+        kinds = say("{found}; error: {problem}", found=kinds, problem=failed)
     return Line(subject="gpus", title=title, found=kinds, level=Level.ERROR if failed else None)
 
 
@@ -82,7 +82,7 @@ def _kind(gpu: Gpu, n: int) -> Message:
 
 def _filled(machine: Machine, gpu: Gpu) -> Line:
     found = say("{used} of {total} in use", used=size(gpu.used_bytes), total=size(gpu.memory_bytes))
-    fix = say("see who: nvidia-smi")
+    fix = say("find the processes that use it: nvidia-smi")
     if gpu.processes:
         users = joined(
             say("{name} (pid {pid}, {used})", name=p.name or "?", pid=p.pid, used=size(p.used_bytes or 0))
@@ -91,7 +91,7 @@ def _filled(machine: Machine, gpu: Gpu) -> Line:
         found = say("{found} by {users}", found=found, users=users)
     others = ",".join(str(g.index) for g in machine.gpus if g.used_bytes <= FILLED * g.memory_bytes)
     if others:
-        fix = say("end it, or leave the GPU out: export CUDA_VISIBLE_DEVICES={others}", others=others)
+        fix = say("stop that process, or exclude this GPU: export CUDA_VISIBLE_DEVICES={others}", others=others)
     title = say("GPU {index}", index=gpu.index)
     return Line(subject=f"gpu{gpu.index}", title=title, found=found, level=Level.WARNING, fix=fix)
 
@@ -101,20 +101,23 @@ def _peculiar(machine: Machine) -> Iterator[Line]:
         yield Line(
             subject="gpu_kinds",
             title=say("mixed GPUs"),
-            found=say("the slowest and the smallest set the pace, and CUDA orders them otherwise than nvidia-smi"),
+            found=say(
+                "the slowest GPU limits the speed, the smallest one the memory; CUDA and nvidia-smi number the "
+                "GPUs differently"
+            ),
             level=Level.WARNING,
-            fix=say("export CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES with those of one kind"),
+            fix=say("export CUDA_DEVICE_ORDER=PCI_BUS_ID, and set CUDA_VISIBLE_DEVICES to GPUs of one model"),
         )
     if any(gpu.mig for gpu in machine.gpus):
         yield Line(
             subject="mig",
             title="MIG",
             found=say(
-                "partitioned GPUs: {gpus}; a process sees one partition, and NCCL cannot join them",
+                "partitioned GPUs: {gpus}; each process sees one partition, and NCCL cannot connect partitions",
                 gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig),
             ),
             level=Level.WARNING,
-            fix=say("train with one rank, or switch it off: nvidia-smi -mig 0"),
+            fix=say("train with one rank, or disable MIG: nvidia-smi -mig 0"),
         )
     old = machine.driver_version is not None and parts(machine.driver_version) < parts(P2P_DRIVER)
     if len(machine.gpus) > 1 and old and any("RTX 40" in gpu.name for gpu in machine.gpus):
@@ -122,17 +125,20 @@ def _peculiar(machine: Machine) -> Iterator[Line]:
             subject="p2p",
             title="P2P",
             found=say(
-                "several RTX 40 with driver {driver}; accelerate stops below {wanted} unless P2P and IB are off",
+                "several RTX 40 GPUs with driver {driver}; below {wanted}, accelerate stops unless P2P and IB are "
+                "disabled",
                 driver=machine.driver_version,
                 wanted=P2P_DRIVER,
             ),
             level=Level.WARNING,
-            fix=say("update the driver, or: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"),
+            fix=say("update the driver, or run: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"),
         )
 
 
 def _driver(machine: Machine) -> Line:
-    found = say("{driver}, serves CUDA {cuda}", driver=machine.driver_version, cuda=machine.cuda_driver_version or "?")
+    found = say(
+        "{driver}, supports up to CUDA {cuda}", driver=machine.driver_version, cuda=machine.cuda_driver_version or "?"
+    )
     return Line(subject="driver", title=say("driver"), found=found)
 
 
@@ -143,19 +149,20 @@ def _agreement(machine: Machine, interpreter: Interpreter) -> Line:
         return Line(subject="agreement", title=title, found=problem, level=Level.ERROR, fix=fix)
     seen, there = interpreter.torch_gpus, len(machine.gpus)
     if seen is not None and seen < there and not any(gpu.mig for gpu in machine.gpus):
-        found = say("torch sees GPUs: {seen} of {there}", seen=seen, there=there)
+        found = say("GPUs visible to torch: {seen} of {there}", seen=seen, there=there)
         fix = say(
-            "look at CUDA_VISIBLE_DEVICES, and: {python} -c 'import torch; torch.cuda.init()'",
+            "check CUDA_VISIBLE_DEVICES, and run: {python} -c 'import torch; torch.cuda.init()'",
             python=interpreter.python,
         )
         return Line(subject="agreement", title=title, found=found, level=Level.WARNING, fix=fix)
-    found = say("torch sees GPUs: {seen} of {there}; its kernels fit them", seen=seen, there=there)
+    found = say("GPUs visible to torch: {seen} of {there}; its kernels support them", seen=seen, there=there)
     return Line(subject="agreement", title=title, found=found)
 
 
 def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message | None, Message | None]:
     install = say(
-        "install torch's {build} build for {python}: https://pytorch.org/get-started/locally/ shows the line",
+        "install the {build} build of torch for {python}; get the command from "
+        "https://pytorch.org/get-started/locally/",
         python=interpreter.python,
         build=_build(machine.cuda_driver_version),
     )
@@ -163,11 +170,13 @@ def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message |
     if build is None:
         if "rocm" in str(version):
             return None, None
-        return say("there are GPUs, but torch {version} was built without CUDA", version=version), install
+        return say("GPUs found, but torch {version} was built without CUDA", version=version), install
     # Within a major version CUDA runs on older drivers: https://docs.nvidia.com/deploy/cuda-compatibility/
     if driver and parts(build)[:1] > parts(driver)[:1]:
         return say(
-            "torch was built for CUDA {build}, the driver serves CUDA {driver}", build=build, driver=driver
+            "torch was built for CUDA {build}, but the driver supports only up to CUDA {driver}",
+            build=build,
+            driver=driver,
         ), install
     unfit = next((gpu for gpu in machine.gpus if not _fits(gpu, interpreter.arch_list)), None)
     if unfit and unfit.compute_capability:
@@ -180,8 +189,8 @@ def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message |
         ), install
     if not interpreter.torch_gpus:
         error = interpreter.cuda_error or say("no reason given")
-        return say("torch sees none of the GPUs: {error}", error=error), say(
-            "{python} -c 'import torch; torch.cuda.init()' says more", python=interpreter.python
+        return say("torch sees no GPU: {error}", error=error), say(
+            "for details, run: {python} -c 'import torch; torch.cuda.init()'", python=interpreter.python
         )
     return None, None
 
@@ -227,7 +236,7 @@ def _collectives(machine: Machine, interpreter: Interpreter) -> Line:
         return Line(
             subject="collectives",
             title=title,
-            found=say("no NCCL in this torch; several GPUs cannot train together"),
+            found=say("this torch has no NCCL; several GPUs cannot train together"),
             level=Level.ERROR if len(machine.gpus) > 1 else Level.HINT,
             fix=say("install torch from pytorch.org"),
         )
@@ -235,7 +244,7 @@ def _collectives(machine: Machine, interpreter: Interpreter) -> Line:
         return Line(
             subject="collectives",
             title=title,
-            found=say("neither NCCL nor gloo in this torch"),
+            found=say("this torch has neither NCCL nor gloo"),
             level=Level.WARNING,
             fix=say("install torch from pytorch.org"),
         )

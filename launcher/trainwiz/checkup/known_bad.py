@@ -56,7 +56,7 @@ KNOWN_BAD = (
         second="torch",
         second_at_least="2.6",
         message=say(
-            "a ZeRO checkpoint cannot be loaded again: torch.load refuses it (weights_only is True by default now)"
+            "ZeRO checkpoints cannot be loaded again: torch.load rejects them (weights_only now defaults to True)"
         ),
         requirement="deepspeed>=0.16",
         level=Level.WARNING,
@@ -68,7 +68,7 @@ KNOWN_BAD = (
         first_below="2.6",
         second="transformers",
         second_at_least="4.52",
-        message=say("transformers refuses weights in .bin files below torch 2.6; only safetensors load"),
+        message=say("with torch older than 2.6, transformers rejects weights in .bin files and only loads safetensors"),
         requirement="torch>=2.6",
         level=Level.WARNING,
         source="https://nvd.nist.gov/vuln/detail/CVE-2025-32434; https://github.com/hiyouga/LlamaFactory/issues/8379",
@@ -78,7 +78,7 @@ KNOWN_BAD = (
         first_at_least="0.5",
         second="transformers",
         second_at_least="4.52",
-        message=say("Colossal-AI's model policies replace methods of transformers 4.51.3, which it declares"),
+        message=say("Colossal-AI's model policies patch methods of transformers 4.51.3, the version it requires"),
         requirement="transformers==4.51.3",
         level=Level.WARNING,
         source="https://github.com/hpcaitech/ColossalAI/blob/v0.5.0/requirements/requirements.txt",
@@ -88,7 +88,7 @@ KNOWN_BAD = (
         first_at_least="2",
         second="torch",
         second_below="2.3",
-        message=say("this torch was compiled for NumPy 1 and fails when it meets an array of NumPy 2"),
+        message=say("this torch was compiled for NumPy 1 and fails on NumPy 2 arrays"),
         requirement="numpy<2",
         level=Level.ERROR,
         source="https://github.com/numpy/numpy/issues/26191",

@@ -34,20 +34,20 @@ def _port(port: Port) -> Line:
     title = say("port {number}", number=port.number)
     if port.free:
         return Line(subject="port", title=title, found=say("free"))
-    fix = say("on one machine another is taken; for several, set machine.main_process_port")
-    found = say("something listens on it")
+    fix = say("a single machine uses another port automatically; for several machines, set machine.main_process_port")
+    found = say("already in use")
     return Line(subject="port", title=title, found=found, level=Level.HINT, fix=fix)
 
 
 def _hub(hub: Hub) -> Line:
     title = say("model hub")
     if hub.offline:
-        found = say("{variable} is set: {endpoint} is not asked", variable=hub.offline, endpoint=hub.endpoint)
+        found = say("{variable} is set; {endpoint} was not contacted", variable=hub.offline, endpoint=hub.endpoint)
         return Line(subject="hub", title=title, found=found)
     if hub.reachable:
-        return Line(subject="hub", title=title, found=say("{endpoint} answers", endpoint=hub.endpoint))
-    found = say("{endpoint} does not answer: {problem}", endpoint=hub.endpoint, problem=hub.detail)
-    fix = say("set HF_ENDPOINT to a mirror, or HF_HUB_OFFLINE=1 to use only what is here; local data needs no hub")
+        return Line(subject="hub", title=title, found=say("{endpoint} is reachable", endpoint=hub.endpoint))
+    found = say("{endpoint} is not reachable: {problem}", endpoint=hub.endpoint, problem=hub.detail)
+    fix = say("set HF_ENDPOINT to a mirror, or set HF_HUB_OFFLINE=1 to use only local files; local data needs no hub")
     return Line(subject="hub", title=title, found=found, level=Level.HINT, fix=fix)
 
 
@@ -55,20 +55,20 @@ def _comm(comm: Comm) -> Line:
     title = say("all-reduce")
     if comm.error:
         found = say(
-            "failed over ranks: {world} ({backend}): {problem}",
+            "failed; ranks: {world} ({backend}): {problem}",
             world=comm.world,
             backend=comm.backend,
             problem=comm.error,
         )
-        fix = say("export TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO, and look again: trainwiz doctor --comm")
+        fix = say("export TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO and check again: trainwiz doctor --comm")
         return Line(subject="comm", title=title, found=found, level=Level.ERROR, fix=fix)
     if not comm.correct:
-        found = say("wrong sums over ranks: {world} ({backend})", world=comm.world, backend=comm.backend)
-        fix = say("a broken link or driver: export NCCL_P2P_DISABLE=1, and look again")
+        found = say("wrong sums; ranks: {world} ({backend})", world=comm.world, backend=comm.backend)
+        fix = say("the link or the driver is faulty: export NCCL_P2P_DISABLE=1 and check again")
         return Line(subject="comm", title=title, found=found, level=Level.ERROR, fix=fix)
     found = say(
-        "right over ranks: {world} ({backend}); {size} in {milliseconds} ms: "
-        "bus bandwidth {bus} GB/s = {algorithm} GB/s × 2 × ({world} - 1) / {world}",
+        "correct; ranks: {world} ({backend}); {size} in {milliseconds} ms: bus bandwidth {bus} GB/s = {algorithm} "
+        "GB/s × 2 × ({world} - 1) / {world}",
         world=comm.world,
         backend=comm.backend,
         size=size(comm.size_bytes),

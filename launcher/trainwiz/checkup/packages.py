@@ -13,12 +13,12 @@ from trainwiz.rules.plan.packages import OLDEST
 from trainwiz.rules.versions import install, parts
 
 _NEEDED_BY = {
-    "accelerate": say("every generated project needs it"),
-    "deepspeed": say("only the strategy deepspeed needs it"),
-    "transformers": say("only tasks on text need it"),
-    "datasets": say("only data from the hub needs it"),
-    "pillow": say("only the task image_classification needs it"),
-    "scikit-learn": say("only the embedded pictures need it"),
+    "accelerate": say("required by every generated project"),
+    "deepspeed": say("only needed for the deepspeed strategy"),
+    "transformers": say("only needed for text tasks"),
+    "datasets": say("only needed for data from the hub"),
+    "pillow": say("only needed for the image_classification task"),
+    "scikit-learn": say("only needed for the embedded images"),
 }
 
 
@@ -66,9 +66,9 @@ def _python(interpreter: Interpreter) -> Line:
         return Line(
             subject="python",
             title=title,
-            found=say("{python}: cannot be asked: {error}", python=interpreter.python, error=interpreter.error),
+            found=say("cannot query {python}: {error}", python=interpreter.python, error=interpreter.error),
             level=Level.ERROR,
-            fix=say("name the Python that will train: --python PATH"),
+            fix=say("specify the Python to train with: --python PATH"),
             rules=("TW103",),
         )
     found = say("Python {version}, {python}", version=interpreter.python_version, python=interpreter.python)
@@ -105,7 +105,7 @@ def _old(interpreter: Interpreter, name: str) -> Message | None:
     if version is None or oldest is None or parts(version) >= parts(oldest):
         return None
     line = install(interpreter.python, f"{name}>={oldest}").message
-    return say("{oldest} is the oldest version that was tried; {line}", oldest=oldest, line=line)
+    return say("{oldest} is the oldest tested version; {line}", oldest=oldest, line=line)
 
 
 def _others(interpreter: Interpreter) -> Line:

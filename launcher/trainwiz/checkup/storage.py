@@ -44,7 +44,7 @@ def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
     yield _memlock(machine)
     for problem in machine.problems:
         if problem.probe not in ("gpus", "nvml"):
-            found = say("could not be looked at: {problem}", problem=problem.detail)
+            found = say("could not be checked: {problem}", problem=problem.detail)
             yield Line(subject=f"probe_{problem.probe}", title=problem.probe, found=found, level=Level.HINT)
 
 
@@ -55,7 +55,7 @@ def _memory(machine: Machine) -> Line:
     if memory.limited_by_cgroup:
         found = say("{found} (the limit of this container or job)", found=found)
     if memory.total_bytes and memory.available_bytes < GIB:
-        fix = say("see who uses it: ps aux --sort=-rss | head; in a container or job, ask for more memory")
+        fix = say("find what uses it: ps aux --sort=-rss | head; in a container or job, request more memory")
         return Line(subject="memory", title=title, found=found, level=Level.ERROR, fix=fix)
     return Line(subject="memory", title=title, found=found)
 
@@ -64,11 +64,11 @@ def _shm(shm: Disk) -> Line:
     found = say("{free} free of {total}", free=size(shm.free_bytes), total=size(shm.total_bytes))
     if shm.free_bytes >= ENOUGH_SHM:
         return Line(subject="shm", title="/dev/shm", found=found)
-    fix = say("docker run --shm-size=16g (or --ipc=host); elsewhere: mount -o remount,size=16G /dev/shm")
+    fix = say("docker run --shm-size=16g (or --ipc=host); outside a container: mount -o remount,size=16G /dev/shm")
     return Line(
         subject="shm",
         title="/dev/shm",
-        found=say("{found}; NCCL and DataLoader workers want {wanted}", found=found, wanted=size(ENOUGH_SHM)),
+        found=say("{found}; NCCL and DataLoader workers need {wanted}", found=found, wanted=size(ENOUGH_SHM)),
         level=Level.WARNING,
         fix=fix,
     )
@@ -79,9 +79,7 @@ def _disk(disk: Disk) -> Line:
         "{free} free of {total} at {path}", free=size(disk.free_bytes), total=size(disk.total_bytes), path=disk.path
     )
     level = Level.ERROR if disk.free_bytes < GIB else Level.WARNING if disk.free_bytes < 20 * GIB else None
-    fix = (
-        say("a checkpoint of AdamW takes 12 bytes per parameter: make room, or work on another disk") if level else None
-    )
+    fix = say("an AdamW checkpoint takes 12 bytes per parameter: free up space, or use another disk") if level else None
     return Line(subject="disk", title=say("disk"), found=found, level=level, fix=fix)
 
 
@@ -89,14 +87,14 @@ def _cache(cache: Cache) -> Line:
     title, subject = cache.variable, cache.variable.lower()
     if not cache.writable:
         found = say("{path} is not writable", path=cache.path)
-        fix = say("export {variable}=/a/folder/of/yours", variable=cache.variable)
+        fix = say("export {variable}=/path/to/folder", variable=cache.variable)
         return Line(subject=subject, title=title, found=found, level=Level.WARNING, fix=fix)
     if cache.free_bytes is None:
         return Line(subject=subject, title=title, found=say("{path}, writable", path=cache.path))
     found = say("{path}, writable, {free} free", path=cache.path, free=size(cache.free_bytes))
     if cache.free_bytes >= GIB:
         return Line(subject=subject, title=title, found=found)
-    fix = say("make room, or: export {variable}=/a/folder/of/yours", variable=cache.variable)
+    fix = say("free up space, or run: export {variable}=/path/to/folder", variable=cache.variable)
     return Line(subject=subject, title=title, found=found, level=Level.WARNING, fix=fix)
 
 
@@ -119,7 +117,7 @@ def _memlock(machine: Machine) -> Line:
     infiniband = any(interface.name.startswith("ib") for interface in machine.interfaces)
     if limit >= ENOUGH_MEMLOCK or not (infiniband or machine.gpus):
         return Line(subject="memlock", title=title, found=found)
-    found = say("at most {limit}; pinned buffers and InfiniBand want no limit", limit=size(limit))
+    found = say("at most {limit}; should be unlimited for pinned buffers and InfiniBand", limit=size(limit))
     level = Level.WARNING if infiniband else Level.HINT
     fix = say("ulimit -l unlimited (docker run --ulimit memlock=-1)")
     return Line(subject="memlock", title=title, found=found, level=level, fix=fix)

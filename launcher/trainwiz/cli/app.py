@@ -21,21 +21,21 @@ from trainwiz.message import say
 from trainwiz.ui import console
 
 COMMANDS = {
-    "init": say("Ask about task, model, machine and batch; check the answers; write a project."),
-    "doctor": say("Look at the environment that will train, and say what to type to mend it."),
-    "launch": say("Check the plan here and now, then run and supervise exactly its world."),
-    "rehearse": say("Train a small shape of the project on this machine's CPU: kill, resume, compare."),
-    "check": say("Check projects, and files of accelerate and DeepSpeed, by the rules alone."),
-    "import": say("Make a project of files of accelerate and DeepSpeed; say what does not fit."),
-    "lint": say("Read a training script of your own and point at what goes wrong on several ranks."),
-    "explain": say("Show the manual entry of a rule, or of the plan's keys."),
-    "runs": say("List the runs of a project: state, updates, loss, speed, why it ended."),
-    "checkpoints": say("List a training's checkpoints: update, size, complete, and whether each file is as written."),
-    "export": say("Write a checkpoint's weights whole, for from_pretrained, from any strategy; no GPU is needed."),
-    "logs": say("Show a rank's log; -f goes on until the run ends."),
-    "report": say("Write a run as one HTML file: curves, timeline, plan, outcome."),
+    "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
+    "doctor": say("Check the training environment and show the commands that fix it."),
+    "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
+    "rehearse": say("Train a small version of the project on this machine's CPU: kill, resume, compare."),
+    "check": say("Check projects, and accelerate and DeepSpeed files, against the rules only."),
+    "import": say("Create a project from accelerate and DeepSpeed files; report what does not fit."),
+    "lint": say("Read your own training script and point out what goes wrong on several ranks."),
+    "explain": say("Show the manual entry for a rule or for the plan's keys."),
+    "runs": say("List a project's runs: state, updates, loss, speed, and why each one ended."),
+    "checkpoints": say("List a training's checkpoints: update, size, completeness, and whether each file is intact."),
+    "export": say("Export a checkpoint's full weights for from_pretrained, from any strategy; needs no GPU."),
+    "logs": say("Show a rank's log; -f follows it until the run ends."),
+    "report": say("Write a run's report as a single HTML file: curves, timeline, plan, outcome."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
-    "diagnose": say("Say why a run failed, or any training whose log you have, and what to type."),
+    "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
@@ -54,7 +54,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     """The command line with all commands, or with the one that the arguments begin with: each takes a millisecond."""
     app = typer.Typer(
         name="trainwiz",
-        help=t("From a model and some GPUs to a training that is right: ask, check, write, launch."),
+        help=t("Turn a model and some GPUs into a correct training run: ask, check, write, launch."),
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
@@ -85,7 +85,7 @@ def _version(wanted: bool) -> None:
 
 def _everywhere(
     lang: str = typer.Option(
-        "", "--lang", help=t("Language: en or zh (else TRAINWIZ_LANG, else the locale)."), metavar="LANG"
+        "", "--lang", help=t("Language: en or zh (default: TRAINWIZ_LANG, then the locale)."), metavar="LANG"
     ),
     version: bool = typer.Option(False, "--version", help=t("Show the version."), callback=_version, is_eager=True),
 ) -> None:

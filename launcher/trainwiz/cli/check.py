@@ -14,46 +14,54 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[PATH…]",
-            help=t("Projects, plans, files of accelerate or DeepSpeed, or folders with some; default: here."),
+            help=t(
+                "Projects, plans, accelerate or DeepSpeed files, or folders that contain them (default: the "
+                "current folder)."
+            ),
         ),
     ] = None,
-    json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
+    json: bool = typer.Option(False, "--json", help=t("Print the findings as JSON.")),
     format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     machine: str = typer.Option(
         "",
         "--machine",
         metavar="FILE",
-        help=t("Judge for the machine in this file; the word here judges files for this one, too."),
+        help=t(
+            "Check against the machine described in FILE; `here` checks accelerate and DeepSpeed files against "
+            "this machine, too."
+        ),
     ),
-    python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
-    script: str = typer.Option("", "--script", metavar="SCRIPT.py", help=t("The script that the files are for.")),
+    python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter used for the training.")),
+    script: str = typer.Option("", "--script", metavar="SCRIPT.py", help=t("The script the files are for.")),
     model: str = typer.Option(
-        "", "--model", metavar="NAME", help=t("The model that the files are for: a preset, a folder or a hub id.")
+        "", "--model", metavar="NAME", help=t("The model the files are for: a preset, a folder or a hub id.")
     ),
-    default: bool = typer.Option(False, "--default", help=t("Check the file that accelerate takes by default.")),
+    default: bool = typer.Option(False, "--default", help=t("Check accelerate's default config file.")),
     engine_version: Annotated[
         list[str] | None,
         typer.Option(
             "--engine-version",
             metavar="ENGINE=VERSION",
-            help=t("Judge files for this version, like deepspeed=0.16.5; repeatable."),
+            help=t("Check files for this version, like deepspeed=0.16.5; repeatable."),
         ),
     ] = None,
     skip_others: bool = typer.Option(
-        False, "--skip-others", help=t("Pass by files that are none of these, for a pre-commit hook.")
+        False, "--skip-others", help=t("Skip files of any other kind, for a pre-commit hook.")
     ),
     fix: bool = typer.Option(
-        False, "--fix", help=t("Mend plans, and files of accelerate and DeepSpeed; the diff comes first.")
+        False, "--fix", help=t("Fix plans, and accelerate and DeepSpeed files; the diff is shown first.")
     ),
     yes: bool = typer.Option(False, "--yes", "-y", help=t("With --fix: write without asking.")),
     select: Annotated[
         list[str] | None,
-        typer.Option("--select", metavar="ID", help=t("Only this rule, or all that begin with this; repeatable.")),
+        typer.Option(
+            "--select", metavar="ID", help=t("Use only this rule, or all rules whose id starts with this; repeatable.")
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="ID", help=t("Leave out a rule, or all that begin with this (TW3); repeatable.")
+            "--ignore", metavar="ID", help=t("Ignore a rule, or all rules whose id starts with this (TW3); repeatable.")
         ),
     ] = None,
 ) -> int:

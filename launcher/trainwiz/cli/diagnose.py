@@ -9,9 +9,11 @@ from trainwiz.language import t
 
 def diagnose(
     target: str = typer.Argument(
-        "latest", metavar="[LOG|RUN]", help=t("A log of any training (- reads a pipe), or a run (default: the newest).")
+        "latest",
+        metavar="[LOG|RUN]",
+        help=t("Log of any training (- reads from a pipe), or a run (default: the newest run)."),
     ),
-    json: bool = typer.Option(False, "--json", help=t("The diagnosis as JSON.")),
+    json: bool = typer.Option(False, "--json", help=t("Print the diagnosis as JSON.")),
 ) -> int:
     """Say which rank failed first, why, and what to type."""
     from trainwiz.workflows import diagnose

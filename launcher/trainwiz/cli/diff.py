@@ -9,8 +9,8 @@ from trainwiz.language import t
 
 def diff(
     before: str = typer.Argument(..., metavar="RUN", help=t("A run's name or folder.")),
-    after: str = typer.Argument("latest", metavar="[RUN]", help=t("Another (default: the newest here).")),
-    json: bool = typer.Option(False, "--json", help=t("The differences as JSON.")),
+    after: str = typer.Argument("latest", metavar="[RUN]", help=t("Another run (default: the newest run here).")),
+    json: bool = typer.Option(False, "--json", help=t("Print the differences as JSON.")),
 ) -> None:
     """Compare plan, versions, machine, code and result."""
     from trainwiz.workflows import diff

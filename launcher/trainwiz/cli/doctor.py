@@ -8,13 +8,13 @@ from trainwiz.language import t
 
 
 def doctor(
-    folder: str = typer.Argument(".", metavar="[DIR]", help=t("Where the training would run.")),
-    as_json: bool = typer.Option(False, "--json", help=t("The machine and the verdicts as JSON.")),
+    folder: str = typer.Argument(".", metavar="[DIR]", help=t("Folder in which the training will run.")),
+    as_json: bool = typer.Option(False, "--json", help=t("Print the machine and the verdicts as JSON.")),
     machine_file: str = typer.Option(
-        "", "--machine", metavar="FILE", help=t("Judge the machine that a file of `doctor --json` describes.")
+        "", "--machine", metavar="FILE", help=t("Check the machine described in a file from `doctor --json`.")
     ),
-    python: str = typer.Option("", "--python", metavar="PATH", help=t("The interpreter that will train.")),
-    comm: bool = typer.Option(False, "--comm", help=t("Also run a real all-reduce over the planned ranks.")),
+    python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter used for the training.")),
+    comm: bool = typer.Option(False, "--comm", help=t("Also run a real all-reduce across the planned ranks.")),
 ) -> int:
     """Exit 1 if anything would stop a training."""
     from trainwiz.workflows import doctor

@@ -9,9 +9,9 @@ from trainwiz.language import t
 
 def explain(
     topic: str = typer.Argument(
-        "", metavar="[TOPIC]", help=t("A rule (TW401), the beginning of several (TW4), keys, or a key of the plan.")
+        "", metavar="[TOPIC]", help=t("A rule (TW401), a prefix of rule ids (TW4), `keys`, or a key of the plan.")
     ),
-    markdown: bool = typer.Option(False, "--markdown", help=t("The whole manual of the rules, as docs/rules.md.")),
+    markdown: bool = typer.Option(False, "--markdown", help=t("Print the full rule manual, as in docs/rules.md.")),
 ) -> None:
     """Without a topic, list all rules."""
     from trainwiz.workflows import explain

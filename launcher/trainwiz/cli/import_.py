@@ -14,19 +14,24 @@ from trainwiz.language import t
 def import_(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE…", help=t("An accelerate YAML, a DeepSpeed JSON, or one of each.")),
+        typer.Argument(metavar="FILE…", help=t("An accelerate YAML file, a DeepSpeed JSON file, or one of each.")),
     ] = None,
-    into: str = typer.Option(".", "--into", metavar="DIR", help=t("The project's folder; made where it is missing.")),
-    default: bool = typer.Option(False, "--default", help=t("Import the file that accelerate takes by default.")),
+    into: str = typer.Option(".", "--into", metavar="DIR", help=t("Project folder; created if missing.")),
+    default: bool = typer.Option(False, "--default", help=t("Import accelerate's default config file.")),
     script: str = typer.Option(
-        "", "--script", metavar="SCRIPT.py", help=t("The script that the files are for: what they leave to it is read.")
+        "",
+        "--script",
+        metavar="SCRIPT.py",
+        help=t("The script the files are for; settings that the files leave to it are read from it."),
     ),
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=t("Set any key of the plan; stronger than the files.")),
+        typer.Option("--set", metavar="KEY=VALUE", help=t("Set any key of the plan; overrides the files.")),
     ] = None,
-    machine: str = typer.Option("", "--machine", metavar="FILE", help=t("Plan for the machine in this file.")),
-    python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that will run the training.")),
+    machine: str = typer.Option("", "--machine", metavar="FILE", help=t("Plan for the machine described in FILE.")),
+    python: str = typer.Option(
+        "", "--python", metavar="PATH", help=t("Python interpreter that will run the training.")
+    ),
     engine_version: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,11 +41,14 @@ def import_(
         ),
     ] = None,
     dry_run: bool = typer.Option(False, "--dry-run", help=t("Show the plan; write nothing.")),
-    json: bool = typer.Option(False, "--json", help=t("The plan, and what does not fit, as JSON.")),
-    yes: bool = typer.Option(False, "--yes", "-y", help=t("Never ask; files of yours are left alone.")),
-    force: bool = typer.Option(False, "--force", help=t("Overwrite files of yours, after showing the difference.")),
+    json: bool = typer.Option(False, "--json", help=t("Print the plan, and what does not fit, as JSON.")),
+    yes: bool = typer.Option(False, "--yes", "-y", help=t("Never ask; keep files of yours unchanged.")),
+    force: bool = typer.Option(False, "--force", help=t("Overwrite files of yours, after showing the diff.")),
     on_conflict: str = typer.Option(
-        "", "--on-conflict", metavar="WAY", help=t("For files of yours: keep, overwrite or beside (as .new).")
+        "",
+        "--on-conflict",
+        metavar="WAY",
+        help=t("What to do with files of yours: keep, overwrite or beside (write .new files)."),
     ),
 ) -> None:
     """What does not fit a plan is listed with its line; nothing is dropped silently."""

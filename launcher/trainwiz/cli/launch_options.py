@@ -16,32 +16,28 @@ class Options:
         list[str] | None,
         typer.Argument(
             metavar="[DIR] [-- ARGS]",
-            help=t("The project (default: here) and arguments for its script; with --config: SCRIPT [ARGS]."),
+            help=t("Project (default: the current folder) and arguments for its script; with --config: SCRIPT [ARGS]."),
         ),
     ] = None
     resume: Annotated[
         str,
-        typer.Option(
-            "--resume", metavar="[RUN]", help=t("Continue the newest run, or the one named, from its last checkpoint.")
-        ),
+        typer.Option("--resume", metavar="[RUN]", help=t("Continue the newest run, or RUN, from its last checkpoint.")),
     ] = ""
-    new: Annotated[bool, typer.Option("--new", help=t("Start anew, also where the newest run was preempted."))] = False
+    new: Annotated[bool, typer.Option("--new", help=t("Start over, even if the newest run was preempted."))] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help=t("Show what would be done; start and write nothing."))] = (
         False
     )
-    json: Annotated[bool, typer.Option("--json", help=t("With --dry-run: as JSON."))] = False
-    python: Annotated[str, typer.Option("--python", metavar="PATH", help=t("The Python that runs the training."))] = ""
+    json: Annotated[bool, typer.Option("--json", help=t("With --dry-run: print JSON."))] = False
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help=t("Python interpreter that runs the training."))
+    ] = ""
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ignore", metavar="PREFIX", help=t("Leave out rules whose id starts so; may be given repeatedly.")
-        ),
+        typer.Option("--ignore", metavar="PREFIX", help=t("Ignore rules whose id starts with this; repeatable.")),
     ] = None
     grace: Annotated[
         float,
-        typer.Option(
-            "--grace", metavar="S", min=0.0, help=t("After Ctrl-C: seconds that the ranks get to save and end.")
-        ),
+        typer.Option("--grace", metavar="S", min=0.0, help=t("Seconds the ranks get after Ctrl-C to save and exit.")),
     ] = 30.0
     max_restarts: Annotated[
         int | None,
@@ -50,30 +46,31 @@ class Options:
             metavar="N",
             min=0,
             help=t(
-                "After a failure that may pass: go on from the newest checkpoint, at most N times (else by the plan)."
+                "After a transient failure, restart from the newest checkpoint, at most N times (default: from the "
+                "plan)."
             ),
         ),
     ] = None
     restarts_per_hour: Annotated[
         int,
         typer.Option(
-            "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most so many within an hour.")
+            "--restarts-per-hour", metavar="N", min=1, help=t("With --max-restarts: at most N restarts within an hour.")
         ),
     ] = 10
     spares: Annotated[
         bool,
         typer.Option(
             "--spares",
-            help=t(
-                "With --max-restarts: a process per rank waits with all imports done, so that a restart is quicker."
-            ),
+            help=t("With --max-restarts: keep a spare process per rank with all imports done, for faster restarts."),
         ),
     ] = False
     auto_batch: Annotated[
         bool,
         typer.Option(
             "--auto-batch",
-            help=t("On out of memory: halve the micro-batch and double the accumulation; the real batch stays."),
+            help=t(
+                "On out of memory: halve the micro-batch and double the accumulation; the real batch stays the same."
+            ),
         ),
     ] = False
     debug: Annotated[
@@ -82,8 +79,8 @@ class Options:
             "--debug",
             metavar="[RANK|all]",
             help=t(
-                "Rank 0, the one named, several (0,2) or all wait for a "
-                "debugger; the others wait for them, however long."
+                "Make rank 0, the given rank, several (0,2) or all wait for a debugger; the other ranks wait "
+                "without a time limit."
             ),
         ),
     ] = ""
@@ -93,8 +90,8 @@ class Options:
             "--on-hang",
             metavar="wait|stop",
             help=t(
-                "When no progress comes: only say where each rank is, or also end the run, exit code 124 "
-                "(else by the plan)."
+                "On a hang: only report where each rank is, or also end the run with exit code 124 (default: from "
+                "the plan)."
             ),
         ),
     ] = None
@@ -105,7 +102,8 @@ class Options:
             metavar="S",
             min=0.0,
             help=t(
-                "Seconds of silence that count as a hang (0: learned from the run, at least 300; else by the plan)."
+                "Seconds without progress that count as a hang (0: learned from the run, at least 300; default: "
+                "from the plan)."
             ),
         ),
     ] = None
@@ -113,30 +111,30 @@ class Options:
         bool,
         typer.Option(
             "--apply-fix",
-            help=t("Change the plan as the newest run's failure asks, show the change, and launch again."),
+            help=t("Change the plan to fix the newest run's failure, show the change, and launch again."),
         ),
     ] = False
     machine: Annotated[
-        str, typer.Option("--machine", metavar="FILE", help=t("With --dry-run: a machine from a file."))
+        str, typer.Option("--machine", metavar="FILE", help=t("With --dry-run: use the machine described in FILE."))
     ] = ""
     machine_rank: Annotated[
         int | None,
         typer.Option(
             "--machine-rank",
             metavar="N",
-            help=t("Of several machines: which one this is, from 0 (Slurm says it, too)."),
+            help=t("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."),
         ),
     ] = None
     wait: Annotated[
         float,
-        typer.Option("--wait", metavar="S", min=0.1, help=t("Of several machines: seconds to wait for the others.")),
+        typer.Option("--wait", metavar="S", min=0.1, help=t("With several machines: seconds to wait for the others.")),
     ] = 30.0
     config: Annotated[
         str,
         typer.Option(
             "--config",
             metavar="FILE",
-            help=t("Launch SCRIPT [ARGS] by an accelerate configuration, without a project."),
+            help=t("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."),
         ),
     ] = ""
 

@@ -13,18 +13,20 @@ def lint(
     scripts: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT.py…", help=t("Training scripts; they are read, never run."))
     ] = None,
-    json: bool = typer.Option(False, "--json", help=t("The findings as JSON.")),
+    json: bool = typer.Option(False, "--json", help=t("Print the findings as JSON.")),
     format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     select: Annotated[
         list[str] | None,
         typer.Option(
-            "--select", metavar="ID", help=t("Only this rule, or all that begin with this (TW70); repeatable.")
+            "--select",
+            metavar="ID",
+            help=t("Use only this rule, or all rules whose id starts with this (TW70); repeatable."),
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="ID", help=t("Leave out a rule, or all that begin with this (TW3); repeatable.")
+            "--ignore", metavar="ID", help=t("Ignore a rule, or all rules whose id starts with this (TW3); repeatable.")
         ),
     ] = None,
 ) -> int:

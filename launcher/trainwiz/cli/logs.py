@@ -9,11 +9,15 @@ from trainwiz.language import t
 
 def logs(
     target: str = typer.Argument(
-        "latest", metavar="[RUN]", help=t("A run's name or folder, or a project's folder (default: the newest here).")
+        "latest",
+        metavar="[RUN]",
+        help=t("Name or folder of a run, or a project folder (default: the newest run here)."),
     ),
     run: str = typer.Option("", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
-    rank: int = typer.Option(0, "--rank", metavar="N", min=0, help=t("Whose log.")),
-    follow: bool = typer.Option(False, "--follow", "-f", help=t("Go on until the run ends; Ctrl-C leaves it running.")),
+    rank: int = typer.Option(0, "--rank", metavar="N", min=0, help=t("Rank whose log to show.")),
+    follow: bool = typer.Option(
+        False, "--follow", "-f", help=t("Follow the log until the run ends; Ctrl-C leaves the run running.")
+    ),
 ) -> None:
     """Show a rank's log on stdout, byte for byte."""
     from trainwiz.workflows import logs

@@ -25,13 +25,15 @@ class Command(TyperCommand):
 def rehearse(
     ctx: typer.Context,
     folder: str = typer.Argument(
-        ".", metavar="[DIR] [-- ARGS]", help=t("The project, and values for its script's settings.")
+        ".", metavar="[DIR] [-- ARGS]", help=t("The project, and values for settings of its script.")
     ),
-    updates: int = typer.Option(6, "--updates", metavar="N", min=4, help=t("Updates of each run.")),
-    task_only: bool = typer.Option(False, "--task", help=t("Only look at task.py and the schedule; train nothing.")),
-    as_json: bool = typer.Option(False, "--json", help=t("The report card as JSON.")),
-    python: str = typer.Option("", "--python", metavar="PATH", help=t("The Python that runs the training.")),
-    keep: str = typer.Option("", "--keep", metavar="FOLDER", help=t("Keep the runs' logs, metrics and checkpoints.")),
+    updates: int = typer.Option(6, "--updates", metavar="N", min=4, help=t("Updates per run.")),
+    task_only: bool = typer.Option(False, "--task", help=t("Only check task.py and the schedule; do not train.")),
+    as_json: bool = typer.Option(False, "--json", help=t("Print the report card as JSON.")),
+    python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter that runs the training.")),
+    keep: str = typer.Option(
+        "", "--keep", metavar="FOLDER", help=t("Keep the logs, metrics and checkpoints of the runs in FOLDER.")
+    ),
 ) -> int:
     """Train a small shape of the project on CPU ranks, kill it, resume it, cut it otherwise; exit 1 if it differs."""
     from trainwiz.workflows.rehearse.rehearsal import Request, rehearse

@@ -9,10 +9,12 @@ from trainwiz.language import t
 
 def report(
     run: str = typer.Argument(
-        "latest", metavar="[RUN]", help=t("A run's name or folder, or a project's folder (default: the newest here).")
+        "latest",
+        metavar="[RUN]",
+        help=t("Name or folder of a run, or a project folder (default: the newest run here)."),
     ),
     output: str = typer.Option(
-        "", "--output", "-o", metavar="FILE", help=t("Where to write it (default: in the run).")
+        "", "--output", "-o", metavar="FILE", help=t("Output file (default: in the run folder).")
     ),
 ) -> None:
     """Write the page; its path goes to stdout."""

@@ -8,8 +8,8 @@ from trainwiz.language import t
 
 
 def runs(
-    folder: str = typer.Argument(".", metavar="[DIR]", help=t("The project (default: here).")),
-    json: bool = typer.Option(False, "--json", help=t("The runs as JSON.")),
+    folder: str = typer.Argument(".", metavar="[DIR]", help=t("Project folder (default: the current folder).")),
+    json: bool = typer.Option(False, "--json", help=t("Print the runs as JSON.")),
 ) -> None:
     """List all runs of a project, the oldest first."""
     from trainwiz.workflows import runs

@@ -40,16 +40,16 @@ def _problem(error: Any, context: Any) -> Message:
     named = _NAMED.search(words)
     if name and "No such option" in words:
         options = [word for parameter in context.command.params for word in parameter.opts]
-        return _unknown(name, options, say("there is no option {word}", word=name))
+        return _unknown(name, options, say("unknown option {word}", word=name))
     if name and "requires" in words:
         return say("{option} needs a value", option=name)
     if name and "does not take" in words:
         return say("{option} takes no value", option=name)
     if named and "No such command" in words:
         word = named["name"]
-        return _unknown(word, context.command.commands, say("there is no command {word}", word=word))
+        return _unknown(word, context.command.commands, say("unknown command {word}", word=word))
     if "extra argument" in words:
-        return say("too many words: {words}", words=words.rpartition("(")[2].rstrip(")"))
+        return say("unexpected arguments: {words}", words=words.rpartition("(")[2].rstrip(")"))
     if named and "Invalid value for" in words:
         return say("{option}: {problem}", option=named["name"], problem=_number(words))
     return say("{problem}", problem=words)
@@ -65,7 +65,7 @@ def _number(words: str) -> Message | str:
     if "valid number" in words or "valid float" in words:
         return say("not a number")
     if "valid integer" in words:
-        return say("not a whole number")
+        return say("not an integer")
     if limit := re.search(r"greater than or equal to (\S+)|range x>=(\S+?)\.?$", words):
         return say("must be at least {limit}", limit=limit[1] or limit[2])
     return words.partition(": ")[2]

@@ -9,7 +9,9 @@ from trainwiz.language import t
 
 def watch(
     target: str = typer.Argument(
-        "latest", metavar="[RUN]", help=t("A run's name or folder, or a project's folder (default: the newest here).")
+        "latest",
+        metavar="[RUN]",
+        help=t("Name or folder of a run, or a project folder (default: the newest run here)."),
     ),
     run: str = typer.Option("", "--run", metavar="RUN", help=t("Which run (default: the newest).")),
 ) -> None:

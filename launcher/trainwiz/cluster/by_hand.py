@@ -17,16 +17,18 @@ def place(plan: Plan, *, rank: int | None, address: str | None) -> Place:
     machines, port = plan.machine.num_machines, plan.machine.main_process_port
     if rank is None:
         raise UsageError(
-            say("the plan has {n} machines, and which one this is was not said", n=machines),
-            say("add --machine-rank 0 on the first, --machine-rank 1 on the next; under srun it is known"),
+            say("the plan has {n} machines, but the rank of this machine is not known", n=machines),
+            say("add --machine-rank 0 on the first machine, --machine-rank 1 on the next; not needed under srun"),
         )
     if not 0 <= rank < machines:
         raise UsageError(say("--machine-rank {rank}: the plan has machines 0 to {last}", rank=rank, last=machines - 1))
     if not address:
         raise UsageError(
             say("the plan has {n} machines, but no address of machine 0", n=machines),
-            say("set machine.main_process_ip in trainwiz.yaml to an address that the others reach"),
+            say("set machine.main_process_ip in trainwiz.yaml to an address that the other machines can reach"),
         )
     if not port:
-        raise UsageError(say("machine.main_process_port is 0; over several machines they must all know one port"))
+        raise UsageError(
+            say("machine.main_process_port is 0; with several machines, all of them must use the same known port")
+        )
     return Place(rank=rank, machines=machines, address=address, port=port)

@@ -26,7 +26,7 @@ def read(path: str, text: str) -> Document:
     try:
         values = json.loads(text)
         if not isinstance(values, dict):
-            return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values, in braces")))
+            return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values in braces")))
         scanner.value(_skip(text, 0), ())
     except json.JSONDecodeError as error:
         return _troubled(path, text, _syntax(error, text))
@@ -110,33 +110,37 @@ def _syntax(error: json.JSONDecodeError, text: str) -> Trouble:
         return Trouble(say("the file is empty"), 0)
     if _COMMENT.match(text, error.pos):
         return Trouble(
-            say("a comment; JSON has none"), error.pos, say("delete it, or keep it under a key like _comment")
+            say("a comment; JSON does not allow comments"),
+            error.pos,
+            say("delete it, or move it to a key like _comment"),
         )
     word = _WORD.match(text, error.pos)
     if word and word.group() in _PYTHON:
         return Trouble(
-            say("{word} is Python's word, and not JSON's", word=word.group()),
+            say("{word} is Python syntax, not JSON", word=word.group()),
             error.pos,
             say("write {value}", value=_PYTHON[word.group()]),
         )
     if text.startswith("\ufeff"):
         return Trouble(
-            say("the file begins with a byte order mark, and JSON has none"), 0, say("save it as UTF-8 without BOM")
+            say("the file begins with a byte order mark (BOM), which JSON does not allow"),
+            0,
+            say("save it as UTF-8 without BOM"),
         )
     if text[error.pos : error.pos + 1] == "'":
-        return Trouble(say("single quotes; JSON has double ones"), error.pos, say('write every quote as "'))
+        return Trouble(say("single quotes; JSON requires double quotes"), error.pos, say('use double quotes (")'))
     before = text[: error.pos].rstrip()
     # Python 3.13 points at the comma itself, older ones at what follows it. At the end of a cut file nothing follows.
     following = text[error.pos : error.pos + 1]
     if before.endswith(","):
         if following and following in "}]":
-            return Trouble(say("a comma before the closing bracket"), len(before) - 1, say("delete the comma"))
+            return Trouble(say("trailing comma before the closing bracket"), len(before) - 1, say("delete the comma"))
     elif following == "," and text[error.pos + 1 :].lstrip()[:1] in ("}", "]"):
-        return Trouble(say("a comma before the closing bracket"), error.pos, say("delete the comma"))
-    return Trouble(say("this is not JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
+        return Trouble(say("trailing comma before the closing bracket"), error.pos, say("delete the comma"))
+    return Trouble(say("not valid JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
 
 
 def _kind(value: Any) -> Message:
     if isinstance(value, list):
-        return say("the file holds a list, not keys with values")
-    return say("the file holds one value, not keys with values")
+        return say("the file contains a list, not keys with values")
+    return say("the file contains a single value, not keys with values")

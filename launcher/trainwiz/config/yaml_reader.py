@@ -124,8 +124,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
     at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
     if text[at : at + 1] == "\t":
-        return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab by two spaces"))
-    return Trouble(say("this is not YAML: {problem}", problem=problem), at)
+        return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab with two spaces"))
+    return Trouble(say("not valid YAML: {problem}", problem=problem), at)
 
 
 def _character(text: str) -> Trouble:
@@ -139,5 +139,5 @@ def _kind(node: yaml.Node | None) -> Message:
     if node is None:
         return say("the file is empty")
     if isinstance(node, yaml.SequenceNode):
-        return say("the file holds a list, not keys with values")
-    return say("the file holds one value, not keys with values")
+        return say("the file contains a list, not keys with values")
+    return say("the file contains a single value, not keys with values")

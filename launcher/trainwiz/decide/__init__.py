@@ -46,11 +46,13 @@ def decide(
 
     d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
     d.settle("task", "causal_lm", say("the usual case"))
-    d.settle("seed", 42, say("any number; the same one gives the same run"))
-    name = d.settle("model.name", "tiny", say("trains anywhere within a minute"))
+    d.settle("seed", 42, say("any number works; the same seed gives the same run"))
+    name = d.settle("model.name", "tiny", say("trains on any machine in under a minute"))
     preset = d.task.shape(name)
     scratch = (
-        say("a preset is a shape; random weights need no download") if preset else say("it brings trained weights")
+        say("a preset only defines the architecture; random weights need no download")
+        if preset
+        else say("the model comes with trained weights")
     )
     d.settle("model.from_scratch", preset is not None, scratch)
     decide_adapter(d)
@@ -65,7 +67,7 @@ def decide(
     training.decide_optimizer(d)
     training.decide_records(d)
     training.decide_supervision(d)
-    d.settle("deepspeed", {}, say("what trainwiz writes is right for most"))
-    d.settle("ignore", {}, say("every rule counts"))
+    d.settle("deepspeed", {}, say("the settings that trainwiz writes suit most cases"))
+    d.settle("ignore", {}, say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
     return Decided(plan=plan, sources=d.sources, options=strategy.options(d))

@@ -26,12 +26,12 @@ def decide_machine(d: Decision) -> None:
     elif machine:
         d.settle("machine.device", "cpu", say("no GPU"), "found")
     else:
-        d.settle("machine.device", "cpu", say("no machine was looked at"))
-    machines = d.settle("machine.num_machines", 1, say("this machine alone"))
+        d.settle("machine.device", "cpu", say("no machine was inspected"))
+    machines = d.settle("machine.num_machines", 1, say("this machine only"))
     ranks, reason, found = _ranks(d, machine)
     d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
-    d.settle("machine.main_process_ip", None, say("only several machines need one"))
-    d.settle("machine.main_process_port", 29500, say("the port that torchrun takes, too"))
+    d.settle("machine.main_process_ip", None, say("only needed for several machines"))
+    d.settle("machine.main_process_port", 29500, say("same port as torchrun"))
 
 
 def decide_precision(d: Decision) -> None:
@@ -42,19 +42,19 @@ def decide_precision(d: Decision) -> None:
         d.settle(key, *given)
         return
     if d.on_cpu:
-        d.settle(key, "no", say("a CPU computes in fp32 fastest"))
+        d.settle(key, "no", say("fp32 is fastest on a CPU"))
         return
     gpus = d.machine.gpus if d.machine else ()
     known = [(g.compute_capability, g) for g in gpus if g.compute_capability]
     if d.values["machine.device"] != "cuda" or len(known) < len(gpus) or not known:
-        d.settle(key, "no", say("what this device can do is unknown"))
+        d.settle(key, "no", say("the capabilities of this device are unknown"))
         return
     capability, oldest = min(known, key=lambda pair: pair[0])
     shown = {"gpu": short_name(oldest), "capability": f"{capability[0]}.{capability[1]}"}
     if capability >= _BF16_SINCE:
         d.settle(key, "bf16", say("bf16 on {gpu} (compute capability {capability})", **shown), "found")
     elif capability >= _FP16_SINCE:
-        d.settle(key, "fp16", say("fp16, not bf16, on {gpu} (compute capability {capability})", **shown), "found")
+        d.settle(key, "fp16", say("fp16 instead of bf16 on {gpu} (compute capability {capability})", **shown), "found")
     else:
         d.settle(key, "no", say("no tensor cores on {gpu} (compute capability {capability})", **shown), "found")
 
@@ -72,12 +72,12 @@ def short_name(gpu: Gpu) -> str:
 def _ranks(d: Decision, machine: Machine | None) -> tuple[int, Message, bool]:
     kind = d.answers.get("strategy.kind")
     if kind and strategies.chosen(kind, None).one_rank:
-        return 1, say("the strategy single is one rank"), False
+        return 1, say("strategy single uses one rank"), False
     if machine is None:
-        return 1, say("no machine was looked at"), False
+        return 1, say("no machine was inspected"), False
     if d.on_cpu:
         cores = machine.cpu.usable_cores
         return min(_CPU_RANKS, cores), say("usable cores: {cores}", cores=cores), True
     if machine.gpus and d.values["machine.device"] == "cuda":
         return len(machine.gpus), say("{gpus}", gpus=gpu_names(machine.gpus)), True
-    return 1, say("no GPU was found to count"), False
+    return 1, say("no GPU found"), False

@@ -103,13 +103,13 @@ def decide_strategy(d: Decision) -> None:
     gathers = d.strategy.uses_deepspeed and d.strategy.partitions_weights
     lean = offload and gathers
     d.settle("strategy.offload_param_device", "cpu" if lean else "none", reason if lean else _NOT_NEEDED)
-    d.settle("strategy.nvme_path", None, say("only offload to nvme needs one"))
-    gathered = say("at stage 3 weights can be saved only when they are gathered")
+    d.settle("strategy.nvme_path", None, say("only needed for offload to nvme"))
+    gathered = say("at stage 3, weights can only be saved after they are gathered")
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
     if gathers and _crowds_the_host(d):
-        d.settle("strategy.zero3_init", True, say("one whole model per rank does not fit into host memory"))
+        d.settle("strategy.zero3_init", True, say("host memory cannot hold a full model per rank"))
     else:
-        roomy = say("a whole model per rank fits into host memory")
+        roomy = say("host memory can hold a full model per rank")
         d.settle("strategy.zero3_init", False, roomy if gathers else _ONLY_STAGE_3)
 
 
@@ -120,25 +120,25 @@ def recommend(d: Decision) -> tuple[str, Message]:
     found = [option for option in options(d) if option.speed]
     memory = smallest_gpu_bytes(d)
     if d.on_cpu:
-        return first, say("one rank") if world == 1 else say("CPU ranks share the host's memory anyway")
+        return first, say("one rank") if world == 1 else say("CPU ranks share host memory anyway")
     if not found or memory is None:
-        return first, say("the sizes of model and GPU are not both known; this is the fastest")
+        return first, say("model size or GPU memory is unknown; this is the fastest strategy")
     fitting = [option for option in found if option.fits]
     shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
     if not fitting:
         last = found[-1]
         return last.name, say(
-            "the leanest: {size} of model state per rank; even that is more than {share} of {memory}",
+            "needs the least memory: {size} of model state per rank; even this is more than {share} of {memory}",
             size=last.shown,
             **shown,
         )
     best = fitting[0]
     if best.name == first:
         return first, say(
-            "{size} of model state per rank fits into {share} of {memory}; the fastest", size=best.shown, **shown
+            "{size} of model state per rank fits in {share} of {memory}; fastest strategy", size=best.shown, **shown
         )
     return best.name, say(
-        "{best_size} of model state per rank fits into {share} of {memory}; {first} needs {size}",
+        "{best_size} of model state per rank fits in {share} of {memory}; {first} needs {size}",
         best_size=best.shown,
         first=first,
         size=found[0].shown,
@@ -147,15 +147,15 @@ def recommend(d: Decision) -> tuple[str, Message]:
 
 
 _NOT_NEEDED = say("not needed")
-_NO_STAGES = say("only DeepSpeed has stages")
-_ONLY_STAGE_3 = say("only at ZeRO stage 3")
+_NO_STAGES = say("only DeepSpeed has ZeRO stages")
+_ONLY_STAGE_3 = say("only used at ZeRO stage 3")
 
 
 def _settle_engine(d: Decision) -> None:
     kind = d.values["strategy.kind"]
     needed = strategies.chosen(kind, None).engine
     why = (
-        say("drives DDP, DeepSpeed and FSDP with one script")
+        say("supports DDP, DeepSpeed and FSDP with one script")
         if needed == "accelerate"
         else say("{kind} is one of its plugins", kind=kind)
     )
@@ -163,7 +163,7 @@ def _settle_engine(d: Decision) -> None:
         raise PlanError(
             [
                 say(
-                    "engine: {engine} cannot do strategy.kind {kind}, which needs {needed}",
+                    "engine: {engine} does not support strategy.kind {kind}, which needs {needed}",
                     engine=engine,
                     kind=kind,
                     needed=needed,
@@ -189,14 +189,14 @@ def _forced(d: Decision) -> tuple[str, Message] | None:
     if kind is not None and (row := strategies.chosen(kind, None)).zero_stage is None:
         return row.label, _NOT_NEEDED
     if stage is not None:
-        return f"zero{stage}", say("a ZeRO stage is given")
+        return f"zero{stage}", say("a ZeRO stage is set")
     weights = d.answers.get("strategy.offload_param_device", "none") not in (None, "none")
     nvme = d.answers.get("strategy.offload_optimizer_device") == "nvme"
     if weights or nvme or d.answers.get("strategy.zero3_init") or d.answers.get("strategy.zero3_save_16bit_model"):
-        return "zero3", say("what is asked for needs ZeRO stage 3")
+        return "zero3", say("the requested settings need ZeRO stage 3")
     if d.answers.get("strategy.offload_optimizer_device") == "cpu":
         return "zero2", say("offload needs DeepSpeed")
-    return ("zero2", say("the usual stage: optimizer state and gradients cut over the ranks")) if kind else None
+    return ("zero2", say("the most common stage: shards optimizer state and gradients across ranks")) if kind else None
 
 
 def _crowds_the_host(d: Decision) -> bool:

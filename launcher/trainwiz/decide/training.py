@@ -34,22 +34,22 @@ _SMALL_REAL_BATCH = 32
 
 def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
-    d.settle("data.train", "embedded", say("comes with Python: no download"))
+    d.settle("data.train", "embedded", say("built in; no download needed"))
     if d.values["data.train"] == "embedded":
-        d.settle("data.eval", "embedded", say("the part of the embedded data that is not trained on"))
+        d.settle("data.eval", "embedded", say("the part of the embedded data that is held out from training"))
     else:
-        d.settle("data.eval", None, say("no evaluation data is named"))
+        d.settle("data.eval", None, say("no evaluation data is specified"))
     ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
     spare = d.machine.cpu.usable_cores // ranks - 1 if d.machine else 0
     if d.values["data.train"] == "embedded" or d.on_cpu or spare < 1:
-        d.settle("data.num_workers", 0, say("read in the training process itself"))
+        d.settle("data.num_workers", 0, say("data is read in the training process itself"))
     else:
-        d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
-    d.settle("model.compile", False, say("compiling takes a minute or more at each start"))
+        d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
+    d.settle("model.compile", False, say("compilation takes a minute or more at each start"))
     if d.task.generative:
-        d.settle("data.packing", True, say("documents share a row, but see nothing of each other: no place is wasted"))
+        d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
-        d.settle("data.packing", False, say("only causal_lm and sft pack documents into rows"))
+        d.settle("data.packing", False, say("only causal_lm and sft support packing"))
 
 
 def decide_length_of_samples(d: Decision) -> None:
@@ -58,13 +58,11 @@ def decide_length_of_samples(d: Decision) -> None:
     if d.task.classifies:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
-        d.settle(
-            "batch.sequence_length", 256, say("short, so that a CPU keeps up") if d.on_cpu else say("a tiny model")
-        )
+        d.settle("batch.sequence_length", 256, say("short enough for a CPU") if d.on_cpu else say("the model is tiny"))
     elif shape:
-        d.settle("batch.sequence_length", shape.max_position_embeddings, say("the model's maximum positions"))
+        d.settle("batch.sequence_length", shape.max_position_embeddings, say("the model's maximum number of positions"))
     else:
-        d.settle("batch.sequence_length", 1024, say("usual; the model's maximum is not known yet"))
+        d.settle("batch.sequence_length", 1024, say("common default; the model's maximum length is not known yet"))
 
 
 def decide_batch(d: Decision) -> None:
@@ -85,7 +83,7 @@ def decide_batch(d: Decision) -> None:
     solved = batch.solve(world=world, preferred_micro=preferred, **given)
     if isinstance(solved, batch.Conflict):
         raise PlanError([say("{key}: {problem}", key=solved.key, problem=solved.message)])
-    equation = say("{equation}: real = micro-batch × accumulation × ranks", equation=str(solved))
+    equation = say("{equation}: real batch = micro-batch × accumulation × ranks", equation=str(solved))
     d.settle(keys["real"], solved.real, reason or equation)
     d.settle(keys["micro"], solved.micro, _micro_reason(d, equation, solved.micro))
     d.settle(keys["accumulation"], solved.accumulation, equation)
@@ -94,72 +92,82 @@ def decide_batch(d: Decision) -> None:
 def decide_schedule(d: Decision) -> None:
     """Length, warm-up and shape; all counted in updates."""
     by_epochs = d.given("schedule.n_epochs") and not d.given("schedule.n_steps")
-    d.settle("schedule.train_strategy", "epochs" if by_epochs else "steps", say("as the length is given"))
+    d.settle(
+        "schedule.train_strategy",
+        "epochs" if by_epochs else "steps",
+        say("depends on whether n_steps or n_epochs is set"),
+    )
     if d.values["schedule.train_strategy"] == "epochs":
         d.settle("schedule.n_epochs", 1, say("each sample once"))
-        d.settle("schedule.n_steps", None, say("the epochs decide"))
+        d.settle("schedule.n_steps", None, say("n_epochs sets the length"))
     else:
-        d.settle("schedule.n_epochs", None, say("the steps decide"))
+        d.settle("schedule.n_epochs", None, say("n_steps sets the length"))
         if d.task.classifies and _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 200, say("a few passes over a few thousand samples"))
         elif _size(d) < _SMALL_MODEL:
-            d.settle("schedule.n_steps", 100, say("a first look; a small model learns quickly"))
+            d.settle("schedule.n_steps", 100, say("enough for a first test; a small model learns quickly"))
         else:
-            d.settle("schedule.n_steps", 1000, say("a first look at a larger model"))
+            d.settle("schedule.n_steps", 1000, say("enough for a first test of a larger model"))
     updates = updates_of(d)
     if updates is None:
-        d.settle("schedule.n_warmup_steps", 10, say("a few; the number of updates is known once the data is read"))
+        d.settle(
+            "schedule.n_warmup_steps",
+            10,
+            say("a small number; the number of updates is only known once the data is read"),
+        )
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
-    d.settle("schedule.lr_scheduler_type", "cosine", say("usual for pretraining"))
+    d.settle("schedule.lr_scheduler_type", "cosine", say("common for pretraining"))
 
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    name = d.settle("optimizer.name", "adamw", say("usual"))
+    name = d.settle("optimizer.name", "adamw", say("common default"))
     if name == "sgd":
-        d.settle("optimizer.learning_rate", 0.1, say("a usual start for SGD"))
+        d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
     elif d.values["model.adapter"] != "none":
-        d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("usual for adapters (QLoRA took it)"))
+        d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("common for adapters (used by QLoRA)"))
     elif d.task.own_code or _size(d) < _SMALL_MODEL:
-        d.settle("optimizer.learning_rate", 1e-3, say("a small model"))
+        d.settle("optimizer.learning_rate", 1e-3, say("the model is small"))
     elif not d.values["model.from_scratch"]:
-        d.settle("optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (Llama 2 took it)"))
+        d.settle(
+            "optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
+        )
     else:
         rate = _gpt3_row(d)[1]
-        d.settle("optimizer.learning_rate", rate, say("what GPT-3 of about this size took"))
+        d.settle("optimizer.learning_rate", rate, say("value used by GPT-3 at a similar size"))
     d.settle("optimizer.weight_decay", *d.task.weight_decay)
-    d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))
+    d.settle("optimizer.gradient_clipping", 1.0, say("common default; guards against single bad batches"))
 
 
 def decide_records(d: Decision) -> None:
     """Checkpoints and logs."""
     updates = updates_of(d)
     if updates is None:
-        d.settle("checkpoint.checkpointing_steps", 100, say("usual"))
-        d.settle("tracking.logging_steps", 10, say("usual"))
+        d.settle("checkpoint.checkpointing_steps", 100, say("common default"))
+        d.settle("tracking.logging_steps", 10, say("common default"))
     else:
         d.settle(
             "checkpoint.checkpointing_steps",
             min(500, max(1, math.ceil(updates / 4))),
-            say("a quarter of {updates} updates, 500 at most", updates=updates),
+            say("a quarter of {updates} updates, at most 500", updates=updates),
         )
         d.settle(
             "tracking.logging_steps",
             min(10, max(1, updates // 20)),
-            say("a twentieth of {updates} updates, 10 at most", updates=updates),
+            say("a twentieth of {updates} updates, at most 10", updates=updates),
         )
-    d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest, and two to go back to"))
-    d.settle("checkpoint.background", False, say("then what is saved is on the disk before the training goes on"))
-    d.settle("checkpoint.on_failed_save", "continue", say("no earlier checkpoint is lost by going on"))
+    d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest checkpoint and two to go back to"))
+    d.settle("checkpoint.background", False, say("the checkpoint is then on disk before training continues"))
+    d.settle("checkpoint.on_failed_save", "continue", say("continuing loses no earlier checkpoint"))
     d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
 
 
 def decide_supervision(d: Decision) -> None:
     """What happens when it stands still or fails."""
-    d.settle("supervision.on_hang", "wait", say("a false alarm then costs a sentence, and no work"))
-    d.settle("supervision.hang_limit", 0.0, say("learned from the run"))
-    d.settle("supervision.max_restarts", 0, say("a person looks first"))
+    d.settle("supervision.on_hang", "wait", say("a false alarm then only prints a message; no work is lost"))
+    d.settle("supervision.hang_limit", 0.0, say("derived from the run itself"))
+    d.settle("supervision.max_restarts", 0, say("no automatic restart; check the failure first"))
 
 
 def updates_of(d: Decision) -> int | None:
@@ -176,17 +184,17 @@ def updates_of(d: Decision) -> int | None:
 def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
     tokens = _gpt3_row(d)[2]
     if d.on_cpu or d.task.own_code or _size(d) < _SMALL_MODEL:
-        target, why = _SMALL_REAL_BATCH, say("small, so that updates come quickly")
+        target, why = _SMALL_REAL_BATCH, say("small, for quick updates")
     elif not d.values["model.from_scratch"]:
-        target, why = 64, say("usual for continuing from trained weights")
+        target, why = 64, say("common when continuing from trained weights")
     else:
         target = max(1, tokens // int(d.values["batch.sequence_length"]))
-        why = say("about {tokens} tokens per update, as GPT-3 of about this size", tokens=tokens)
+        why = say("about {tokens} tokens per update, like GPT-3 at a similar size", tokens=tokens)
     few = None if d.samples is None else max(_SMALL_REAL_BATCH, d.samples // 10)
     if few is not None and few < target:
         target, why = (
             few,
-            say("about a tenth of the {samples} samples, so that an epoch is more than one update", samples=d.samples),
+            say("about a tenth of the {samples} samples, to get more than one update per epoch", samples=d.samples),
         )
     return max(1, round(target / step)) * step, why
 
@@ -205,7 +213,7 @@ def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
     if not sample or memory is None or state is None:
         return equation
     return say(
-        "{equation}; a rank holds {state} of model state and about {size} of activations in {memory}",
+        "{equation}; each rank needs {state} of model state and about {size} of activations; GPU memory: {memory}",
         equation=equation,
         state=quantities.size(state),
         size=quantities.size(micro * sample),

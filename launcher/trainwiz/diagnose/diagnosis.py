@@ -117,7 +117,7 @@ def _goes_on(lines: Sequence[Line], diagnosis: Diagnosis) -> Message:
     after = sum(line.number > failed and not line.text.startswith((" ", "\t")) for line in lines)
     if after < _GOES_ON or not failed:
         return diagnosis.how
-    return say("the log holds a failure, and goes on for {n} lines after it", n=lines[-1].number - failed)
+    return say("the log contains a failure, but continues for {n} more lines", n=lines[-1].number - failed)
 
 
 def _of(
@@ -209,7 +209,7 @@ def _as_signal(code: int | None) -> int | None:
 def _how(rank: int | None, code: int | None) -> Message:
     if rank is None:
         if code is None:
-            return say("the log ends in a failure")
+            return say("the log ends with a failure")
         if code < 0:
             return say("ended by {signal}", signal=signal_name(-code))
         return say("ended with exit code {code}", code=code)
@@ -217,7 +217,7 @@ def _how(rank: int | None, code: int | None) -> Message:
         return say("rank {rank} failed first", rank=rank)
     if code < 0:
         return say("rank {rank} failed first, ended by {signal}", rank=rank, signal=signal_name(-code))
-    return say("rank {rank} failed first, with exit code {code}", rank=rank, code=code)
+    return say("rank {rank} failed first with exit code {code}", rank=rank, code=code)
 
 
 def _unknown(
@@ -226,38 +226,38 @@ def _unknown(
     if exception and place:
         return (
             say(
-                "an exception that is none of those that trainwiz knows; your own code was in {function}, {place}",
+                "unknown exception; your own code was in {function}, {place}",
                 function=place[0],
                 place=place[1],
             ),
-            say("look at {place} first; {log} has the whole traceback", place=place[1], log=log),
+            say("start at {place}; the full traceback is in {log}", place=place[1], log=log),
         )
     remedy = say(
-        "read {log} from its first error on; PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch "
-        "makes it say more",
+        "read {log} from the first error; for more output, run: PYTHONFAULTHANDLER=1 "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
         log=log,
     )
     if exception:
-        return say("not a failure that trainwiz knows; the exception says it best"), remedy
+        return say("unknown failure; see the exception"), remedy
     if code == 1 and lines:  # sys.exit("words") prints them
         return (
-            say("the script ended itself, without an exception; it said at last: {words}", words=lines[-1].text),
-            say("mend what it says; {log} has all that it said before", log=log),
+            say("the script exited without an exception; its last message was: {words}", words=lines[-1].text),
+            say("fix the error in that message; the earlier output is in {log}", log=log),
         )
-    return say("not a failure that trainwiz knows, and the rank ended without an exception"), remedy
+    return say("unknown failure: the rank ended without an exception"), remedy
 
 
 def _observations(observed: Mapping[str, int]) -> list[Message]:
     """Problems with memory and disks at the end of the run."""
     found = []
     if kills := observed.get("oom_kills"):
-        found.append(say("the cgroup counted out-of-memory kills during the run: {n}", n=kills))
+        found.append(say("out-of-memory kills counted by the cgroup during the run: {n}", n=kills))
     for place, key in (("/dev/shm", "shm"), ("runs/", "disk")):
         free, total = observed.get(f"{key}_free_bytes"), observed.get(f"{key}_total_bytes")
         if free is not None and total and free < _NEARLY_FULL * total:
             found.append(
                 say(
-                    "{place} was nearly full: {free} MiB of {total} MiB free",
+                    "{place} was almost full: {free} MiB of {total} MiB free",
                     place=place,
                     free=free // _MIB,
                     total=total // _MIB,

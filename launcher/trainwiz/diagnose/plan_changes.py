@@ -43,7 +43,7 @@ def _smaller_micro_batch(plan: Plan) -> PlanChange | None:
                     "batch.per_device_batch_size": solved.micro,
                     "batch.gradient_accumulation_steps": solved.accumulation,
                 },
-                why=say("the real batch stays: {equation}", equation=str(solved)),
+                why=say("the real batch stays the same: {equation}", equation=str(solved)),
             )
     return None
 
@@ -52,7 +52,7 @@ def _higher_zero_stage(plan: Plan) -> PlanChange | None:
     row = strategies.of(plan)
     if not row.uses_deepspeed or plan.machine.num_processes == 1 or row.partitions_weights:
         return None
-    return PlanChange(changes={"strategy.zero_stage": 3}, why=say("each rank then holds only its part of the weights"))
+    return PlanChange(changes={"strategy.zero_stage": 3}, why=say("each rank then holds only its shard of the weights"))
 
 
 def _offloaded_optimizer(plan: Plan) -> PlanChange | None:
@@ -62,7 +62,7 @@ def _offloaded_optimizer(plan: Plan) -> PlanChange | None:
         return None
     return PlanChange(
         changes={"strategy.offload_optimizer_device": "cpu"},
-        why=say("the optimizer's state moves to host memory: slower, and much smaller on the GPU"),
+        why=say("the optimizer state moves to host memory: slower, but much smaller on the GPU"),
     )
 
 
@@ -83,7 +83,7 @@ def _bf16(plan: Plan) -> PlanChange | None:
 def _any_port(plan: Plan) -> PlanChange | None:
     if plan.machine.num_machines > 1 or plan.machine.main_process_port == 0:
         return None
-    return PlanChange(changes={"machine.main_process_port": 0}, why=say("each launch then takes a free port"))
+    return PlanChange(changes={"machine.main_process_port": 0}, why=say("each launch then uses a free port"))
 
 
 def _fewer_checkpoints(plan: Plan) -> PlanChange | None:
@@ -101,7 +101,7 @@ def _offload_to_cpu(plan: Plan) -> PlanChange | None:
     changes = {key: "cpu" for key in keys if plan.get(key) == "nvme"}
     if not changes:
         return None
-    return PlanChange(changes=changes, why=say("host memory in place of NVMe needs no libaio"))
+    return PlanChange(changes=changes, why=say("host memory does not need libaio, NVMe does"))
 
 
 _KINDS: Mapping[str, tuple[Callable[[Plan], PlanChange | None], ...]] = {

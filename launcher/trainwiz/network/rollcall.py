@@ -73,7 +73,7 @@ class Roll:
             if rank >= self.machines:
                 found.append(
                     say(
-                        "{host} says it is machine {rank}; the plan has machines 0 to {last}",
+                        "{host} reports machine rank {rank}, but the plan has machines 0 to {last}",
                         host=hosts[0],
                         rank=rank,
                         last=self.machines - 1,
@@ -81,13 +81,18 @@ class Roll:
                 )
             if len(hosts) > 1:
                 found.append(
-                    say("machine {rank} is there {n} times: {hosts}", rank=rank, n=len(hosts), hosts=", ".join(hosts))
+                    say(
+                        "machine rank {rank} is used {n} times: {hosts}",
+                        rank=rank,
+                        n=len(hosts),
+                        hosts=", ".join(hosts),
+                    )
                 )
         for machine in self.present:
             if machine.plan != self.plan:
                 found.append(
                     say(
-                        "machine {rank} ({host}) has another plan: {theirs}, machine 0 has {ours}",
+                        "machine {rank} ({host}) has a different plan: {theirs}; machine 0 has {ours}",
                         rank=machine.rank,
                         host=machine.hostname,
                         theirs=machine.plan[:12],
@@ -111,7 +116,7 @@ def host(me: Machine, *, address: str, port: int, wait: float, agreed: Mapping[s
             _judge(elsewhere, wait)
     except OSError as error:
         hint = say(
-            "machine 0 does not reach itself at {address}:{port} ({error}): is main_process_ip its own address?",
+            "machine 0 cannot reach itself at {address}:{port} ({error}): is main_process_ip its own address?",
             address=address,
             port=port,
             error=error.strerror or error,
@@ -135,7 +140,7 @@ def attend(me: Machine, *, address: str, port: int, wait: float) -> Roll:
                 rank=me.rank,
             ),
             say(
-                "start the same command with --machine-rank 0 on {address}, and open port {port} between the machines",
+                "run the same command with --machine-rank 0 on {address}, and open port {port} between the machines",
                 address=address,
                 port=port,
             ),
@@ -160,9 +165,9 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
     if not problems:
         return roll
     raise TrainwizError(
-        say("the roll-call failed: {problems}", problems=_joined(problems)),
+        say("cannot start on all machines: {problems}", problems=_joined(problems)),
         say(
-            "run the same command with the same plan on every machine, with --machine-rank 0 to {last}, each once",
+            "run the same command with the same plan on every machine; use each --machine-rank from 0 to {last} once",
             last=roll.machines - 1,
         ),
     )
@@ -178,10 +183,13 @@ def _listen(address: str, port: int) -> socket.socket:
         return socket.create_server(("", port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            raise TrainwizError(say("port {port} cannot be listened on: {error}", port=port, error=error)) from None
+            raise TrainwizError(say("cannot listen on port {port}: {error}", port=port, error=error)) from None
         raise TrainwizError(
-            say("port {port} is taken on this machine, and the others expect machine 0 there", port=port),
-            say("end what listens there (`ss -ltnp`), or change machine.main_process_port in every machine's plan"),
+            say("port {port} is in use on this machine, but the other machines expect machine 0 there", port=port),
+            say(
+                "stop the program that uses the port (`ss -ltnp`), or change machine.main_process_port in the plan "
+                "on every machine"
+            ),
         ) from None
 
 

@@ -47,7 +47,7 @@ def unknown_key(key: str) -> Message:
     ]
     if near:
         return say("{key}: unknown key; did you mean {near}?", key=key, near=near[0])
-    return say("{key}: unknown key; `trainwiz explain keys` lists them all", key=key)
+    return say("{key}: unknown key; list all keys with `trainwiz explain keys`", key=key)
 
 
 def problem(error: ErrorDetails) -> Message:
@@ -66,27 +66,27 @@ def problem(error: ErrorDetails) -> Message:
         case "less_than_equal":
             return say("{key}: {value} must be at most {limit}", key=key, value=value, limit=context["le"])
         case "int_parsing" | "int_type" | "int_from_float":
-            return say("{key}: {value} is not a whole number", key=key, value=value)
+            return say("{key}: {value} is not an integer", key=key, value=value)
         case "float_parsing" | "float_type" | "finite_number":
             return say("{key}: {value} is not a number", key=key, value=value)
         case "bool_parsing" | "bool_type":
             return say("{key}: {value} is neither true nor false", key=key, value=value)
         case "model_type" | "dict_type" | "model_attributes_type":
-            return say("{key}: {value} stands where a section of keys belongs", key=key, value=value)
+            return say("{key}: must be a section of keys, not {value}", key=key, value=value)
         case "string_type":
-            return say("{key}: {value} is not a text", key=key, value=value)
+            return say("{key}: {value} is not a string", key=key, value=value)
         case "string_too_long":
-            return say("{key}: the text is longer than {limit} characters", key=key, limit=context["max_length"])
+            return say("{key}: the value is longer than {limit} characters", key=key, limit=context["max_length"])
         case "string_pattern_mismatch" if key == "model.lora_targets":
             return say(
-                "{key}: {value} is neither all-linear nor names of modules (q_proj,v_proj)", key=key, value=value
+                "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
         case "string_pattern_mismatch":
-            return say("ignore: {value} is neither a rule's id (TW401) nor the beginning of one (TW4)", value=value)
+            return say("ignore: {value} is neither a rule id (TW401) nor a prefix of one (TW4)", value=value)
         case "setting_decided":
-            return say("deepspeed: {value} is decided by {key}; set that", value=value, key=context["decides"])
+            return say("deepspeed: {value} is set by {key}; set that key instead", value=value, key=context["decides"])
         case "setting_foreign":
-            return say("deepspeed: {value} is no setting that the training loop can work with", value=value)
+            return say("deepspeed: the training loop does not support the setting {value}", value=value)
         case "value_error" if "control" in str(context.get("error")):
             return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
         case "value_error":

@@ -19,7 +19,9 @@ def parse(values: Mapping[str, Any], source: str = "") -> Plan:
     Raises `PlanError` naming every wrong key with its value, the legal ones, and the nearest known key.
     """
     if not isinstance(values, Mapping):
-        raise PlanError([say("a plan is a mapping of keys to values, not {kind}", kind=type(values).__name__)], source)
+        raise PlanError(
+            [say("a plan must be a mapping of keys to values, not {kind}", kind=type(values).__name__)], source
+        )
     try:
         return Plan.model_validate(dict(values))
     except ValidationError as error:

@@ -89,11 +89,11 @@ def _problem(file: Path) -> str:
             line = head.partition(b"\n")[0]
             rows = [json.loads(line)] if head and (whole or len(line) < len(head)) else None
     except ValueError:
-        return t("{file} is not JSON", file=file.name)
+        return t("{file} is not valid JSON", file=file.name)
     if rows is None:
         return ""
     first = rows[0] if isinstance(rows, list) and rows else {}
     known = ({"messages"}, {"conversations"}, {"instruction", "output"})
     if isinstance(first, dict) and any(keys <= first.keys() for keys in known):
         return ""
-    return t("{file}: its first conversation has neither messages nor instruction and output", file=file.name)
+    return t("{file}: the first conversation has neither messages nor instruction and output", file=file.name)

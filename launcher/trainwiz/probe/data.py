@@ -117,7 +117,7 @@ def _problem(file: Path) -> str:
     except OSError as error:
         return t("{file} cannot be read: {problem}", file=file.name, problem=error.strerror or error)
     if file.suffix in TABLES:
-        return t('{file} is a table; make it a .jsonl file, with a "text" per line', file=file.name)
+        return t('{file} is a table; convert it to a .jsonl file with a "text" per line', file=file.name)
     if file.suffix not in LISTS:
         return _not_utf8(file, head)
     first = head if file.suffix == ".json" else head.partition(b"\n")[0]
@@ -128,7 +128,7 @@ def _problem(file: Path) -> str:
         text = (row[0] if file.suffix == ".json" else row)["text"]
     except (ValueError, LookupError, TypeError):
         return t('{file}: line 1 is not a JSON object with a "text"', file=file.name)
-    return "" if isinstance(text, str) else t('{file}: line 1: "text" is not a text', file=file.name)
+    return "" if isinstance(text, str) else t('{file}: line 1: "text" is not a string', file=file.name)
 
 
 def _not_utf8(file: Path, head: bytes) -> str:
@@ -137,7 +137,9 @@ def _not_utf8(file: Path, head: bytes) -> str:
     except UnicodeDecodeError as error:
         # The last character may be cut off.
         if error.start < len(head) - 4 or len(head) < HEAD_BYTES:
-            return t("{file}: line {line} is not UTF-8", file=file.name, line=head.count(b"\n", 0, error.start) + 1)
+            return t(
+                "{file}: line {line} is not valid UTF-8", file=file.name, line=head.count(b"\n", 0, error.start) + 1
+            )
     return ""
 
 
@@ -145,11 +147,11 @@ def missing(name: str, path: Path, root: Path) -> str:
     """What to say of a name that is no file, no folder and no hub id from `root`, the project's folder."""
     if Path(name).exists():
         there = os.path.relpath(name, root)
-        return t("paths count from the project's folder; from there it is {there}", there=there)
+        return t("paths are relative to the project folder; from there it is {there}", there=there)
     if difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75):
         return t("no such file or folder; did you mean {near}?", near=EMBEDDED)
     if name.startswith("~"):
-        return t("~ is not expanded in a plan; write the whole path")
+        return t("~ is not expanded in a plan; write the full path")
     if path.parent.is_dir():
         files = [p.name for p in path.parent.iterdir() if p.suffix in SUFFIXES or p.is_dir()]
         if near := difflib.get_close_matches(path.name, files, n=1):

@@ -36,7 +36,9 @@ def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
         if path.is_file():
             return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path))
         if path.is_dir():
-            return DataFacts(name=name, kind="missing", detail=t("a folder; texts with labels come in a .jsonl file"))
+            return DataFacts(
+                name=name, kind="missing", detail=t("this is a folder; labelled texts must be in a .jsonl file")
+            )
     except OSError as error:
         return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
     if is_hub_id(name, root):
@@ -89,7 +91,7 @@ def _wrong_row(path: Path) -> str:
         row["text"], row["label"]
     except (ValueError, KeyError, TypeError):
         return t('{file}: line 1 is not a JSON object with a "text" and a "label"', file=path.name)
-    return "" if isinstance(row["text"], str) else t('{file}: line 1: "text" is not a text', file=path.name)
+    return "" if isinstance(row["text"], str) else t('{file}: line 1: "text" is not a string', file=path.name)
 
 
 def _folder(name: str, path: Path) -> DataFacts:
@@ -100,7 +102,7 @@ def _folder(name: str, path: Path) -> DataFacts:
         loose = loose or _is_picture(entry.name)
         if time.monotonic() - began > _SECONDS:
             return DataFacts(name=name, kind="folder")
-    detail = t("the pictures lie in the folder itself, and not in one folder per class") if loose and not count else ""
+    detail = t("the images are in the folder itself, not in one folder per class") if loose and not count else ""
     return DataFacts(name=name, kind="folder", samples=count, detail=detail)
 
 
@@ -118,7 +120,7 @@ def _arrays(name: str, path: Path) -> DataFacts:
         dtype = count = None
     if dtype is None or count is None:
         return DataFacts(name=name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
-    detail = "" if dtype[1] == b"|u1" else t("its images are {dtype}, not bytes (uint8)", dtype=dtype[1].decode())
+    detail = "" if dtype[1] == b"|u1" else t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
     return DataFacts(name=name, kind="file", samples=int(count[1]), detail=detail)
 
 

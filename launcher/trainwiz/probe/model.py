@@ -30,7 +30,7 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
         return _preset(name, presets[name], from_scratch)
     if not task.from_hub:
         near = difflib.get_close_matches(name, presets, n=1)
-        detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such model for pictures")
+        detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such image model")
         return ModelFacts(name=name, kind="missing", detail=detail)
     folder = located(root, name)
     try:
@@ -45,7 +45,7 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
         return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
     if (Path(name) / "config.json").is_file():
         return ModelFacts(name=name, kind="missing", detail=missing(name, folder, root))
-    return ModelFacts(name=name, kind="missing", detail=t("no preset, no folder, and no hub id (organisation/name)"))
+    return ModelFacts(name=name, kind="missing", detail=t("not a preset, a folder or a hub id (organisation/name)"))
 
 
 def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
@@ -93,7 +93,7 @@ def _architecture(name: str, config: dict[str, Any]) -> Architecture:
 
 def _preset(name: str, shape: Shape, from_scratch: bool) -> ModelFacts:
     if not from_scratch and (isinstance(shape, NetworkShape) or not shape.hub_id):
-        detail = t("has no published weights; it trains with model.from_scratch true")
+        detail = t("has no published weights; set model.from_scratch to true to train it")
         return ModelFacts(name=name, kind="missing", detail=detail)
     if isinstance(shape, NetworkShape):
         return ModelFacts(name=name, kind="preset", parameters=shape.parameters)
@@ -111,7 +111,9 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
     except OSError:
         return ModelFacts(name=name, kind="missing", detail=t("the folder has no config.json"))
     except ValueError as error:
-        return ModelFacts(name=name, kind="missing", detail=t("config.json is not JSON: {problem}", problem=error))
+        return ModelFacts(
+            name=name, kind="missing", detail=t("config.json is not valid JSON: {problem}", problem=error)
+        )
     if not isinstance(config, dict):
         return ModelFacts(name=name, kind="missing", detail=t("config.json is not a JSON object"))
     weights = sorted(folder.glob("*.safetensors"))

@@ -40,5 +40,5 @@ def _answer(python: str, program: str, folder: Path, *arguments: str, stage: str
             return found
     except (IndexError, ValueError):
         pass
-    what = t("no answer within {seconds} s", seconds=f"{SECONDS:g}") if ended.timed_out else ended.last_line
+    what = t("no response within {seconds} s", seconds=f"{SECONDS:g}") if ended.timed_out else ended.last_line
     return {"stage": stage, "error": {"what": what or str(ended.code), "where": ""}}

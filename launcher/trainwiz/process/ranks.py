@@ -183,8 +183,8 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
             for other in running.values():
                 other.wait()
             raise TrainwizError(
-                say("rank {rank} could not be started: {error}", rank=process.rank, error=error),
-                say("check that {program} exists and may be run", program=process.argv[0]),
+                say("cannot start rank {rank}: {error}", rank=process.rank, error=error),
+                say("check that {program} exists and is executable", program=process.argv[0]),
             ) from None
     return running
 
@@ -202,7 +202,7 @@ def _sweep(mark: str, audience: Audience, patience: float) -> None:
         time.sleep(0.05)
     if left:
         if patience:
-            audience.say(say("ending what the ranks left behind: processes {pids}", pids=", ".join(map(str, left))))
+            audience.say(say("ending processes that the ranks left behind: {pids}", pids=", ".join(map(str, left))))
         kill_marked(mark)
 
 

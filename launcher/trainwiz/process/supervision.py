@@ -125,14 +125,14 @@ class Supervisor:
             if signum != signal.SIGINT or self.killed:
                 return []
             self.asked_by = self.asked_by or signum
-            return [say("ending now: SIGKILL to ranks {ranks}", ranks=_listed(self.alive)), *self._kill(now)]
+            return [say("ending now: sending SIGKILL to ranks {ranks}", ranks=_listed(self.alive)), *self._kill(now)]
         self.asked_by = signum
         self._asked_at = now
         self.deadline = now + self._grace
         return [
             say(
-                "{signal}: the ranks were asked to save and end; waiting up to {seconds:g} s for them "
-                "(Ctrl-C again ends them now)",
+                "{signal}: asked the ranks to save and exit; waiting up to {seconds:g} s for them (press Ctrl-C "
+                "again to end them now)",
                 signal="Ctrl-C" if signum == signal.SIGINT else signal_name(signum),
                 seconds=self._grace,
             ),
@@ -153,7 +153,7 @@ class Supervisor:
         self.deadline = now + self._teardown
         return [
             say(
-                "nothing moved for {seconds:.0f} s: ending the run with exit code {code}",
+                "no activity for {seconds:.0f} s: ending the run with exit code {code}",
                 seconds=stall.silence,
                 code=HANG_CODE,
             ),
@@ -165,8 +165,8 @@ class Supervisor:
         self._stragglers.append(straggler.to_dict())
         return [
             say(
-                "rank {rank} is slow: for {seconds:.0f} s the others have waited for it {share:.0%} of the time; it "
-                "was mostly in {place}",
+                "rank {rank} is slow: over the last {seconds:.0f} s the other ranks waited for it {share:.0%} of "
+                "the time; it was mostly in {place}",
                 rank=straggler.rank,
                 seconds=straggler.seconds,
                 share=straggler.share,
@@ -177,10 +177,10 @@ class Supervisor:
     def resumed(self, silence: float, suspects: Sequence[int]) -> list[Action]:
         """Progress again, after a stall was told."""
         if not suspects:
-            return [say("progress again, after {seconds:.0f} s", seconds=silence)]
+            return [say("progress resumed after {seconds:.0f} s", seconds=silence)]
         return [
             say(
-                "progress again, after {seconds:.0f} s: the ranks had waited for rank {ranks}, a straggler",
+                "progress resumed after {seconds:.0f} s: the ranks were waiting for rank {ranks}, a straggler",
                 seconds=silence,
                 ranks=_listed(suspects),
             )
@@ -196,15 +196,19 @@ class Supervisor:
             self._given_up = True
             return [
                 say(
-                    "ranks {ranks} did not end {seconds:g} s after SIGKILL: they hang in the kernel "
-                    "(a driver or a network file system); look at `dmesg` and `ps -o pid,stat,wchan`",
+                    "ranks {ranks} did not exit {seconds:g} s after SIGKILL: they are stuck in the kernel (a "
+                    "driver or a network file system); check `dmesg` and `ps -o pid,stat,wchan`",
                     ranks=_listed(self.alive),
                     seconds=KILL_SECONDS,
                 )
             ]
         waited = self._grace if self.asked_by is not None else self._teardown
         return [
-            say("ranks {ranks} did not end within {seconds:g} s: SIGKILL", ranks=_listed(self.alive), seconds=waited),
+            say(
+                "ranks {ranks} did not exit within {seconds:g} s: sending SIGKILL",
+                ranks=_listed(self.alive),
+                seconds=waited,
+            ),
             *self._kill(now),
         ]
 
@@ -262,12 +266,12 @@ class Supervisor:
 def _silence(stall: Stall) -> Message:
     if stall.machine is None:
         return say(
-            "no progress for {seconds:.0f} s (limit {limit:.0f} s); where the ranks are:",
+            "no progress for {seconds:.0f} s (limit {limit:.0f} s); the ranks are at:",
             seconds=stall.silence,
             limit=stall.limit,
         )
     return say(
-        "machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); where its ranks are:",
+        "machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); its ranks are at:",
         machine=stall.machine,
         seconds=stall.silence,
         limit=stall.limit,

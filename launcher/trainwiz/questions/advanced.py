@@ -59,7 +59,7 @@ YES_NO = (
 _OFFLOAD = (
     Choice(value="none", label=say("stays on the device")),
     Choice(value="cpu", label=say("host memory")),
-    Choice(value="nvme", label=say("a disk; stage 3 only, needs libaio and a path")),
+    Choice(value="nvme", label=say("a disk; only at stage 3, needs libaio and a path")),
 )
 
 ADVANCED: tuple[Question, ...] = (
@@ -69,16 +69,16 @@ ADVANCED: tuple[Question, ...] = (
         when=_never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Engine)),
         help=say(
-            "What the training loop is built on, as strategy.kind says: accelerate drives DDP, DeepSpeed and FSDP with "
-            "one script, colossalai the plugins of Colossal-AI's Booster."
+            "The library behind the training loop, determined by strategy.kind: accelerate runs DDP, DeepSpeed and "
+            "FSDP with one script, colossalai runs the plugins of Colossal-AI's Booster."
         ),
     ),
     Question(
         key="seed",
         prompt=say("Seed"),
         help=say(
-            "Decides initial weights, the order of the data and dropout. The same seed and plan give the same curve, "
-            "whatever the number of ranks. From 0 to 4294967295."
+            "Determines the initial weights, the data order and dropout. The same seed and plan give the same "
+            "training curve with any number of ranks. From 0 to 4294967295."
         ),
     ),
     Question(
@@ -87,8 +87,9 @@ ADVANCED: tuple[Question, ...] = (
         when=reads_text,
         choices=YES_NO,
         help=say(
-            "true makes random weights of the model's shape; false loads its trained weights (for a preset, from the "
-            "hub) and continues from them. Continuing wants a learning rate that is about ten times smaller."
+            "true creates random weights with the model's architecture; false loads its trained weights (for a "
+            "preset, from the hub) and continues from them. Continuing needs a learning rate about ten times "
+            "smaller."
         ),
     ),
     Question(
@@ -97,25 +98,25 @@ ADVANCED: tuple[Question, ...] = (
         when=_accelerate,
         choices=YES_NO,
         help=say(
-            "true lets torch.compile make kernels for each layer of the model: the same numbers up to rounding, meant "
-            "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. Samples of ever "
-            "new lengths are compiled once more, and then for any length."
+            "true lets torch.compile generate kernels for each layer of the model: the same values up to rounding, "
+            "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. If sample "
+            "lengths keep changing, layers are compiled once more, for any length."
         ),
     ),
     Question(
         key="model.adapter",
-        prompt=say("What is trained"),
+        prompt=say("Trained weights"),
         when=_fine_tunes,
         choices=(
-            Choice(value="none", label=say("all weights; the most memory")),
-            Choice(value="lora", label=say("LoRA: small matrices beside the frozen model")),
-            Choice(value="qlora", label=say("QLoRA: the same beside a model in 4 bits; needs CUDA and bitsandbytes")),
+            Choice(value="none", label=say("all weights; uses the most memory")),
+            Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
+            Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
         ),
         help=say(
             "none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
-            "about a hundredth of its size beside it; checkpoints hold nothing else. qlora keeps the frozen model in 4 "
-            "bits: half a byte. Both want a learning rate about ten times larger, and weights that were trained "
-            "before."
+            "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the "
+            "frozen model in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained "
+            "weights."
         ),
     ),
     Question(
@@ -123,23 +124,23 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Rank of the adapter"),
         when=_adapts,
         help=say(
-            "How many directions each matrix of the model can be changed in. 8 to 64; more learns more from much data "
-            "and costs memory in proportion."
+            "The rank of the change that each matrix of the model can learn. 8 to 64; a higher rank learns more "
+            "from large data and costs memory in proportion."
         ),
     ),
     Question(
         key="model.lora_alpha",
         prompt=say("Scale of the adapter (alpha)"),
         when=_adapts,
-        help=say("The adapter counts alpha / rank times. Twice the rank is usual; it acts like the learning rate."),
+        help=say("The adapter is scaled by alpha / rank. Twice the rank is common; it acts like the learning rate."),
     ),
     Question(
         key="model.lora_targets",
         prompt=say("Layers with an adapter"),
         when=_adapts,
         help=say(
-            "all-linear puts one beside every linear layer but the head. Names with commas (q_proj,v_proj) choose "
-            "some: less memory, and as a rule a worse result."
+            "all-linear adapts every linear layer except the head. Names separated by commas (q_proj,v_proj) "
+            "select some layers: less memory, and usually a worse result."
         ),
     ),
     Question(
@@ -148,9 +149,9 @@ ADVANCED: tuple[Question, ...] = (
         when=_adapts,
         choices=YES_NO,
         help=say(
-            "false leaves the adapter as peft keeps it: small, and loaded with the model that it was trained on. true "
-            "also writes a whole model with the adapter in its weights, for programs that know nothing of adapters; "
-            "the main process makes it in host memory."
+            "false saves the adapter in peft's format: small, and loaded together with its base model. true also "
+            "writes a whole model with the adapter merged into its weights, for programs that do not support "
+            "adapters; the main process creates it in host memory."
         ),
     ),
     Question(
@@ -158,8 +159,8 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Evaluation data (null: none)"),
         when=_evaluates,
         help=say(
-            "What the loss is measured on without learning from it: embedded (every tenth of its topics is kept for "
-            "this), a hub id (its split validation), or a file or folder that is not the training data. null switches "
+            "Data on which the loss is measured but not trained: embedded (every tenth of its topics is held out), "
+            "a hub id (its split validation), or a file or folder that is not the training data. null turns "
             "evaluation off and saves its time."
         ),
     ),
@@ -167,20 +168,20 @@ ADVANCED: tuple[Question, ...] = (
         key="data.num_workers",
         prompt=say("Data workers per rank"),
         help=say(
-            "Processes per rank that prepare batches ahead. 0 reads in the training process itself: right for data in "
-            "memory. Each worker costs host memory and space in /dev/shm."
+            "Processes per rank that prepare batches ahead. 0 reads data in the training process itself, which is "
+            "best for data in memory. Each worker costs host memory and space in /dev/shm."
         ),
     ),
     Question(
         key="data.packing",
-        prompt=say("Let documents share a row"),
+        prompt=say("Pack several documents into a row"),
         when=writes_text,
         choices=YES_NO,
         help=say(
             "true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: "
-            "hardly a place is padding. Positions begin anew in each document, and attention stays inside of it. false "
-            "gives each document a row of its own, padded to the longest in the micro-batch: for models that carry "
-            "state from token to token (Mamba and the like), at several times the cost."
+            "there is almost no padding. Positions restart in each document, and attention stays within it. false "
+            "gives each document its own row, padded to the longest in the micro-batch: for models that carry "
+            "state from token to token (such as Mamba), at several times the cost."
         ),
     ),
     Question(
@@ -189,28 +190,34 @@ ADVANCED: tuple[Question, ...] = (
         when=_never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Device)),
         help=say(
-            "What the ranks compute on: cuda or cpu. npu, xpu, mlu and mps are written from accelerate's "
-            "documentation and were never run by trainwiz."
+            "The device of the ranks: cuda or cpu. Support for npu, xpu, mlu and mps follows accelerate's "
+            "documentation and was never run by trainwiz."
         ),
     ),
     Question(
         key="machine.num_machines",
         prompt=say("Machines"),
         help=say(
-            "How many machines train together, each with the same number of ranks. The same trainwiz launch is then "
-            "run on every one of them. The world (machine.num_processes) counts ranks over all machines."
+            "How many machines train together, each with the same number of ranks. Run the same trainwiz launch on "
+            "every machine. The world (machine.num_processes) counts the ranks of all machines."
         ),
     ),
     Question(
         key="machine.main_process_ip",
         prompt=say("Address of the first machine"),
         when=_several_machines,
-        help=say("Where the others find rank 0: an address or name that every machine can reach. Only for several."),
+        help=say(
+            "Where the other machines find rank 0: an address or name that every machine can reach. Only for "
+            "several machines."
+        ),
     ),
     Question(
         key="machine.main_process_port",
         prompt=say("Port on the first machine (0: any free one)"),
-        help=say("Where the ranks meet. On one machine 0 lets the system choose; several need an open one."),
+        help=say(
+            "The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need "
+            "an open port."
+        ),
     ),
     Question(
         key="strategy.zero_stage",
@@ -218,7 +225,7 @@ ADVANCED: tuple[Question, ...] = (
         when=_never,
         choices=tuple(Choice(value=str(n), label=say("stage {n}", n=n)) for n in range(4)),
         help=say(
-            "What DeepSpeed cuts over the ranks: 0 nothing, 1 optimizer state, 2 gradients as well, 3 weights as well. "
+            "What DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. "
             "Each stage saves memory and costs communication. Only with strategy.kind deepspeed."
         ),
     ),
@@ -228,8 +235,8 @@ ADVANCED: tuple[Question, ...] = (
         when=_deepspeed,
         choices=_OFFLOAD,
         help=say(
-            "Where DeepSpeed keeps master weights and moments. cpu frees 12 bytes per parameter on the device, takes "
-            "about 18 in host memory, and makes the update slower. nvme needs stage 3."
+            "Where DeepSpeed keeps master weights and moments. cpu frees 12 bytes per parameter on the device, "
+            "takes about 18 in host memory, and slows the update down. nvme needs stage 3."
         ),
     ),
     Question(
@@ -238,24 +245,24 @@ ADVANCED: tuple[Question, ...] = (
         when=_stage3,
         choices=_OFFLOAD,
         help=say(
-            "Where DeepSpeed keeps weights that are not in use; below stage 3 it has no effect. The slowest way to "
-            "make a model fit, and the last one to try."
+            "Where DeepSpeed keeps weights that are not in use; it has no effect below stage 3. The slowest way to "
+            "make a model fit; try everything else first."
         ),
     ),
     Question(
         key="strategy.nvme_path",
         prompt=say("Folder for offloaded state"),
         when=_nvme,
-        help=say("A folder on a fast local disk with room for the offloaded state. Only with offload to nvme."),
+        help=say("A folder on a fast local disk with room for the offloaded state. Used only with offload to nvme."),
     ),
     Question(
         key="strategy.zero3_init",
-        prompt=say("Shard the model while it is made (ZeRO 3)"),
+        prompt=say("Shard the model while it is created (ZeRO 3)"),
         when=_stage3,
         choices=YES_NO,
         help=say(
-            "Each layer is cut as soon as it is made, so that no rank ever holds the whole model in host memory. "
-            "Needed where the model times the ranks per machine does not fit there. Only at stage 3."
+            "Each layer is sharded as soon as it is created, and no rank ever holds the whole model in host "
+            "memory. Needed if the model size times the ranks per machine exceeds host memory. Only at stage 3."
         ),
     ),
     Question(
@@ -264,8 +271,8 @@ ADVANCED: tuple[Question, ...] = (
         when=_stage3,
         choices=YES_NO,
         help=say(
-            "At stage 3 no rank has the whole model: without this, weights cannot be saved in one piece at the end of "
-            "training. It costs memory for one copy on rank 0 while saving."
+            "At stage 3 no rank has the whole model: without this, weights cannot be saved as one model at the end "
+            "of training. Saving needs memory for one full copy on rank 0."
         ),
     ),
     Question(
@@ -273,16 +280,16 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Micro-batch"),
         when=_never,
         help=say(
-            "Samples that one rank takes through one forward and backward. It decides memory and speed, never the "
-            "result: accumulation makes up the real batch."
+            "Samples that one rank processes in one forward and backward pass. It affects memory and speed, never "
+            "the result: accumulation makes up the real batch."
         ),
     ),
     Question(
         key="batch.gradient_accumulation_steps",
         prompt=say("Accumulation"),
         help=say(
-            "Micro-batches per rank and update: solved as real batch / (micro-batch × ranks). Give it together with "
-            "the real batch and the micro-batch is solved instead."
+            "Micro-batches per rank and update: computed as real batch / (micro-batch × ranks). If you give it "
+            "together with the real batch, the micro-batch is computed instead."
         ),
     ),
     Question(
@@ -290,45 +297,48 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Sequence length in tokens"),
         when=reads_text,
         help=say(
-            "Tokens per sample. Activations grow with it, attention with its square; a model cannot see more than its "
-            "maximum positions (tiny and gpt2-124m 1024, llama-1b 2048)."
+            "Tokens per sample. Activations grow with it, attention with its square; a model cannot use more "
+            "tokens than its maximum positions (tiny and gpt2-124m 1024, llama-1b 2048)."
         ),
     ),
     Question(
         key="schedule.train_strategy",
-        prompt=say("Count the length in"),
+        prompt=say("Unit of the training length"),
         when=_never,
         choices=(
             Choice(value="steps", label=say("optimizer updates")),
             Choice(value="epochs", label=say("passes over the data")),
         ),
-        help=say("What the length counts: optimizer updates (schedule.n_steps) or passes (schedule.n_epochs)."),
+        help=say(
+            "How the training length is counted: optimizer updates (schedule.n_steps) or passes over the data "
+            "(schedule.n_epochs)."
+        ),
     ),
     Question(
         key="schedule.n_epochs",
         prompt=say("Epochs"),
         when=_never,
-        help=say("Passes over the training data, where schedule.train_strategy is epochs."),
+        help=say("Passes over the training data, if schedule.train_strategy is epochs."),
     ),
     Question(
         key="schedule.n_warmup_steps",
         prompt=say("Warm-up in updates"),
         help=say(
             "Updates over which the learning rate rises from zero. Adam's first steps are noisy; without warm-up a "
-            "high rate can ruin the weights at the start. Must be shorter than the training."
+            "high learning rate can ruin the weights at the start. Must be shorter than the training."
         ),
     ),
     Question(
         key="schedule.lr_scheduler_type",
         prompt=say("Learning rate after warm-up"),
         choices=(
-            Choice(value="cosine", label=say("falls along a cosine; the usual one for pretraining")),
-            Choice(value="linear", label=say("falls in a straight line; usual for fine-tuning")),
-            Choice(value="constant", label=say("stays")),
+            Choice(value="cosine", label=say("falls along a cosine curve; common for pretraining")),
+            Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
+            Choice(value="constant", label=say("stays the same")),
         ),
         help=say(
-            "How the rate moves after warm-up, counted in updates. cosine and linear fall to zero exactly at the end "
-            "of the training."
+            "How the learning rate changes after warm-up, counted in updates. cosine and linear reach zero exactly "
+            "at the end of training."
         ),
     ),
     Question(
@@ -338,62 +348,65 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="adamw", label=say("Adam with decoupled weight decay; 8 bytes of state per parameter")),
             Choice(value="sgd", label=say("stochastic gradient descent")),
         ),
-        help=say("What makes an update of a gradient. adamw for transformers; sgd for vision models and regressions."),
+        help=say("How gradients become an update. adamw for transformers; sgd for vision models and regressions."),
     ),
     Question(
         key="optimizer.learning_rate",
         prompt=say("Learning rate"),
         help=say(
-            "The highest rate, reached after warm-up. Larger models want smaller rates, continuing from trained "
-            "weights a tenth. Too high: the loss jumps or becomes NaN. Too low: it hardly falls."
+            "The highest learning rate, reached after warm-up. Larger models need smaller rates; to continue from "
+            "trained weights, use a tenth. Too high: the loss jumps or becomes NaN. Too low: the loss hardly "
+            "falls."
         ),
     ),
     Question(
         key="optimizer.weight_decay",
         prompt=say("Weight decay"),
-        help=say("Pulls weights towards zero at every update; 0.1 is usual for pretraining, 0 switches it off."),
+        help=say("Pulls weights towards zero at every update; 0.1 is common for pretraining, 0 turns it off."),
     ),
     Question(
         key="optimizer.gradient_clipping",
         prompt=say("Gradient clipping (0: off)"),
         help=say(
-            "Scales the gradient of the whole real batch down to this norm if it is longer. 1.0 saves a run from "
-            "single bad batches and costs one norm per update."
+            "Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run "
+            "from single bad batches and costs one norm computation per update."
         ),
     ),
     Question(
         key="checkpoint.checkpointing_steps",
-        prompt=say("Checkpoint every so many updates (0: only at the end)"),
+        prompt=say("Save a checkpoint every N updates (0: only at the end)"),
         help=say(
-            "How much work is lost at most when a run dies. A checkpoint takes about 12 bytes per parameter on disk "
-            "and stops the training while it is written."
+            "The interval limits how much work a failed run loses. A checkpoint takes about 12 bytes per parameter "
+            "on disk, and training stops while it is written."
         ),
     ),
     Question(
         key="checkpoint.checkpoints_total_limit",
         prompt=say("Checkpoints to keep (null: all)"),
-        help=say("Older complete checkpoints beyond this number are deleted, the newest one never. 2 or more."),
+        help=say(
+            "Older complete checkpoints beyond this number are deleted; the newest one is never deleted. 2 or more."
+        ),
     ),
     Question(
         key="checkpoint.background",
-        prompt=say("Finish checkpoints beside the training"),
+        prompt=say("Finish checkpoints in the background"),
         choices=YES_NO,
         help=say(
-            "The training then waits only until its state is copied into the page cache; syncing it to the disk, "
-            "hashing and renaming go on beside it, one checkpoint at a time. Until that is done, a crash goes back to "
-            "the checkpoint before."
+            "Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
+            "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
+            "previous checkpoint."
         ),
     ),
     Question(
         key="checkpoint.on_failed_save",
-        prompt=say("When a checkpoint cannot be written"),
+        prompt=say("If a checkpoint cannot be written"),
         choices=(
-            Choice(value="continue", label=say("say so, and train on; the next one is tried again")),
+            Choice(value="continue", label=say("report it and continue training; the next checkpoint is tried again")),
             Choice(value="stop", label=say("end the training with an error")),
         ),
         help=say(
-            "A full disk, or one that fails. Earlier checkpoints stay as they are either way. Where what was trained "
-            "last could not be saved, the training ends with an error also under continue."
+            "What to do if the disk is full or fails. Earlier checkpoints stay unchanged in both cases. If the "
+            "latest training state could not be saved, the training ends with an error even with continue."
         ),
     ),
     Question(
@@ -401,45 +414,47 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Tracker"),
         choices=(
             Choice(value="none", label=say("metrics.jsonl only")),
-            Choice(value="tensorboard", label=say("files for TensorBoard as well")),
-            Choice(value="wandb", label=say("Weights & Biases; needs its package and an account")),
+            Choice(value="tensorboard", label=say("also write files for TensorBoard")),
+            Choice(value="wandb", label=say("Weights & Biases; needs the wandb package and an account")),
         ),
-        help=say("metrics.jsonl is always written. A tracker shows the same numbers elsewhere, from rank 0 only."),
+        help=say("metrics.jsonl is always written. A tracker shows the same values elsewhere, from rank 0 only."),
     ),
     Question(
         key="tracking.logging_steps",
-        prompt=say("Log every so many updates"),
-        help=say("Numbers are read from the device only then; in between, the GPU runs ahead undisturbed."),
+        prompt=say("Log every N updates"),
+        help=say(
+            "Values are read from the device only at these updates; in between, the host does not wait for the GPU."
+        ),
     ),
     Question(
         key="supervision.on_hang",
-        prompt=say("When no progress comes any more"),
+        prompt=say("If the training makes no more progress"),
         choices=(
-            Choice(value="wait", label=say("say where each rank is, and wait")),
-            Choice(value="stop", label=say("end the run with exit code 124, once nothing has moved")),
+            Choice(value="wait", label=say("report where each rank is, and wait")),
+            Choice(value="stop", label=say("end the run with exit code 124 once nothing moves any more")),
         ),
         help=say(
-            "A hang costs as much as a training until somebody looks. wait only says where each rank is; stop also "
-            "ends the run, so that a scheduler or max_restarts can begin again. --on-hang says otherwise for one "
-            "launch."
+            "A hung run costs as much as a working one until someone notices. wait only reports where each rank "
+            "is; stop also ends the run, which lets a scheduler or max_restarts start it again. --on-hang "
+            "overrides this for one launch."
         ),
     ),
     Question(
         key="supervision.hang_limit",
-        prompt=say("Seconds of silence that count as a hang (0: learned)"),
+        prompt=say("Seconds of silence that count as a hang (0: automatic)"),
         help=say(
-            "0 learns it from the run: five times its slowest silence, at least 300 s. Another number takes the place "
-            "of the 300: raise it where an evaluation or a checkpoint takes longer than anything before."
+            "0 derives the limit from the run: five times its longest silence, at least 300 s. Another number "
+            "replaces the 300: raise it if an evaluation or a checkpoint takes longer than any step before it."
         ),
     ),
     Question(
         key="supervision.max_restarts",
-        prompt=say("Restarts after a failure that may pass"),
+        prompt=say("Restarts after a temporary failure"),
         when=_one_machine,
         help=say(
-            "How often launch begins again from the newest checkpoint by itself after a crash that may pass: a killed "
-            "rank, a lost connection, a hang that was stopped. A failure that would come again is never repeated. "
-            "0 leaves it to you; for one machine only."
+            "How many times launch automatically restarts from the newest checkpoint after a failure that may be "
+            "temporary: a killed rank, a lost connection, a hang that was stopped. A failure that would happen "
+            "again is never retried. 0 turns restarts off; only for one machine."
         ),
     ),
 )

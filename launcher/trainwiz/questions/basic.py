@@ -45,11 +45,12 @@ BASIC: tuple[Question, ...] = (
         first=("causal_lm", say("the usual case")),
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
         help=say(
-            "What is trained. causal_lm writes data, model and loss for language models (GPT-2, Llama and every other "
-            "causal model of transformers). sft fine-tunes one on conversations and learns the answers only, with all "
-            "its weights or with an adapter (LoRA, QLoRA). text_classification and image_classification put texts or "
-            "pictures into classes and report accuracy and F1. custom writes a small regression with marked seams "
-            "where your own data, module and loss go. It costs nothing to change later: only task.py depends on it."
+            "The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
+            "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the "
+            "answers only, with all its weights or with an adapter (LoRA, QLoRA). text_classification and "
+            "image_classification classify texts or images and report accuracy and F1. custom writes a small "
+            "regression with marked places for your own data, module and loss. Changing it later costs nothing: "
+            "only task.py depends on it."
         ),
     ),
     Question(
@@ -59,11 +60,11 @@ BASIC: tuple[Question, ...] = (
         prompter=_model_prompt,
         when=names_data,
         help=say(
-            "Which model. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute and needs no "
-            "download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 (pictures) "
-            "are shapes that start from random weights. A folder with a config.json, or a hub id such as "
-            "openai-community/gpt2, continues from its weights. The size decides memory, speed, the learning rate and "
-            "the strategy that is recommended."
+            "The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute "
+            "and needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and "
+            "resnet18 (images) are architectures that start from random weights. A folder with a config.json, or a "
+            "hub id such as openai-community/gpt2, continues from its weights. The size determines memory, speed, "
+            "the learning rate and the recommended strategy."
         ),
     ),
     Question(
@@ -73,11 +74,11 @@ BASIC: tuple[Question, ...] = (
         prompter=_data_prompt,
         when=names_data,
         help=say(
-            "What to train on. embedded downloads nothing: the language reference that every Python carries, or for "
-            "pictures scikit-learn's handwritten digits. A .txt file holds one document, a .jsonl file one per line in "
-            "its field text, with its class in the field label, or a conversation in messages (or instruction, input, "
-            "output). Pictures lie in one folder per class, or as arrays images and labels in an .npz file. Keep "
-            "evaluation data apart: data.eval names it."
+            "The training data. embedded downloads nothing: it uses the language reference that ships with every "
+            "Python or, for images, scikit-learn's handwritten digits. A .txt file holds one document; a .jsonl "
+            "file holds one per line in its field text, with its class in the field label, or a conversation in "
+            "messages (or instruction, input, output). Images are in one folder per class, or in the arrays images "
+            "and labels of an .npz file. Keep evaluation data separate, in data.eval."
         ),
     ),
     Question(
@@ -89,9 +90,9 @@ BASIC: tuple[Question, ...] = (
         prompter=forms.machine_prompt,
         prompt=say("Devices and ranks"),
         help=say(
-            "How many processes train together over all machines, and on what: one rank per GPU (4, or cuda 4), or "
-            "CPU processes (cpu 2) where there is none. More ranks than GPUs is refused. The real batch, and with it "
-            "the result, stays the same whatever you choose here; more ranks are only faster."
+            "How many processes train together over all machines, and on which device: one rank per GPU (4, or "
+            "cuda 4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real "
+            "batch, and the result with it, does not depend on this; more ranks are only faster."
         ),
     ),
     Question(
@@ -102,10 +103,11 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_batch,
         prompt=say("Real batch, or real batch/micro-batch"),
         help=say(
-            "The real batch is how many samples one optimizer update sees, over all ranks: it decides what is learned. "
-            "The micro-batch is how many of them one rank takes through one forward and backward: it decides memory "
-            "and speed. Accumulation is solved from both: real batch = micro-batch × accumulation × ranks. Type 64, "
-            "or 64/8 to set the micro-batch as well. Out of memory? Halve the micro-batch; the result stays the same."
+            "The real batch is the number of samples in one optimizer update, over all ranks: it determines what "
+            "is learned. The micro-batch is the number of samples that one rank processes in one forward and "
+            "backward pass: it determines memory and speed. Accumulation is computed from both: real batch = "
+            "micro-batch × accumulation × ranks. Type 64, or 64/8 to set the micro-batch as well. Out of memory? "
+            "Halve the micro-batch; the result stays the same."
         ),
     ),
     Question(
@@ -113,15 +115,16 @@ BASIC: tuple[Question, ...] = (
         gate="basic",
         prompt=say("Precision"),
         choices=(
-            Choice(value="no", label=say("fp32 everywhere: exact and slow; the right one on CPU")),
+            Choice(value="no", label=say("fp32 everywhere: exact but slow; recommended on CPUs")),
             Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
             Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
-            Choice(value="fp8", label=say("fp8 matrix products: Ada, Hopper and newer, with an fp8 library")),
+            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
         ),
         help=say(
-            "The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
-            "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs "
-            "Ada, Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 do nothing useful on a CPU."
+            "The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is "
+            "the usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. "
+            "fp8 needs Ada, Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no "
+            "benefit on a CPU."
         ),
     ),
     Question(
@@ -138,11 +141,12 @@ BASIC: tuple[Question, ...] = (
         prompt=say("Strategy"),
         choices=tuple(Choice(value=name, label=label) for name, label in forms.strategies_offered()),
         help=say(
-            "How training state is spread over the ranks. Take the first that fits: ddp is the fastest; zero1, zero2 "
-            "and zero3 cut optimizer state, gradients and weights over the ranks for more and more communication; "
-            "+offload moves state to host memory, slower still (about 18 to 20 bytes of it per parameter). fsdp does "
-            "what zero3 does without DeepSpeed. The last five run on Colossal-AI, which wants an environment of its "
-            "own. The recommendation compares bytes of model state with the GPU's memory."
+            "How training state is spread over the ranks. Take the first one that fits: ddp is the fastest; zero1, "
+            "zero2 and zero3 shard optimizer state, gradients and weights over the ranks, with more and more "
+            "communication; +offload moves state to host memory and is slower still (about 18 to 20 bytes of host "
+            "memory per parameter). fsdp does the same as zero3 without DeepSpeed. The last five run on "
+            "Colossal-AI, which needs its own environment. The recommendation compares the bytes of model state "
+            "with the GPU memory."
         ),
     ),
     Question(
@@ -153,8 +157,8 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_length,
         prompt=say("Length in steps or epochs"),
         help=say(
-            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). Under cosine and "
-            "linear the learning rate falls to zero exactly at the end, so another length changes the whole curve."
+            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). With cosine and "
+            "linear the learning rate reaches zero exactly at the end: another length changes the whole curve."
         ),
     ),
 )

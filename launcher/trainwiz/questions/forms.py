@@ -39,7 +39,8 @@ def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
             count = word
         else:
             return say(
-                "machine.num_processes: {typed} is neither a number of ranks nor a device; type 2, or cpu 2",
+                "machine.num_processes: {typed} is neither a number of ranks nor a device; for example, type 2 or "
+                "cpu 2",
                 typed=repr(typed),
             )
     answer = {"machine.device": device or str(values.get("machine.device", "cpu"))}
@@ -85,7 +86,11 @@ def read_strategy(typed: str, values: Values) -> dict[str, str] | Message:  # no
         return {"strategy.kind": name}
     legal = [offered for offered, _ in strategies_offered()]
     if typed_name not in legal:
-        return say("strategy.kind: {typed} is not one of {legal}", typed=repr(typed), legal=", ".join(legal))
+        return say(
+            "strategy.kind: {typed} is not a valid strategy; choose one of {legal}",
+            typed=repr(typed),
+            legal=", ".join(legal),
+        )
     row = strategies.labelled(name)
     answer = {
         "strategy.kind": row.kind,
@@ -110,7 +115,8 @@ def read_length(typed: str, values: Values) -> dict[str, str] | Message:
     match = re.fullmatch(r"\s*(\S+?)\s*(steps?|updates?|epochs?)?\s*", typed)
     if not match:
         return say(
-            "schedule.n_steps: {typed} is not a length; type for example 500 steps, or 3 epochs", typed=repr(typed)
+            "schedule.n_steps: {typed} is not a valid length; for example, type 500 steps or 3 epochs",
+            typed=repr(typed),
         )
     number, unit = match.groups()
     epochs = unit.startswith("epoch") if unit else values.get("schedule.train_strategy") == "epochs"

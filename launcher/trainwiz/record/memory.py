@@ -39,8 +39,8 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
         named = [(say("rank {rank}", rank=rank), [(x, held.get(rank)) for x, held in rows]) for rank in ranks]
     else:
         named = [
-            (say("most of all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
-            (say("least of all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
+            (say("maximum over all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
+            (say("minimum over all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
         ]
     return [(name, _series(points)) for name, points in named]
 

@@ -153,15 +153,15 @@ def why(run: Recorded) -> Message | None:
         case State.RUNNING:
             return None
         case State.DONE:
-            return say("trained to its end")
+            return say("training completed")
         case State.UNKNOWN if not run.command:
-            return say("nothing was recorded of how it was launched")
+            return say("no record of how it was launched")
         case State.UNKNOWN:
             return say(
-                "started on {host}: only there it is known whether it still runs", host=run.command.get("hostname")
+                "started on {host}: whether it is still running is known only there", host=run.command.get("hostname")
             )
         case State.KILLED:
-            return say("trainwiz itself was killed, or the machine went down")
+            return say("trainwiz was killed, or the machine went down")
         case State.STOPPED:
             return _stopped(run.outcome)
     told = run.outcome.get("diagnosis")
@@ -191,5 +191,5 @@ def _stopped(outcome: Mapping[str, Any]) -> Message:
     number = outcome.get("signal")
     by = "Ctrl-C" if number == 2 else signal_name(number) if isinstance(number, int) else "?"
     if outcome.get("exit_code") == 0:
-        return say("stopped by {signal}; it saved and ended in order", signal=by)
+        return say("stopped by {signal}; it saved and exited cleanly", signal=by)
     return say("stopped by {signal}; exit code {code}", signal=by, code=outcome.get("exit_code"))

@@ -66,7 +66,7 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
         found.append(Event(at=began, run=run.name, what=_launched(run)))
         first = run.outcome.get("first_update_seconds")
         if isinstance(first, (int, float)):
-            found.append(Event(at=began + first, run=run.name, what=say("first numbers of the training")))
+            found.append(Event(at=began + first, run=run.name, what=say("first training metrics")))
         found += _attempts(run)
         length = seconds(run, now)
         if (ended := why(run)) and length is not None:
@@ -90,7 +90,7 @@ def _attempts(run: Recorded) -> list[Event]:
         at = moment(entry.get("ended")) if isinstance(entry, Mapping) else None
         if at is not None:
             what = say(
-                "attempt {number} ended at update {update}, with exit code {code}; then: {then}",
+                "attempt {number} ended at update {update} with exit code {code}; then: {then}",
                 number=number,
                 update=entry.get("update"),
                 code=entry.get("exit_code"),
@@ -108,5 +108,5 @@ def resumed_at(lineage: Sequence[Recorded]) -> list[float]:
 
 def _launched(run: Recorded) -> Message:
     if before := run.command.get("resumed_from"):
-        return say("launched, to continue {run}", run=before)
+        return say("launched to continue {run}", run=before)
     return say("launched")

@@ -14,8 +14,8 @@ from trainwiz.rehearsal.setup import CHECKPOINT_EVERY, Setup, TrialRun
 TOLERANCE = {"no": 1e-5, "bf16": 2e-2}
 """Relative difference between losses of one real batch that was cut in two ways, by the precision of the runs."""
 _SEEDS = say(
-    "draw random numbers where seed, update and rank decide them: with torch, in loss_sum or the model; what the model "
-    "remembers belongs into a buffer (register_buffer), or no checkpoint holds it"
+    "draw random numbers with torch, in loss_sum or in the model, where the loop seeds them by seed, update and "
+    "rank; keep the model's own state in buffers (register_buffer), or checkpoints will not contain it"
 )
 
 
@@ -44,7 +44,7 @@ def checks(setup: Setup, results: Mapping[str, RunResult]) -> Iterator[Check]:
 
 
 def _failed(result: RunResult) -> Check:
-    cause = result.cause or say("no reason was found in its log")
+    cause = result.cause or say("no cause found in its log")
     return Check(
         name=f"run_{result.run.name}",
         title=result.run.title,
@@ -70,7 +70,7 @@ def _trained(result: RunResult, setup: Setup) -> Check:
         title=say("training"),
         verdict="passed" if finite else "failed",
         found=say("ranks: {ranks}, updates: {updates} of {size} samples, loss {first} to {last}", **values),
-        fix=None if finite else say("look at the losses: {losses}", losses=", ".join(map(str, losses))),
+        fix=None if finite else say("check the losses: {losses}", losses=", ".join(map(str, losses))),
         numbers={"losses": losses, "seconds": round(result.seconds, 1)},
     )
 
@@ -89,12 +89,12 @@ def _counted_once(result: RunResult, setup: Setup) -> Check:
     values = {"samples": longest + 1, "epochs": epochs, "wrong": len(wrong)}
     return Check(
         name="once_per_epoch",
-        title=say("every sample once"),
+        title=say("each sample once per epoch"),
         verdict="failed" if wrong else "passed",
-        found=say("samples that an epoch did not take exactly once: {wrong}", **values)
+        found=say("samples not used exactly once per epoch: {wrong}", **values)
         if wrong
-        else say("samples: {samples}, epochs: {epochs}, each sample once in each", **values),
-        fix=say("look at RealBatches in batches.py") if wrong else None,
+        else say("samples: {samples}, epochs: {epochs}, each sample used once per epoch", **values),
+        fix=say("check RealBatches in batches.py") if wrong else None,
         numbers=values,
     )
 
@@ -111,10 +111,10 @@ def _sent(result: RunResult, setup: Setup) -> Check:
         name="communication",
         title=say("communication"),
         verdict="passed" if good else "failed",
-        found=say("each update sends one gradient: {sent} bytes of {whole}, micro-batches: {n}", **values)
+        found=say("each update sends one gradient: {sent} of {whole} bytes; micro-batches: {n}", **values)
         if good
-        else say("an update sends {sent} bytes where one gradient has {whole}, micro-batches: {n}", **values),
-        fix=None if good else say("let ranks communicate after the last micro-batch only: accelerator.accumulate"),
+        else say("an update sends {sent} bytes, but one gradient has {whole} bytes; micro-batches: {n}", **values),
+        fix=None if good else say("communicate only after the last micro-batch: use accelerator.accumulate"),
         numbers={"gradient_bytes": whole, "sent_bytes": dict(sent)},
     )
 
@@ -122,19 +122,19 @@ def _sent(result: RunResult, setup: Setup) -> Check:
 def _saved(result: RunResult, setup: Setup) -> Check:
     newest = f"checkpoint-{setup.updates:08d}"
     good = not result.damaged and newest in result.checkpoints and bool(result.weights or not setup.saves_weights)
-    found = say("complete and as written: {names}", names=", ".join(result.checkpoints))
+    found = say("complete and match their manifests: {names}", names=", ".join(result.checkpoints))
     if result.damaged:
-        found = say("not as their manifests say: {names}", names=", ".join(result.damaged))
+        found = say("do not match their manifests: {names}", names=", ".join(result.damaged))
     elif newest not in result.checkpoints:
-        found = say("{newest} is missing among {names}", newest=newest, names=", ".join(result.checkpoints) or "-")
+        found = say("{newest} is missing; found: {names}", newest=newest, names=", ".join(result.checkpoints) or "-")
     elif not good:
-        found = say("no final weights were written to model/")
+        found = say("the final weights were not written to model/")
     return Check(
         name="checkpoints",
         title=say("checkpoints"),
         verdict="passed" if good else "failed",
         found=found,
-        fix=None if good else say("look at save_model in task.py and at checkpoints.py"),
+        fix=None if good else say("check save_model in task.py, and checkpoints.py"),
         numbers={"saved": list(result.checkpoints), "torn": list(result.damaged)},
     )
 
@@ -145,23 +145,21 @@ def _exactly(whole: RunResult, resumed: RunResult, setup: Setup) -> Check:
     same = not changed and whole.weights == resumed.weights and start == _before(setup)
     values = {"at": setup.updates, "start": start, "digest": whole.weights[:12]}
     if same and whole.weights:
-        found = say("killed at update {at}, resumed from {start}: the final weights are the same, {digest}", **values)
+        found = say("killed at update {at}, resumed from {start}: the final weights are identical, {digest}", **values)
     elif same:
-        found = say("killed at update {at}, resumed from {start}: every loss is the same", **values)
+        found = say("killed at update {at}, resumed from {start}: all losses are identical", **values)
     elif start != _before(setup):
-        found = say(
-            "killed at update {at}, it resumed from {start} and not from {newest}", newest=_before(setup), **values
-        )
+        found = say("killed at update {at}, resumed from {start} instead of {newest}", newest=_before(setup), **values)
     elif changed:
         first = changed[0]
         found = say(
-            "the loss of update {at} is {mine} after resuming, {theirs} without",
+            "loss at update {at}: {mine} after resuming, {theirs} without interruption",
             at=first,
             mine=resumed.losses[first],
             theirs=whole.losses.get(first),
         )
     else:
-        found = say("the losses are the same after resuming, the final weights are not")
+        found = say("after resuming, the losses are identical but the final weights differ")
     return Check(
         name="resume",
         title=say("resume after kill -9"),
@@ -191,12 +189,14 @@ def _alike(one: RunResult, other: RunResult, setup: Setup) -> Check:
     }
     return Check(
         name="split",
-        title=say("cut another way"),
+        title=say("different batch split"),
         verdict="passed" if good else "failed",
-        found=say("{one} and {other}: losses apart by {apart} at most", **values)
+        found=say("{one} and {other}: losses differ by at most {apart}", **values)
         if good
-        else say("{one} and {other}: losses apart by {apart} at update {at}, more than {limit}", **values),
-        fix=None if good else say("a loss must be a sum over samples, each by itself: see the lines on task.py"),
+        else say("{one} and {other}: losses differ by {apart} at update {at}, more than {limit}", **values),
+        fix=None
+        if good
+        else say("the loss must be a sum of independent per-sample losses: see the lines about task.py"),
         numbers={"relative": apart, "limit": limit},
     )
 
@@ -209,8 +209,8 @@ def _evaluated(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, 
         name="evaluation",
         title=say("evaluation"),
         verdict="passed" if good else "failed",
-        found=say("{names}: apart by {apart} at most", names=", ".join(one[-1]), apart=f"{worst:.1e}"),
-        fix=None if good else say("let evaluation_sums return sums and counts over what counts, never means"),
+        found=say("{names}: differ by at most {apart}", names=", ".join(one[-1]), apart=f"{worst:.1e}"),
+        fix=None if good else say("make evaluation_sums return sums and counts over the counted samples, never means"),
         numbers={"relative": worst, "metrics": dict(one[-1])},
     )
 

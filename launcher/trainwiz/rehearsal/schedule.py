@@ -31,11 +31,14 @@ def check(found: Mapping[str, Any] | None, *, estimated: bool) -> Check:
     if problem:
         words, fix = problem
     elif found["kind"] == "constant":
-        words, fix = say("{peak} from update {warmup} to {total}, the last", **values), None
+        words, fix = say("{peak} from update {warmup} to the last update {total}", **values), None
     elif estimated:
-        words, fix = say("{peak} at update {warmup}, {last} at {total} (reckoned), then {after}", **values), None
+        words, fix = (
+            say("{peak} at update {warmup}, {last} at update {total} (estimated), then {after}", **values),
+            None,
+        )
     else:
-        words, fix = say("{peak} at update {warmup}, {last} at {total}, the last, then {after}", **values), None
+        words, fix = say("{peak} at update {warmup}, {last} at the last update {total}, then {after}", **values), None
     return Check(
         name="schedule",
         title=_TITLE,
@@ -52,30 +55,32 @@ def _problem(found: Mapping[str, Any]) -> tuple[Message, Message] | None:
     if warmup >= total:
         return (
             say(
-                "the warm-up of {warmup} updates lasts longer than the training of {total}", warmup=warmup, total=total
+                "the warm-up of {warmup} updates does not end before the training of {total} updates",
+                warmup=warmup,
+                total=total,
             ),
             say("set schedule.n_warmup_steps below {total}", total=total),
         )
     if abs(peak - asked) > _EXACT * asked:
         return (
-            say("the highest rate is {peak}, planned is {asked}", peak=f"{peak:g}", asked=f"{asked:g}"),
-            say("look at learning_rate in train.py"),
+            say("the highest learning rate is {peak}, but the plan has {asked}", peak=f"{peak:g}", asked=f"{asked:g}"),
+            say("check learning_rate in train.py"),
         )
     lowest, at = min((rate, update) for update, rate in rates)
     if lowest < found["after"] - _EXACT * asked or lowest < 0:
         return (
             say(
-                "at update {at} the rate is {lowest}, below what it ends at ({after})",
+                "at update {at}, the learning rate is {lowest}, below its final value ({after})",
                 at=at,
                 lowest=f"{lowest:g}",
                 after=f"{found['after']:g}",
             ),
-            say("look at learning_rate in train.py"),
+            say("check learning_rate in train.py"),
         )
     falls = all(b <= a + _EXACT * asked for (u, a), (_, b) in pairwise(rates) if u >= max(1, warmup))
     rises = all(b > a for (_, a), (u, b) in pairwise(rates) if u <= warmup)
     if not rises or not falls:
-        return say("the rate does not rise until update {warmup} and fall from then on", warmup=warmup), say(
-            "look at learning_rate in train.py"
-        )
+        return say(
+            "the learning rate should rise until update {warmup} and fall afterwards, but does not", warmup=warmup
+        ), say("check learning_rate in train.py")
     return None

@@ -119,9 +119,9 @@ class Setup:
         micro = (self.updates - 1) * self.main.accumulation + 2
         return (
             TrialRun(name="whole", title=say("without interruption"), split=self.main),
-            TrialRun(name="killed", title=say("killed in its last update"), split=self.main, killed_at=micro),
+            TrialRun(name="killed", title=say("killed in the last update"), split=self.main, killed_at=micro),
             TrialRun(name="resumed", title=say("resumed"), split=self.main, resumes="killed"),
-            TrialRun(name="split", title=say("the batch cut otherwise"), split=self.other, without_dropout=True),
+            TrialRun(name="split", title=say("batch split differently"), split=self.other, without_dropout=True),
         )
 
     def run_without_dropout(self) -> TrialRun:
@@ -206,7 +206,7 @@ def obstacle(plan: Plan) -> Message | None:
     """Why this plan cannot train on CPU ranks; None if it can."""
     if strategies.of(plan).rehearsable:
         return None
-    return say("{kind} trains on GPUs only", kind=plan.strategy.kind)
+    return say("{kind} only trains on GPUs", kind=plan.strategy.kind)
 
 
 def _small(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _notes(plan: Plan, precision: str) -> list[Message]:
     if plan.machine.num_processes != (1 if strategies.of(plan).one_rank else 2):
         notes.append(say("planned ranks: {planned}, rehearsed: 2", planned=plan.machine.num_processes))
     if tasks.of(plan).own_code:
-        notes.append(say("the custom task is rehearsed at its own size; `-- --name value` makes it smaller"))
+        notes.append(say("the custom task is rehearsed at its own size; use `-- --name value` to make it smaller"))
     return notes
 
 

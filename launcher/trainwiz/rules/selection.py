@@ -25,11 +25,11 @@ def prefixes(typed: Sequence[str]) -> tuple[str, ...]:
 
 def unknown(word: str, ids: Sequence[str]) -> UsageError:
     """The error for an id that no rule has, with the nearest that one has."""
-    remedy = say("trainwiz explain lists them all")
+    remedy = say("list all rules: trainwiz explain")
     near = _nearest(word.upper(), ids)
     if near:
-        return UsageError(say("there is no rule {word}; did you mean {near}?", word=word, near=near), remedy)
-    return UsageError(say("there is no rule {word}", word=word), remedy)
+        return UsageError(say("unknown rule {word}; did you mean {near}?", word=word, near=near), remedy)
+    return UsageError(say("unknown rule {word}", word=word), remedy)
 
 
 def _nearest(word: str, ids: Sequence[str]) -> str | None:

@@ -16,4 +16,4 @@ def parts(version: str) -> tuple[int, ...]:
 def install(python: str, *requirements: str) -> Fix:
     """What to type so that an interpreter has the packages."""
     wanted = " ".join(f"'{r}'" for r in requirements)
-    return remedy("type: {python} -m pip install {packages}", python=python, packages=wanted)
+    return remedy("run: {python} -m pip install {packages}", python=python, packages=wanted)

@@ -94,16 +94,16 @@ def read(file: str, text: str) -> Script:
         return Script(file, text.removeprefix("\ufeff"), module)
     except SyntaxError as error:
         raise UsageError(
-            say("{file}:{line}: no valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
-            say("python -m py_compile {file} shows the place", file=file),
+            say("{file}:{line}: not valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
+            say("find the place: python -m py_compile {file}", file=file),
             place=Place(
                 file=file, line=error.lineno or 1, column=max(1, error.offset or 1), source=(error.text or "").rstrip()
             ),
         ) from None
     except ValueError as error:
-        raise UsageError(say("{file}: no valid Python: {reason}", file=file, reason=str(error))) from None
+        raise UsageError(say("{file}: not valid Python: {reason}", file=file, reason=str(error))) from None
     except (RecursionError, MemoryError):
-        raise UsageError(say("{file}: nested too deeply to be read", file=file)) from None
+        raise UsageError(say("{file}: nested too deeply to read", file=file)) from None
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

@@ -159,8 +159,8 @@ def _check(root: Path, relative: str) -> None:
         )
     if path.is_dir():
         raise UsageError(
-            say("{path} is a folder, where a file is to be written; nothing was written", path=path),
-            say("move it away, or choose another folder"),
+            say("{path} is a folder, but a file must be written there; nothing was written", path=path),
+            say("move it, or choose another folder"),
         )
 
 
@@ -185,7 +185,7 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            say("{path} is there, but cannot be read: {problem}", path=path, problem=error.strerror)
+            say("{path} exists but cannot be read: {problem}", path=path, problem=error.strerror)
         ) from None
 
 

@@ -56,7 +56,7 @@ def remove(path: Path) -> None:
     except OSError as error:
         problem = error.strerror or str(error)
         raise TrainwizError(
-            say("{path} cannot be removed: {problem}", path=path, problem=problem), _remedy(error)
+            say("cannot remove {path}: {problem}", path=path, problem=problem), _remedy(error)
         ) from None
 
 
@@ -141,7 +141,9 @@ def _told(problem: Message, left: Sequence[Path]) -> Message:
     if not left:
         return say("{problem}; nothing was written", problem=problem)
     files = ", ".join(str(path) for path in reversed(left))
-    return say("{problem}; these were written before and could not be put back: {files}", problem=problem, files=files)
+    return say(
+        "{problem}; these files were already written and could not be restored: {files}", problem=problem, files=files
+    )
 
 
 def _explained(error: OSError, folder: Path) -> Message:
@@ -151,15 +153,15 @@ def _explained(error: OSError, folder: Path) -> Message:
         case errno.EROFS:
             return say("{folder} is on a read-only file system", folder=folder)
         case errno.EACCES | errno.EPERM:
-            return say("no permission to write in {folder}", folder=folder)
+            return say("no permission to write to {folder}", folder=folder)
         case errno.ENOTDIR | errno.EEXIST:
-            return say("{folder}: a file stands where a folder is needed", folder=folder)
-    return say("{folder} cannot be written to: {problem}", folder=folder, problem=error.strerror)
+            return say("{folder}: a file exists where a folder is needed", folder=folder)
+    return say("cannot write to {folder}: {problem}", folder=folder, problem=error.strerror)
 
 
 def _remedy(error: OSError) -> Message | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return say("free some space, or choose a folder on another disk")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return say("choose a folder that you may write to")
+        return say("choose a folder you can write to")
     return None

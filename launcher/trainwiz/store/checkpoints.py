@@ -48,10 +48,10 @@ def folder_of(place: Path) -> Path:
         if every(folder):
             return Path(os.path.realpath(folder))
     if not place.is_dir():
-        raise UsageError(say("{folder} is no folder", folder=place))
+        raise UsageError(say("{folder} is not a folder", folder=place))
     raise UsageError(
-        say("{folder} holds no checkpoints", folder=place),
-        say("name a project, a run's folder, or a folder of checkpoints"),
+        say("no checkpoints in {folder}", folder=place),
+        say("pass a project, a run folder or a checkpoint folder"),
     )
 
 

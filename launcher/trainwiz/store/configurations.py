@@ -37,7 +37,7 @@ def read(path: str) -> Document:
 
 
 def _too_long(path: str, size: int) -> Document:
-    trouble = Trouble(say("the file has {size} MB, and no configuration is that long", size=round(size / 1e6, 1)))
+    trouble = Trouble(say("the file has {size} MB, too large for a configuration", size=round(size / 1e6, 1)))
     return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
 
 
@@ -47,7 +47,7 @@ def _decoded(path: str, raw: bytes) -> Document:
     except UnicodeDecodeError as error:
         text = raw.decode("utf-8", errors="replace")
         trouble = Trouble(
-            say("byte {byte} is no UTF-8", byte=f"0x{raw[error.start]:02x}"),
+            say("byte {byte} is not valid UTF-8", byte=f"0x{raw[error.start]:02x}"),
             len(raw[: error.start].decode("utf-8", errors="replace")),
             say("save the file as UTF-8"),
         )

@@ -34,7 +34,7 @@ def find(word: str, project: Path = Path()) -> Run:
     if not made:
         raise UsageError(
             say("{folder} has no runs", folder=project / runs.RUNS),
-            say("go into a project's folder or name it; `trainwiz launch` makes a run"),
+            say("change to a project folder or pass one; `trainwiz launch` creates a run"),
         )
     if word == LATEST:
         return made[-1]
@@ -43,10 +43,10 @@ def find(word: str, project: Path = Path()) -> Run:
         return matches[0]
     if matches:
         names = ", ".join(run.name for run in matches[:5])
-        raise UsageError(say("{word} is the beginning of several runs: {names}", word=word, names=names))
+        raise UsageError(say("{word} is a prefix of several runs: {names}", word=word, names=names))
     raise UsageError(
-        say("there is no run {name} in {folder}", name=word, folder=project / runs.RUNS),
-        say("the newest is {name}", name=made[-1].name),
+        say("no run {name} in {folder}", name=word, folder=project / runs.RUNS),
+        say("the newest run is {name}", name=made[-1].name),
     )
 
 

@@ -44,9 +44,9 @@ def read(name: str | Path) -> Excerpt:
             return _checked(_excerpt(sys.stdin.buffer), name)
         mode = os.stat(name).st_mode
         if stat.S_ISDIR(mode):
-            raise UsageError(say("{path} is a folder, not a log", path=name), say("name a file, or a run's folder"))
+            raise UsageError(say("{path} is a folder, not a log", path=name), say("pass a file or a run folder"))
         if not stat.S_ISREG(mode):
-            raise UsageError(say("{path} is no plain file", path=name), say("pipe it in: trainwiz diagnose -"))
+            raise UsageError(say("{path} is not a regular file", path=name), say("pipe it in: trainwiz diagnose -"))
         with open(name, "rb") as stream:
             return _checked(_excerpt(stream), name)
     except OSError as error:
@@ -97,14 +97,17 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 def _checked(excerpt: Excerpt, name: str | Path) -> Excerpt:
     start = excerpt.head[:_LOOKED_AT]
     if not start.strip():
-        raise UsageError(say("{path} is empty", path=name), say("name the log of the rank that failed"))
+        raise UsageError(say("{path} is empty", path=name), say("pass the log of the rank that failed"))
     text = start.decode(errors="replace")
     strange = sum(c == "\ufffd" or (c < " " and c not in _TEXT_CONTROLS) for c in text)
     if strange > _BINARY_SHARE * len(text):
         raise UsageError(
             say(
-                "{path} is no text: {n} of its first {total} characters are none", path=name, n=strange, total=len(text)
+                "{path} is not a text file: {n} of its first {total} characters are not text",
+                path=name,
+                n=strange,
+                total=len(text),
             ),
-            say("name the log that the training wrote"),
+            say("pass the log written by the training"),
         )
     return excerpt

@@ -25,7 +25,7 @@ def read(path: str | Path) -> Machine:
     except UnicodeDecodeError:
         raise UsageError(say("{path}: not a text file", path=path), _how()) from None
     except json.JSONDecodeError as error:
-        message = say("{path}, line {line}: not JSON: {problem}", path=path, line=error.lineno, problem=error.msg)
+        message = say("{path}, line {line}: not valid JSON: {problem}", path=path, line=error.lineno, problem=error.msg)
         raise UsageError(message, _how()) from None
     except RecursionError:
         raise UsageError(say("{path}: nested too deeply", path=path), _how()) from None
@@ -49,9 +49,15 @@ def _malformed(path: str | Path, problems: tuple[Message, ...]) -> UsageError:
     for problem in problems[1:10]:
         listed = say("{before}\n  {problem}", before=listed, problem=problem)
     return UsageError(
-        say("{path}: not a machine; wrong values: {n}\n  {listed}", path=path, n=len(problems), listed=listed), _how()
+        say(
+            "{path}: not a machine description; invalid values: {n}\n  {listed}",
+            path=path,
+            n=len(problems),
+            listed=listed,
+        ),
+        _how(),
     )
 
 
 def _how() -> Message:
-    return say("make such a file with `trainwiz doctor --json > machine.json` on that machine")
+    return say("create the file on that machine: `trainwiz doctor --json > machine.json`")

@@ -27,12 +27,12 @@ def find(folder: str | Path) -> Path:
         return path / PLAN_FILE
     if not path.exists():
         raise UsageError(
-            say("there is no folder {folder}", folder=path),
-            say("`trainwiz init {folder}` makes a project there", folder=path),
+            say("folder {folder} does not exist", folder=path),
+            say("create a project there: `trainwiz init {folder}`", folder=path),
         )
     raise UsageError(
-        say("{folder} holds no {file}, so it is not a project", folder=path, file=PLAN_FILE),
-        say("go into a project's folder or name it, or make one: trainwiz init {folder}", folder=path),
+        say("{folder} is not a project: it contains no {file}", folder=path, file=PLAN_FILE),
+        say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
     )
 
 
@@ -58,7 +58,7 @@ def document(path: str | Path) -> Document:
     for duplicate in found.duplicates:
         first, last = found.at(duplicate.first), found.at(duplicate.last)
         message = say(
-            "{file}: {key} stands twice, in lines {first} and {second}",
+            "{file}: {key} appears twice, on lines {first} and {second}",
             file=found.path,
             key=".".join(duplicate.path),
             first=first.line,
@@ -146,7 +146,7 @@ def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str
     after = changed(document(path), changes, reason=comment)
     if after is None:
         raise UsageError(
-            say("{file} cannot be changed where it stands", file=path),
-            say("write its sections as keys below each other, as trainwiz init does"),
+            say("{file} cannot be edited in place", file=path),
+            say("write its sections as nested keys, as trainwiz init does"),
         )
     return after.text

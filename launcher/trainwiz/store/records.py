@@ -94,13 +94,13 @@ def _unknown(path: str, name: str, known: list[str]) -> Message:
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return say("{key}: unknown key; did you mean {near}?", key=path, near=near[0])
-    return say("{key}: unknown key; known here: {known}", key=path, known=", ".join(known))
+    return say("{key}: unknown key; known keys here: {known}", key=path, known=", ".join(known))
 
 
 def _named(kind: Any) -> Message:
     simple = {
-        str: say("a text"),
-        int: say("a whole number"),
+        str: say("a string"),
+        int: say("an integer"),
         bool: say("true or false"),
     }
     if kind in simple:

@@ -28,7 +28,9 @@ class Workspace:
         if keep is not None:
             self.folder = Path(keep).absolute()
             if self.folder.exists() and any(self.folder.iterdir()):
-                raise UsageError(say("{folder} is not empty", folder=keep), say("name a folder that is not there yet"))
+                raise UsageError(
+                    say("{folder} is not empty", folder=keep), say("choose a folder that does not exist yet")
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
         else:
             self.folder = Path(tempfile.mkdtemp(prefix="trainwiz-rehearsal-"))
@@ -60,7 +62,7 @@ def sources(folder: Path) -> dict[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
                 say("{file} cannot be read: {problem}", file=folder / name, problem=error),
-                say("trainwiz init {folder} writes it", folder=folder),
+                say("create it with trainwiz init {folder}", folder=folder),
             ) from None
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", 0)

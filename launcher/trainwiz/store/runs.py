@@ -156,7 +156,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
 def join(project: Path, name: str, *, machine: int, continues: Run | None = None) -> Run:
     """The folder of a run that machine 0 has named; on a shared file system it exists already."""
     if not _NAME.fullmatch(name):
-        raise TrainwizError(say("machine 0 sent {name!r}, which is no run's name", name=name))
+        raise TrainwizError(say("machine 0 sent {name!r}, which is not a run name", name=name))
     run = Run(project / RUNS / name, machine)
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -183,14 +183,14 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     if not runs:
         raise UsageError(
             say("{folder} has no run to resume", folder=project / RUNS),
-            say("start one: trainwiz launch {folder}", folder=project),
+            say("start a run: trainwiz launch {folder}", folder=project),
         )
     wanted = runs[-1].name if Path(name).name == LATEST else Path(name).name
     run = next((r for r in runs if r.name == wanted), None)
     if run is None:
         raise UsageError(
-            say("there is no run {name} in {folder}", name=name, folder=project / RUNS),
-            say("the newest is {name}", name=runs[-1].name),
+            say("no run {name} in {folder}", name=name, folder=project / RUNS),
+            say("the newest run is {name}", name=runs[-1].name),
         )
     _refuse_running(run)
     if run.checkpoint() is None:
@@ -208,9 +208,9 @@ def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
     others = [r for r in runs if r is not run and r.checkpoint()]
     raise TrainwizError(
         say("run {name} has no complete checkpoint to resume from", name=run.name),
-        say("run {name} has one: trainwiz launch --resume {name}", name=others[-1].name)
+        say("resume run {name} instead: trainwiz launch --resume {name}", name=others[-1].name)
         if others
-        else say("start anew: trainwiz launch (without --resume)"),
+        else say("start over: trainwiz launch (without --resume)"),
     )
 
 
@@ -220,11 +220,11 @@ def _refuse_running(run: Run) -> None:
         pid = started["pid"]
         raise TrainwizError(
             say(
-                "run {name} is still running (process {pid}); two runs must not share its checkpoints",
+                "run {name} is still running (process {pid}); two runs cannot share its checkpoints",
                 name=run.name,
                 pid=pid,
             ),
-            say("let it end, or end it: kill {pid}", pid=pid),
+            say("wait until it ends, or end it: kill {pid}", pid=pid),
         )
 
 
@@ -252,8 +252,8 @@ def _point(link: Path, name: str) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> TrainwizError:
     return TrainwizError(
-        say("nothing can be written in {folder}: {error}", folder=folder, error=error.strerror or error),
+        say("cannot write to {folder}: {error}", folder=folder, error=error.strerror or error),
         say("free some space, or choose a folder on another disk")
         if error.errno in _FULL
-        else say("make it writable, or copy the project to where you may write"),
+        else say("make it writable, or copy the project to a folder you can write to"),
     )

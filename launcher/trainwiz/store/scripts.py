@@ -18,8 +18,8 @@ def read(path: str) -> script.Script:
         raise _folder(file)
     if file.suffix == ".ipynb":
         raise UsageError(
-            say("{path} is a notebook; lint reads Python files", path=path),
-            say("jupyter nbconvert --to script {path}, then lint the .py file", path=path),
+            say("{path} is a notebook; lint only reads Python files", path=path),
+            say("run: jupyter nbconvert --to script {path}, then lint the .py file", path=path),
         )
     try:
         raw = file.read_bytes()
@@ -42,20 +42,20 @@ def _decoded(path: str, raw: bytes) -> str:
         line = raw[: error.start].count(b"\n") + 1
         raise UsageError(
             say(
-                "{path}:{line}: byte {byte} is no {encoding}",
+                "{path}:{line}: byte {byte} is not valid {encoding}",
                 path=path,
                 line=line,
                 byte=f"0x{raw[error.start]:02x}",
                 encoding=encoding,
             ),
-            say("save the file as UTF-8, or declare its encoding in the first line: # -*- coding: latin-1 -*-"),
+            say("save the file as UTF-8, or declare its encoding on the first line: # -*- coding: latin-1 -*-"),
         ) from None
     except SyntaxError as error:  # the declared encoding does not exist, or the first lines are not in it
         raise UsageError(say("{path}: {reason}", path=path, reason=error.msg), say("save the file as UTF-8")) from None
 
 
 def _folder(folder: Path) -> UsageError:
-    message = say("{path} is a folder; lint takes a script", path=str(folder))
+    message = say("{path} is a folder; lint expects a script", path=str(folder))
     scripts = sorted(folder.glob("*.py"))
     likely = next((s for s in scripts if s.name == "train.py"), scripts[0] if scripts else None)
     return UsageError(message, say("trainwiz lint {script}", script=str(likely)) if likely else None)
@@ -65,4 +65,4 @@ def _nearby(file: Path) -> Message | None:
     scripts = sorted(file.parent.glob("*.py"))[:5] if file.parent.is_dir() else []
     if not scripts:
         return None
-    return say("scripts there: {names}", names=", ".join(s.name for s in scripts))
+    return say("scripts in that folder: {names}", names=", ".join(s.name for s in scripts))

@@ -58,10 +58,10 @@ class TorchDdp(Plugin):
     """TorchDDPPlugin."""
 
     kind = "colossal_ddp"
-    summary = say("Colossal-AI: every rank holds everything")
+    summary = say("Colossal-AI: every rank holds the full state")
     devices = ("cuda", "npu", "cpu")
     precisions = ("no", "fp16")
-    default_precision = ("no", say("Booster knows no bf16 for DDP, and fp16 needs loss scaling"))
+    default_precision = ("no", say("Booster's DDP does not support bf16, and fp16 needs loss scaling"))
     layout = WHOLE
 
     def state_bytes(self, training: Training) -> int:
@@ -122,7 +122,7 @@ class Zero1(LowLevelZero):
 
     kind = "colossal_zero1"
     stage = 1
-    summary = say("Colossal-AI: optimizer state is cut over the ranks")
+    summary = say("Colossal-AI: shards optimizer state over the ranks")
     replaces = ("zero1",)
 
     def state_bytes(self, training: Training) -> int:
@@ -144,7 +144,7 @@ class Zero2(LowLevelZero):
 
     kind = "colossal_zero2"
     stage = 2
-    summary = say("Colossal-AI: gradients as well")
+    summary = say("Colossal-AI: also shards gradients")
     replaces = ("zero2",)
 
     def state_bytes(self, training: Training) -> int:
@@ -157,10 +157,10 @@ class Gemini(Plugin):
     """GeminiPlugin: weights, gradients and optimizer state in chunks, partitioned."""
 
     kind = "gemini"
-    summary = say("Colossal-AI: weights as well, in chunks of memory")
+    summary = say("Colossal-AI: also shards weights, in memory chunks")
     devices = ("cuda", "npu")
     precisions = ("bf16", "fp16")
-    default_precision = ("bf16", say("Gemini computes in 16 bit only; bf16 needs no loss scaling"))
+    default_precision = ("bf16", say("Gemini only computes in 16-bit; bf16 needs no loss scaling"))
     optimizers = ("adamw",)
     compiles_optimizer: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False

@@ -33,7 +33,7 @@ class Ddp(Plain):
     """PyTorch's DDP."""
 
     kind = "ddp"
-    summary = say("every rank holds everything; the least communication")
+    summary = say("every rank holds the full state; the least communication")
     speed = 1
     needs_every_gradient: ClassVar[bool] = True
 

@@ -38,7 +38,7 @@ class Single(Plain):
     """One rank holds everything."""
 
     kind = "single"
-    summary = say("one rank, nothing to share")
+    summary = say("one rank, no sharding")
     one_rank: ClassVar[bool] = True
     speed = 1
 

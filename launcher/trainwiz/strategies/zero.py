@@ -31,10 +31,10 @@ _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
 _SUMMARIES = (
-    say("DeepSpeed without sharding; to compare with"),
-    say("DeepSpeed: optimizer state is cut over the ranks"),
-    say("DeepSpeed: gradients as well"),
-    say("DeepSpeed: weights as well; gathers them layer by layer"),
+    say("DeepSpeed without sharding; for comparison"),
+    say("DeepSpeed: shards optimizer state over the ranks"),
+    say("DeepSpeed: also shards gradients"),
+    say("DeepSpeed: also shards weights; gathers them layer by layer"),
 )
 _OFFLOAD_SUMMARIES = {
     2: say("DeepSpeed: optimizer state in host memory, computed on the CPU"),

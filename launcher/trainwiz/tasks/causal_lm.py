@@ -14,13 +14,13 @@ TASK = Task(
     from_hub=True,
     generative=True,
     data_names=say(
-        "name a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or "
-        "embedded"
+        "use a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or embedded"
     ),
     data_forms=say(
-        'a .jsonl file needs a JSON object with a "text" per line, a .json file a list of them, a .txt file UTF-8'
+        'each line of a .jsonl file must be a JSON object with a "text", a .json file must be a list of them, a '
+        ".txt file must be UTF-8"
     ),
     packages=("transformers",),
     parts=("rows.py",),
-    weight_decay=(0.1, say("usual for language models")),
+    weight_decay=(0.1, say("common for language models")),
 )

@@ -7,9 +7,9 @@ from trainwiz.tasks.task import Task
 
 TASK = Task(
     name="custom",
-    summary=say("your own Dataset and Module; starts from a small regression"),
+    summary=say("your own Dataset and Module, starting from a small regression"),
     samples="own",
     sharded_layer="Block",
-    weight_decay=(0.0, say("off for a small regression")),
+    weight_decay=(0.0, say("off for a small regression task")),
     regions={"sample": False},
 )

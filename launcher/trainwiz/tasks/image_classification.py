@@ -8,17 +8,17 @@ from trainwiz.tasks.task import Task
 
 TASK = Task(
     name="image_classification",
-    summary=say("what does a picture show; a residual network"),
+    summary=say("classify images; a residual network"),
     samples="pictures",
     presets=NETWORKS,
     classifies=True,
     model_prompt=say("Model: tiny or resnet18"),
-    data_prompt=say("Training data: embedded, a folder with one folder per class, or an .npz file"),
-    data_names=say("name a folder with one folder of pictures per class, an .npz file, or embedded"),
-    data_forms=say("pictures lie in one folder per class; an .npz file holds images (uint8) and labels"),
+    data_prompt=say("Training data: embedded, a folder with one subfolder per class, or an .npz file"),
+    data_names=say("use a folder with one subfolder of images per class, an .npz file, or embedded"),
+    data_forms=say("put images into one folder per class, or use an .npz file with images (uint8) and labels"),
     packages=("pillow",),
     embedded_packages=("scikit-learn",),
     sharded_layer="Block",
-    weight_decay=(0.01, say("usual for classification")),
+    weight_decay=(0.01, say("common for classification")),
     regions={"augmented_samples": True, "plain_samples": False},
 )

@@ -8,18 +8,18 @@ from trainwiz.tasks.task import Task
 
 TASK = Task(
     name="sft",
-    summary=say("a model that answers: fine-tuning on conversations or instructions"),
+    summary=say("a model that answers; fine-tunes on conversations or instructions"),
     samples="conversations",
     presets=DECODERS,
     from_hub=True,
     generative=True,
     adapters=True,
-    data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of them, or a hub id"),
-    data_names=say("name a .jsonl or .json file, a folder of them, a hub id (organisation/name), or embedded"),
+    data_prompt=say("=对话：embedded、.jsonl 或 .json 文件、放这类文件的目录，或 hub id"),
+    data_names=say("use a .jsonl or .json file, a folder of such files, a hub id (organisation/name), or embedded"),
     data_forms=say(
         'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
     ),
     packages=("transformers",),
     parts=("rows.py",),
-    weight_decay=(0.0, say("usual for fine-tuning on answers: it is short")),
+    weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
 )

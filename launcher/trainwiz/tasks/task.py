@@ -54,7 +54,7 @@ class Task:
     """Templates that it shares with other tasks, beside those of every loop."""
     sharded_layer: str | None = None
     """The class that FSDP shards one by one, SHARDED_LAYERS of its template; None: the model names its own."""
-    weight_decay: tuple[float, Message] = (0.0, say("usual"))
+    weight_decay: tuple[float, Message] = (0.0, say("common default"))
     """The default weight decay, and why."""
     regions: Mapping[str, bool] = field(default_factory=dict)
     """Regions of the templates that the task decides."""

@@ -8,16 +8,16 @@ from trainwiz.tasks.task import Task
 
 TASK = Task(
     name="text_classification",
-    summary=say("what kind of text is this; fine-tunes an encoder"),
+    summary=say("classify texts; fine-tunes an encoder"),
     samples="labelled_texts",
     presets=ENCODERS,
     from_hub=True,
     classifies=True,
     model_prompt=say("Model: tiny, a folder, or a hub id"),
     data_prompt=say("Training data: embedded, a .jsonl file, or a hub id"),
-    data_names=say("name a .jsonl file, a hub id (organisation/name), or embedded"),
-    data_forms=say('a .jsonl file needs a JSON object with a "text" and a "label" per line'),
+    data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
+    data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a "label"'),
     packages=("transformers",),
-    weight_decay=(0.01, say("usual for classification")),
+    weight_decay=(0.01, say("common for classification")),
     regions={"grouped": True},
 )

@@ -18,18 +18,18 @@ def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Deci
     """On stderr: what was left, by what is to be done about it."""
     settings = len(decided.plan.deepspeed)
     words = t(
-        "{files}: {n} keys of the plan and {settings} settings of DeepSpeed were taken over",
+        "{files}: imported plan keys: {n}, DeepSpeed settings: {settings}",
         files=", ".join(files),
         n=carried,
         settings=settings,
     )
     console.talk(words)
     heads = {
-        "unknown": t("no plan can say this:"),
-        "lost": t("this project does otherwise:"),
-        "open": t("only your script could tell, so the plan decides:"),
-        "launch": t("not part of a project, but of its launch:"),
-        "inert": t("does nothing there either:"),
+        "unknown": t("cannot be expressed in a plan:"),
+        "lost": t("different in this project:"),
+        "open": t("known only to your script; the plan decides:"),
+        "launch": t("belongs to the launch, not to the project:"),
+        "inert": t("had no effect before, either:"),
     }
     for kind, head in heads.items():
         entries = [one for one in left if one.kind == kind]

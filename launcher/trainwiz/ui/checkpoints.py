@@ -56,7 +56,7 @@ class Reading:
         percent = 100 * self.read // max(1, self.total)
         if percent != self.shown and sys.stderr.isatty():
             self.shown = percent
-            line = t("comparing: {percent} % of {size}", percent=percent, size=size(self.total))
+            line = t("verifying: {percent} % of {size}", percent=percent, size=size(self.total))
             sys.stderr.write(f"\r{line}\x1b[K")
             sys.stderr.flush()
 
@@ -84,7 +84,7 @@ def _validity(each: Checkpoint, verified: Verified | None) -> str:
     if each.state is State.PARTIAL:
         return "-"
     if each.state is State.DAMAGED:
-        return t("no: put aside as damaged")
+        return t("no: moved aside as damaged")
     if verified is None:
         return "?"
     if verified.whole:

@@ -46,7 +46,7 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
     yield from _wrapped(text(diagnosis.how), "", stream, style="bold")
     if diagnosis.followed:
         ranks = ", ".join(str(rank) for rank in diagnosis.followed)
-        yield from _wrapped(t("taken down with it, ranks: {ranks}", ranks=ranks), "", stream, style="dim")
+        yield from _wrapped(t("ranks that ended as a result: {ranks}", ranks=ranks), "", stream, style="dim")
     for line in diagnosis.last:
         yield console.styled(_cut(f"{_INDENT}| {line}", stream), "dim", stream)
     if diagnosis.exception and not _shown_whole(diagnosis, stream):
@@ -76,10 +76,10 @@ def _evidence(diagnosis: Diagnosis, log: str, stream: TextIO) -> Iterator[str]:
 
 
 def _fix(fix: Fix, stream: TextIO) -> Iterator[str]:
-    yield from _wrapped(t("a change of the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
+    yield from _wrapped(t("suggested change to the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
     for key, (old, new) in fix.changes.items():
         yield _cut(f"{_INDENT}{key}: {spelled(old)} → {spelled(new)}", stream)
-    yield from _wrapped(t("take it: {line}", line=fix.line), "", stream, style="bold")
+    yield from _wrapped(t("apply it: {line}", line=fix.line), "", stream, style="bold")
 
 
 def _wrapped(words: str, first: str, stream: TextIO, *, style: str | None = None) -> Iterator[str]:

@@ -26,12 +26,12 @@ def show(lines: Sequence[Line]) -> None:
     errors, warnings = count(lines)
     verdict = (
         t(
-            "errors: {errors}, warnings: {warnings}; a training would fail on this machine",
+            "errors: {errors}, warnings: {warnings}; training would fail on this machine",
             errors=errors,
             warnings=warnings,
         )
         if errors
-        else t("a training can run on this machine; warnings: {warnings}", warnings=warnings)
+        else t("training can run on this machine; warnings: {warnings}", warnings=warnings)
     )
     console.data(console.styled(verdict, "error" if errors else "good", sys.stdout))
 

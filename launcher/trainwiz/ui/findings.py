@@ -21,7 +21,9 @@ def chosen_format(typed: str, *, as_json: bool) -> str:
     """The format that `--format` and `--json` ask for together. Raises `UsageError`."""
     chosen = typed or ("json" if as_json else "text")
     if chosen not in FORMATS or (as_json and chosen != "json"):
-        raise UsageError(say("--format is {format}; it may be {choices}", format=chosen, choices=", ".join(FORMATS)))
+        raise UsageError(
+            say("--format {format} is not valid; choose one of {choices}", format=chosen, choices=", ".join(FORMATS))
+        )
     return chosen
 
 
@@ -52,7 +54,7 @@ def show(findings: Sequence[Finding], *, as_data: bool = False) -> None:
             write(line)
     write(_summary(findings))
     if findings:
-        write(console.styled(t("more about a rule: trainwiz explain {rule}", rule=findings[0].rule), "dim", stream))
+        write(console.styled(t("details of a rule: trainwiz explain {rule}", rule=findings[0].rule), "dim", stream))
 
 
 def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -37,7 +37,12 @@ def show(rule: Rule) -> None:
     room = min(console.WIDEST, shutil.get_terminal_size().columns)
     console.data(f"{rule.id} ({level_name(rule.level.value)}, {rule.field})")
     if is_unproven(rule):
-        console.data(language.t("unproven: no test of trainwiz has seen the engine do this; it rests on its source"))
+        console.data(
+            language.t(
+                "unproven: no trainwiz test has observed the engine doing this; the rule is based on the engine's "
+                "source code"
+            )
+        )
     for paragraph in _paragraphs(language.text(Message(rule.manual))):
         console.data("")
         for line in columns.wrap(paragraph, room):

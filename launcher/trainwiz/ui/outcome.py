@@ -50,13 +50,13 @@ def show(
         )
     if diagnosis:
         card.show(diagnosis, log=log, fix=fix)
-    console.talk(t("everything of this run lies in {folder}", folder=folder))
+    console.talk(t("all files of this run are in {folder}", folder=folder))
     if checkpoint:
         console.talk(t("newest checkpoint: {checkpoint}", checkpoint=checkpoint))
     if verified:
         _verified(verified)
     if resume and checkpoint:
-        console.talk(t("to go on: {line}", line=resume))
+        console.talk(t("to continue: {line}", line=resume))
 
 
 def _ending(outcome: Outcome) -> None:
@@ -65,7 +65,7 @@ def _ending(outcome: Outcome) -> None:
         by = "Ctrl-C" if outcome.signal == _CTRL_C else signal_name(outcome.signal)
         if outcome.exit_code == 0:
             console.talk(
-                t("stopped by {signal} after {time}; the ranks ended in order", signal=by, time=time), style="warning"
+                t("stopped by {signal} after {time}; the ranks exited cleanly", signal=by, time=time), style="warning"
             )
         else:
             console.talk(
@@ -74,7 +74,7 @@ def _ending(outcome: Outcome) -> None:
             )
     elif outcome.hung:
         console.talk(
-            t("ended after {time}, because nothing moved; exit code {code}", time=time, code=outcome.exit_code),
+            t("ended after {time}: no activity; exit code {code}", time=time, code=outcome.exit_code),
             style="error",
         )
     elif outcome.exit_code == 0:
@@ -86,15 +86,19 @@ def _ending(outcome: Outcome) -> None:
 def _verified(verified: Verified) -> None:
     if verified.damaged:
         console.talk(
-            t("that checkpoint is damaged ({files}); resuming takes the one before", files=", ".join(verified.damaged)),
+            t(
+                "that checkpoint is damaged ({files}); resuming uses the previous one",
+                files=", ".join(verified.damaged),
+            ),
             style="error",
         )
     elif verified.whole:
-        console.talk(t("its files are as they were written: {n} compared with the manifest", n=verified.files))
+        console.talk(t("its files are intact: {n} verified against the manifest", n=verified.files))
     else:
         console.talk(
             t(
-                "files compared with the manifest before the grace ended: {n} of {all}; resuming compares all of them",
+                "files verified against the manifest within the grace period: {n} of {all}; resuming verifies all "
+                "of them",
                 n=verified.read,
                 all=verified.files,
             ),

@@ -47,7 +47,7 @@ def frame(view: View, width: int, height: int) -> list[str]:
     above = [_head(view.summary), *_progress(view.summary, width), *_numbers(view, width)]
     below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
     if view.live:
-        below.append(console.styled(columns.cut(t("q quits; the training goes on"), width), "dim", sys.stdout))
+        below.append(console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout))
     room = height - len(above) - len(below) - 4
     loss = metrics.series(view.records, "loss").points
     drawn = curve.draw(loss, width, min(room, _MOST_CURVE), braille=braille()) if room >= _LEAST_CURVE else []
@@ -75,7 +75,7 @@ def _progress(summary: Summary, width: int) -> list[str]:
     if summary.why:
         lines += columns.wrap(text(summary.why), width)
     if summary.updates is None:
-        return [*lines, t("no numbers yet")]
+        return [*lines, t("no metrics yet")]
     if not summary.total:
         return [*lines, t("update {update}", update=summary.updates)]
     words = t("update {update}/{total}", update=summary.updates, total=summary.total)
@@ -108,7 +108,7 @@ def _memory(memory: Mapping[int, tuple[int, int | None]], most: Mapping[int, int
     for rank, (host, gpu) in memory.items():
         words = t("rank {rank}: {host}", rank=rank, host=size(host))
         if most.get(rank, 0) > host:
-            words = t("{held} (most: {most})", held=words, most=size(most[rank]))
+            words = t("{held} (peak: {most})", held=words, most=size(most[rank]))
         parts.append(words if gpu is None else t("{host}, GPU {gpu}", host=words, gpu=size(gpu)))
     return [t("memory"), *(f"  {line}" for line in _filled(parts, width - 2, "   "))] if parts else []
 
@@ -120,7 +120,7 @@ def _summed(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[st
     for name, sizes in ((t("host"), hosts), ("GPU", gpus)):
         if sizes:
             line = t(
-                "{name}: {least} to {most} for a rank, {sum} for all {n}",
+                "{name}: {least} to {most} per rank, {sum} for all {n}",
                 name=name,
                 least=size(min(sizes)),
                 most=size(max(sizes)),

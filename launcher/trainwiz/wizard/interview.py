@@ -127,7 +127,11 @@ class Interview:
         carried, dropped = carry({**kept, **self.fixed}, later, self.decide)
         for lost in dropped:
             self.talk(
-                t("{key}: your earlier {value} no longer fits and is asked again", key=lost.key, value=lost.value)
+                t(
+                    "{key}: your earlier answer {value} no longer fits and is asked again",
+                    key=lost.key,
+                    value=lost.value,
+                )
             )
             for problem in lost.problems:
                 self.talk(wrapped(problem, "    "))
@@ -137,11 +141,11 @@ class Interview:
     def _gate(self) -> Action | None:
         while True:
             default = "yes" if self.advanced else "no"
-            choices = (("no", t("no, show me the review")), ("yes", t("yes, ask the advanced questions")))
+            choices = (("no", t("no, show the review")), ("yes", t("yes, ask the advanced questions")))
             asked = Asked(
-                prompt=t("Look at the advanced settings?"),
+                prompt=t("Show the advanced settings?"),
                 default=default,
-                reason=t("each has a default that the review shows"),
+                reason=t("each has a default, shown in the review"),
                 choices=choices,
             )
             reply = self.ask(asked, self._take_shown())
@@ -213,5 +217,5 @@ def _shown_as(question: Question, default: str, reason: Message, values: Values,
 
 def _size(option: Option) -> Message:
     if option.fits is False:
-        return say("{size} per rank: too much", size=option.shown)
+        return say("{size} per rank: does not fit", size=option.shown)
     return say("{size} per rank", size=option.shown)

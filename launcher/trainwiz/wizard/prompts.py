@@ -130,7 +130,7 @@ def _add_hint(app: Application[Any]) -> None:
         window.dont_extend_height = Always()
         if isinstance(window.content, InquirerControl):
             window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
-    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C ends and keeps the answers")
+    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C quits and keeps the answers")
     lines = columns.wrap(hint, _room(), first="  ", rest="  ")
     line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
     app.layout = Layout(

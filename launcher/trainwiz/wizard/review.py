@@ -27,7 +27,7 @@ def review(interview: Interview) -> None:
         lines = rows(interview.decided())
         reply = interview.ask(
             Asked(
-                prompt=t("The plan: Enter writes it, or choose a line to change"),
+                prompt=t("The plan: press Enter to write it, or choose a line to change"),
                 default=pointed_at,
                 choices=((WRITE, t("write the project")), *lines.items()),
             ),
@@ -70,6 +70,6 @@ def _is_asked(key: str) -> bool:
 
 def _explained(key: str, lines: Mapping[str, str]) -> str:
     if key in ("", WRITE):
-        return wrapped(t("Nothing is written before you choose to. The file trainwiz.yaml can be edited later, too."))
+        return wrapped(t("Nothing is written until you choose to write. You can also edit trainwiz.yaml later."))
     # A narrow terminal cuts the reason off in the list; here all of it is shown.
     return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(question_for(key).help)])

@@ -31,5 +31,5 @@ def write(error: BaseException) -> str:
         file.write(redaction.text("\n".join(lines), secrets))
     said = redaction.text(str(error), secrets)
     console.talk(t("This is a bug in trainwiz: {kind}: {error}", kind=type(error).__name__, error=said), style="error")
-    console.talk(t("The details are in {path}; please attach it to a report.", path=file.name))
+    console.talk(t("Details are in {path}; please attach this file to a bug report.", path=file.name))
     return file.name

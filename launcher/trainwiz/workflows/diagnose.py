@@ -25,7 +25,7 @@ def diagnose(target: str, *, json: bool) -> int:
     if target == "-" or (path.exists() and not path.is_dir()):
         return _show(of_log(logs.read(target).lines(), log=target), target, json)
     if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):
-        raise UsageError(say("there is no log {file}", file=target))
+        raise UsageError(say("log {file} does not exist", file=target))
     run = history.find(target)
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.read(run).alive:
@@ -34,7 +34,7 @@ def diagnose(target: str, *, json: bool) -> int:
         if json:
             console.data_json(None)
         else:
-            console.data(t("run {name} ended well", name=run.name))
+            console.data(t("run {name} ended normally", name=run.name))
         return 0
     if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
         return 0
@@ -84,7 +84,7 @@ def _show_stall(run: Run, json: bool) -> bool:
     if json:
         console.data_json({"name": "hang", **last})
         return True
-    console.data(t("run {name}: nothing moved for {seconds} s", name=run.name, seconds=last.get("seconds")))
+    console.data(t("run {name}: no activity for {seconds} s", name=run.name, seconds=last.get("seconds")))
     for sentence in last["where"]:
         console.data(f"  {sentence}")
     return True
@@ -94,7 +94,7 @@ def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
     if json:
         console.data_json({**diagnosis.to_dict(), "log": log} if diagnosis else None)
     elif diagnosis is None:
-        console.data(t("no failure to be seen in {log}", log=log))
+        console.data(t("no failure found in {log}", log=log))
     else:
         shown.show(diagnosis, log=str(near(Path(log).absolute())) if log != "-" else "-", stream=sys.stdout)
     return 0

@@ -52,20 +52,22 @@ def _check_usage(folder: str, machine_file: str | None, python: str | None, with
     if machine_file and (python or with_all_reduce):
         raise UsageError(
             say(
-                "--machine describes another machine, with its interpreter; {option} looks at this one",
+                "--machine describes another machine and its interpreter; {option} checks this machine",
                 option="--python" if python else "--comm",
             ),
-            say("leave one of them out"),
+            say("use only one of them"),
         )
     if not os.path.isdir(folder):
-        raise UsageError(say("there is no folder {folder}", folder=folder), say("name a folder, or leave it out"))
+        raise UsageError(
+            say("folder {folder} does not exist", folder=folder), say("pass an existing folder, or omit it")
+        )
 
 
 def _look(folder: str, python: str | None, with_all_reduce: bool) -> tuple[Machine, Surroundings]:
     """The machine and what is around it; torch, DeepSpeed and the hub, which are slow, at the same time."""
     executable = interpreter.located(python or sys.executable)
     if sys.stderr.isatty():
-        console.talk(t("looking at this machine and at {python} …", python=executable), style="dim")
+        console.talk(t("checking this machine and {python} …", python=executable), style="dim")
     plan = _plan(folder, required=with_all_reduce)
     port = plan.machine.main_process_port if plan else _DEFAULT_PORT
     asked = ops.start(executable)
@@ -107,11 +109,11 @@ def _all_reduce(plan: Plan | None, machine: Machine) -> Comm:
         return Comm(world=world, backend=backend, error=t("the interpreter has no working torch"))
     if device not in comm.SIZE_BYTES:
         return Comm(
-            world=world, backend=backend, error=t("not known how to run an all-reduce on {device}", device=device)
+            world=world, backend=backend, error=t("trainwiz cannot run an all-reduce on {device}", device=device)
         )
     if device == "cuda" and world > len(machine.gpus):
         there = len(machine.gpus)
-        problem = t("planned GPUs on this machine: {world}, there are: {there}", world=world, there=there)
+        problem = t("GPUs planned on this machine: {world}, found: {there}", world=world, there=there)
         return Comm(world=world, backend=backend, error=problem)
     port = ports.claim(0)
     try:

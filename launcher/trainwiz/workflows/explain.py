@@ -49,7 +49,7 @@ def _show_rules(topic: str, as_markdown: bool) -> None:
 def _show_key(key: str) -> None:
     info = plan.fields().get(key)
     if info is None:
-        raise UsageError(plan.unknown_key(key), say("trainwiz explain keys lists them all"))
+        raise UsageError(plan.unknown_key(key), say("list all keys: trainwiz explain keys"))
     _show_entry(key, info)
 
 
@@ -63,14 +63,14 @@ def _show_entry(key: str, info: FieldInfo) -> None:
 def _help(key: str) -> str:
     if key == "ignore":
         return t(
-            "Rules that this project may break, each with the reason why. On the command line: --set "
+            "Rules to ignore in this project, each with the reason why. On the command line: --set "
             "ignore.TW416=REASON, repeatable."
         )
     if key == "deepspeed":
         return t(
-            "Settings of DeepSpeed that are no keys of a plan, by their path in ds_config.json; null leaves one to "
-            "DeepSpeed. On the command line: --set deepspeed.zero_optimization.reduce_bucket_size=200000000, "
-            "repeatable."
+            "DeepSpeed settings that are not keys of a plan, by their path in ds_config.json; null leaves a "
+            "setting to DeepSpeed. On the command line: --set "
+            "deepspeed.zero_optimization.reduce_bucket_size=200000000, repeatable."
         )
     try:
         return text(questions.question_for(key).help)
@@ -92,10 +92,10 @@ def _alternatives(kind: Any) -> list[Any]:
 
 def _type_name(kind: Any) -> str:
     names = {
-        int: t("whole number"),
+        int: t("integer"),
         float: t("number"),
         bool: t("true or false"),
-        str: t("text"),
+        str: t("string"),
         dict: t("mapping"),
         type(None): t("null"),
     }

@@ -41,7 +41,7 @@ def export(folder: str, *, update: int | None, output: str | None, python: str |
     )
     if not gathered.known:
         console.talk(
-            t("the files name their tensors otherwise than the model does, so their values were not compared"),
+            t("the files use other tensor names than the model; the values were not compared"),
             style="warning",
         )
     for each in written:
@@ -54,8 +54,8 @@ def _project(place: Path, folder: Path) -> Path:
         if (parent / "task.py").is_file():
             return parent
     raise UsageError(
-        say("no task.py above {folder}: the model cannot be built", folder=place),
-        say("name the project whose training it was: trainwiz export DIR"),
+        say("no task.py found above {folder}; the model cannot be built", folder=place),
+        say("pass the project this training belongs to: trainwiz export DIR"),
     )
 
 
@@ -65,20 +65,24 @@ def _chosen(place: Path, update: int | None) -> Checkpoint:
     wanted = [each for each in complete if update in (None, each.update)]
     if not wanted:
         raise UsageError(
-            say("{folder} has no complete checkpoint of update {update}", folder=place, update=update)
+            say("{folder} has no complete checkpoint for update {update}", folder=place, update=update)
             if update is not None
             else say("{folder} has no complete checkpoint", folder=place),
-            say("trainwiz checkpoints {folder} lists what there is", folder=place),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=place),
         )
     for each in reversed(wanted):
         (found,) = verify([each]).values()
         if found.whole:
             return each
         console.talk(
-            t("skipping {checkpoint}: damaged: {files}", checkpoint=each.path, files=", ".join(found.damaged)),
+            t(
+                "skipping damaged checkpoint {checkpoint}: {files}",
+                checkpoint=each.path,
+                files=", ".join(found.damaged),
+            ),
             style="warning",
         )
-    raise TrainwizError(say("no checkpoint in {folder} is as it was written", folder=place))
+    raise TrainwizError(say("no intact checkpoint in {folder}", folder=place))
 
 
 def _targets(target: Path) -> dict[str, Path]:
@@ -87,8 +91,8 @@ def _targets(target: Path) -> dict[str, Path]:
     for each in targets.values():
         if each.exists():
             raise UsageError(
-                say("{folder} is there already; nothing was written", folder=each),
-                say("name another: trainwiz export --output DIR"),
+                say("{folder} already exists; nothing was written", folder=each),
+                say("choose another folder: trainwiz export --output DIR"),
             )
     return targets
 
@@ -108,8 +112,8 @@ def _gather(python: str, project: Path, checkpoint: Path, targets: Mapping[str, 
 
 def _failed(gathered: Gathered) -> Message:
     if gathered.problem:
-        return say("the weights could not be gathered: {problem}", problem=gathered.problem)
+        return say("cannot gather the weights: {problem}", problem=gathered.problem)
     if gathered.different:
         names = ", ".join(gathered.different[:3])
-        return say("read back, these tensors are not those of the checkpoint: {names}", names=names)
-    return say("the task wrote no tensors; look at save_model in task.py")
+        return say("tensors read back from the exported files differ from the checkpoint: {names}", names=names)
+    return say("the task wrote no tensors; check save_model in task.py")

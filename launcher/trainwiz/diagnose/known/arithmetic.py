@@ -11,8 +11,8 @@ SIGNATURES = (
         "scaler_collapse",
         r"Current loss scale already at minimum",
         r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
-        cause=say("in fp16 every gradient overflowed, until the loss scale could not fall any more"),
-        remedy=say("set precision.mixed_precision bf16 (Ampere and newer), or lower optimizer.learning_rate"),
+        cause=say("all gradients overflowed in fp16 until the loss scale reached its minimum"),
+        remedy=say("set precision.mixed_precision to bf16 (Ampere and newer), or lower optimizer.learning_rate"),
         plan_change="bf16",
     ),
     known(
@@ -22,10 +22,11 @@ SIGNATURES = (
         r"Function '\w+' returned (?P<value>nan) values in its \d+th output",
         r"FloatingPointError: .*?(?P<value>nan|NaN|inf)",
         r"(?P<value>Non-finite) (?:norm|loss) encountered",
-        cause=say("the loss is no longer a number ({value})"),
+        cause=say("the loss is not finite ({value})"),
         remedy=say(
-            "lower optimizer.learning_rate, warm up longer, optimizer.gradient_clipping 1.0, bf16 in place of fp16; "
-            "look for empty samples; metrics.jsonl shows whether the gradient norm grew before"
+            "lower optimizer.learning_rate, use a longer warm-up, set optimizer.gradient_clipping to 1.0, or use "
+            "bf16 instead of fp16; look for empty samples; check in metrics.jsonl whether the gradient norm grew "
+            "before"
         ),
         plan_change="bf16",
     ),
@@ -33,25 +34,26 @@ SIGNATURES = (
         "unscale_fp16",
         r"Attempting to unscale FP16 gradients",
         r"No inf checks were recorded for this optimizer",
-        cause=say("the gradient scaler needs weights in fp32, or an optimizer that has seen gradients"),
-        remedy=say("load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast; or use bf16"),
+        cause=say("the gradient scaler needs fp32 weights, and an optimizer whose parameters have gradients"),
+        remedy=say("load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast it; or use bf16"),
     ),
     known(
         "precision_device",
         r"ValueError: (?P<precision>fp16|bf16|fp8) mixed precision requires",
         r"Your setup doesn't support (?P<precision>bf16)",
         r"not implemented for '(?P<precision>Half|BFloat16)'",
-        cause=say("this device, or this operation on it, does not compute in {precision}"),
-        remedy=say("set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs before Ampere"),
+        cause=say("this device, or this operation on it, does not support {precision}"),
+        remedy=say("set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs older than Ampere"),
     ),
     known(
         "attention_kernel",
         r"No operator found for `memory_efficient_attention",
         r"FlashAttention only supports Ampere GPUs",
         r"FlashAttention forward only supports head dim",
-        cause=say("no attention kernel fits this GPU, precision and head size"),
+        cause=say("no attention kernel supports this GPU, precision and head size"),
         remedy=say(
-            "attn_implementation='sdpa' in from_pretrained takes what there is; flash-attn needs Ampere and bf16"
+            "set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
+            "Ampere and bf16"
         ),
     ),
     known(
@@ -61,40 +63,45 @@ SIGNATURES = (
         r"expected m1 and m2 to have the same dtype",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
-        cause=say("two tensors of different precision meet in one operation"),
-        remedy=say("cast in task.py: inputs.to(weight.dtype), or run it under accelerator.autocast()"),
+        cause=say("an operation got tensors of different dtypes"),
+        remedy=say("cast in task.py: inputs.to(weight.dtype), or run the operation under accelerator.autocast()"),
     ),
     known(
         "label_range",
         r"IndexError: Target (?P<label>-?\d+) is out of bounds",
         cause=say("label {label} is outside the model's classes"),
-        remedy=say("give the model as many outputs as there are labels, or -100 to those that do not count"),
+        remedy=say("give the model as many outputs as there are labels, or set labels to ignore to -100"),
     ),
     known(
         "index_range",
         r"IndexError: index out of range in self",
-        cause=say("an id is outside the embedding: a token beyond vocab_size, or a position beyond the longest"),
-        remedy=say("model.resize_token_embeddings(len(tokenizer)); batch.sequence_length not above the model's limit"),
+        cause=say("an id exceeds the embedding: a token id above vocab_size, or a position above the maximum"),
+        remedy=say(
+            "call model.resize_token_embeddings(len(tokenizer)); keep batch.sequence_length within the model's limit"
+        ),
     ),
     known(
         "graph_twice",
         r"Trying to backward through the graph a second time",
-        cause=say("backward went twice through one graph"),
-        remedy=say("call backward once per forward; detach() what is carried from one micro-batch to the next"),
+        cause=say("backward ran twice on the same graph"),
+        remedy=say(
+            "call backward once per forward; detach() tensors that are carried from one micro-batch to the next"
+        ),
     ),
     known(
         "inplace",
         r"modified by an inplace operation",
-        cause=say("a tensor that the backward pass needs was changed in place"),
-        remedy=say("write x = x + 1 for x += 1; torch.autograd.set_detect_anomaly(True) names the line"),
+        cause=say("a tensor needed by the backward pass was modified in place"),
+        remedy=say("replace x += 1 with x = x + 1; to find the line: torch.autograd.set_detect_anomaly(True)"),
     ),
     known(
         "no_gradient",
         r"element 0 of tensors does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
-        cause=say("the loss depends on no parameter that is trained"),
+        cause=say("the loss does not depend on any trainable parameter"),
         remedy=say(
-            "unfreeze some; with gradient checkpointing and frozen embeddings: model.enable_input_require_grads()"
+            "unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "
+            "model.enable_input_require_grads()"
         ),
     ),
     known(
@@ -103,14 +110,14 @@ SIGNATURES = (
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"(?P<shapes>stack expects each tensor to be equal size)",
-        cause=say("two shapes do not fit together: {shapes}"),
-        remedy=say("print the shapes where it fails; sequences of different length need padding in collate (task.py)"),
+        cause=say("shape mismatch: {shapes}"),
+        remedy=say("print the shapes where it fails; pad sequences of different lengths in collate (task.py)"),
     ),
     known(
         "compile",
         r"torch\._dynamo\.exc\.\w+",
         r"torch\._inductor\.exc\.\w+",
         cause=say("torch.compile could not compile the model"),
-        remedy=say("TORCHDYNAMO_DISABLE=1 trainwiz launch runs without it; TORCH_LOGS=graph_breaks shows where"),
+        remedy=say("to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks"),
     ),
 )

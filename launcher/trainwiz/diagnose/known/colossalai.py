@@ -11,40 +11,44 @@ SIGNATURES = (
         "colossal_device",
         r"AssertionError: device is required",
         r"No usable kernel found for \w+ on the current machine",
-        cause=say("a plugin of Colossal-AI needs a GPU: only TorchDDPPlugin trains without one"),
-        remedy=say("start it where GPUs are, or try it with strategy.kind colossal_ddp"),
+        cause=say("this Colossal-AI plugin needs a GPU: only TorchDDPPlugin runs without one"),
+        remedy=say("start it on a machine with GPUs, or try strategy.kind colossal_ddp"),
     ),
     known(
         "colossal_precision",
         r"AssertionError: (?P<what>\w+Plugin only supports \[.*\] training)",
         r"AssertionError: (?P<what>precision \w+ is not supported)",
         r"TypeError: (?P<what>Can't instantiate abstract class (?:BF16|FP8)MixedPrecision)",
-        cause=say("this plugin of Colossal-AI does not know the precision: {what}"),
-        remedy=say("set precision.mixed_precision: no or fp16 with TorchDDP, bf16 with the others"),
+        cause=say("this Colossal-AI plugin does not support the precision: {what}"),
+        remedy=say("set precision.mixed_precision: no or fp16 with TorchDDP, bf16 with the other plugins"),
     ),
     known(
         "colossal_optimizer",
         r"AssertionError: You should use an optimizer in the available list",
-        cause=say("Gemini takes FusedAdam, CPUAdam and HybridAdam only"),
-        remedy=say("set optimizer.name adamw, or strategy.kind colossal_zero2; in a script: HybridAdam"),
+        cause=say("Gemini accepts only FusedAdam, CPUAdam and HybridAdam"),
+        remedy=say("set optimizer.name to adamw or strategy.kind to colossal_zero2; in a script, use HybridAdam"),
     ),
     known(
         "colossal_no_sync",
         r"AssertionError: The plugin \S+ does not support no_sync",
         r"AssertionError: ZeRO2\(partition_grads\) and no_sync are not compatible",
-        cause=say("no_sync is used with a plugin of Colossal-AI that has none: ZeRO 2, Gemini or TorchFSDP"),
-        remedy=say("leave it out: repeated backward passes add up; Gemini wants enable_gradient_accumulation=True"),
+        cause=say("this Colossal-AI plugin does not support no_sync: ZeRO 2, Gemini or TorchFSDP"),
+        remedy=say(
+            "remove it: gradients of repeated backward passes add up; Gemini needs enable_gradient_accumulation=True"
+        ),
     ),
     known(
         "colossal_fsdp_optimizer",
         r"TypeError: \w+\.__init__\(\) got an unexpected keyword argument '(?P<name>decoupled_weight_decay)'",
-        cause=say("TorchFSDPPlugin makes the optimizer anew from its defaults, and this torch has {name} among them"),
-        remedy=say("give booster.boost the model alone, and wrap an optimizer of its parameters in OptimizerWrapper"),
+        cause=say(
+            "TorchFSDPPlugin rebuilds the optimizer from its defaults, which include {name} in this torch version"
+        ),
+        remedy=say("pass only the model to booster.boost, and wrap an optimizer of its parameters in OptimizerWrapper"),
     ),
     known(
         "colossal_launcher",
         r"RuntimeError: Could not find '(?P<name>\w+)' in the torch environment",
         cause=say("Colossal-AI was started without a launcher: {name} is not set"),
-        remedy=say("torchrun --standalone --nproc_per_node N train.py, colossalai run, or trainwiz launch"),
+        remedy=say("run: torchrun --standalone --nproc_per_node N train.py, colossalai run, or trainwiz launch"),
     ),
 )

@@ -10,32 +10,32 @@ SIGNATURES = (
     known(
         "map_columns",
         r"ArrowInvalid: Column \d+ named (?P<column>\S+) expected length \d+ but got length \d+",
-        cause=say("a map over batches of samples gave columns of different lengths ({column})"),
-        remedy=say("dataset.map(…, batched=True, remove_columns=dataset.column_names) drops the old ones"),
+        cause=say("a batched map returned columns of different lengths ({column})"),
+        remedy=say("to drop the old columns: dataset.map(…, batched=True, remove_columns=dataset.column_names)"),
     ),
     known(
         "different_columns",
         r"All the data files must have the same columns",
-        cause=say("the files of the data set have different columns"),
-        remedy=say("give all of them the same columns, or name those to load: load_dataset(…, data_files=…)"),
+        cause=say("the files of the dataset have different columns"),
+        remedy=say("give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)"),
     ),
     known(
         "ragged_batch",
         r"Unable to create tensor, you should probably activate truncation and/or padding",
-        cause=say("samples of different lengths are to become one tensor"),
-        remedy=say("pad them: tokenizer(…, truncation=True, padding=True), labels with DataCollatorForSeq2Seq"),
+        cause=say("samples of different lengths cannot be put into one tensor"),
+        remedy=say("pad them: tokenizer(…, truncation=True, padding=True); pad labels with DataCollatorForSeq2Seq"),
     ),
     known(
         "no_labels",
         r"The model did not return a loss from the inputs",
-        cause=say("the batch holds no labels, so that the model computed no loss"),
-        remedy=say("let the collator make them: DataCollatorForLanguageModeling(tokenizer, mlm=False)"),
+        cause=say("the batch has no labels, and the model returned no loss"),
+        remedy=say("let the collator create the labels: DataCollatorForLanguageModeling(tokenizer, mlm=False)"),
     ),
     known(
         "chat_template",
         r"tokenizer\.chat_template is not set",
-        cause=say("the tokenizer has no chat template, and conversations need one"),
-        remedy=say("take the model's instruct version, or set tokenizer.chat_template"),
+        cause=say("the tokenizer has no chat template; conversations need one"),
+        remedy=say("use the instruct version of the model, or set tokenizer.chat_template"),
     ),
     known(
         "malformed_data",
@@ -49,10 +49,10 @@ SIGNATURES = (
         r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
         r"OSError: (?P<place>image file is truncated.*)$",
         r"zipfile\.BadZipFile: (?P<place>.+)$",
-        cause=say("a file does not hold what its reader expects: {place}"),
+        cause=say("a file does not have the expected content: {place}"),
         remedy=say(
-            "the traceback shows who read it. Data: mend or drop that line or picture (a .jsonl file holds one JSON "
-            "object per line, in UTF-8); a configuration: trainwiz check FILE names the line"
+            "find the reader in the traceback. Data: fix or delete that line or image (a .jsonl file has one JSON "
+            "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE"
         ),
     ),
     known(
@@ -61,21 +61,23 @@ SIGNATURES = (
         r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
-        cause=say("there is nothing to train on {source}"),
-        remedy=say("look into data.train: is it the right folder, are there .txt or .jsonl files with text?"),
+        cause=say("no usable samples in the data {source}"),
+        remedy=say("check data.train: is it the right folder, and does it contain .txt or .jsonl files with text?"),
     ),
     known(
         "pad_token",
         r"tokenizer does not have a padding token",
         r"Cannot handle batch sizes > 1 if no padding token is defined",
-        cause=say("the tokenizer has no padding token, and a batch needs one"),
-        remedy=say("tokenizer.pad_token = tokenizer.eos_token"),
+        cause=say("the tokenizer has no padding token; a batch needs one"),
+        remedy=say("set tokenizer.pad_token = tokenizer.eos_token"),
     ),
     known(
         "loader_timeout",
         r"DataLoader timed out after (?P<seconds>\d+) seconds",
-        cause=say("the data loader gave nothing for {seconds} s"),
-        remedy=say("data.num_workers 0 shows where it hangs: slow storage, a lock, a request without a time limit"),
+        cause=say("the data loader returned nothing for {seconds} s"),
+        remedy=say(
+            "set data.num_workers to 0 to see where it hangs: slow storage, a lock, a request without a timeout"
+        ),
         transient=None,
     ),
 )

@@ -14,26 +14,27 @@ SIGNATURES = (
         r"RuntimeError: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
-        cause=say("the GPU's memory is full"),
+        cause=say("the GPU is out of memory"),
         remedy=say(
-            "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays; "
-            "where it is 1 already, shard more (strategy.zero_stage 3, or offload) or shorten batch.sequence_length"
+            "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays "
+            "the same; if the micro-batch is already 1, shard more (strategy.zero_stage 3, or offload) or lower "
+            "batch.sequence_length"
         ),
         plan_change="smaller_micro_batch",
     ),
     known(
         "locked_memory",
         r"ibv_reg_mr\w* failed with error Cannot allocate memory",
-        cause=say("InfiniBand may not lock as much memory as it needs"),
-        remedy=say("ulimit -l unlimited before the launch; docker run --ulimit memlock=-1"),
+        cause=say("InfiniBand cannot lock enough memory"),
+        remedy=say("run ulimit -l unlimited before the launch; in docker: docker run --ulimit memlock=-1"),
     ),
     known(
         "evicted",
         r"The node was low on resource: (?P<resource>[\w-]+)",
-        cause=say("Kubernetes evicted the pod, since its node was low on {resource}"),
+        cause=say("Kubernetes evicted the pod because its node was low on {resource}"),
         remedy=say(
-            "say in the pod's requests and limits what it needs, or keep runs/ and the caches (HF_HOME) on a volume; "
-            "then trainwiz launch --resume"
+            "raise the pod's requests and limits, or put runs/ and the caches (HF_HOME) on a volume; then run: "
+            "trainwiz launch --resume"
         ),
         transient=None,
     ),
@@ -45,10 +46,11 @@ SIGNATURES = (
         r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
         r"\bOOMKilled\b",
         r"[Ee]xceeded (?:job|step) memory limit",
-        cause=say("the container or the job may not use more host memory, so the kernel killed the rank"),
+        cause=say("the container or the job reached its host memory limit, and the kernel killed the rank"),
         remedy=say(
-            "allow more (docker --memory, sbatch --mem, the pod's limits), or use less: data.num_workers 0, a smaller "
-            "micro-batch, no CPU offload (about 18 bytes of host memory per parameter)"
+            "raise the limit (docker --memory, sbatch --mem, the pod's limits), or use less memory: "
+            "data.num_workers 0, a smaller micro-batch, no CPU offload (about 18 bytes of host memory per "
+            "parameter)"
         ),
         plan_change="less_host_memory",
     ),
@@ -57,8 +59,8 @@ SIGNATURES = (
         r"It is possible that dataloader's workers are out of shared memory",
         r"unable to (?:allocate|write to|open|resize) shared memory",
         r"unable to mmap \d+ bytes from file </torch_",
-        cause=say("/dev/shm is full: the data loader's workers pass batches through it"),
-        remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers 0"),
+        cause=say("/dev/shm is full: data loader workers pass batches through it"),
+        remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers to 0"),
         plan_change="fewer_workers",
     ),
     known(
@@ -67,14 +69,14 @@ SIGNATURES = (
         r"NCCL WARN .*(?:shm_open|/dev/shm/nccl).*(?:failed|No space)",
         cause=say("/dev/shm is too small for NCCL"),
         remedy=say(
-            "enlarge /dev/shm (docker run --shm-size 16g), or go without it: NCCL_SHM_DISABLE=1 trainwiz launch"
+            "enlarge /dev/shm (docker run --shm-size 16g), or run without it: NCCL_SHM_DISABLE=1 trainwiz launch"
         ),
     ),
     known(
         "loader_killed",
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
-        cause=say("a data loader's worker was killed, mostly since host memory ran out"),
-        remedy=say("set data.num_workers 0 to see the worker's own error; look at `dmesg | grep -i oom`"),
+        cause=say("a data loader worker was killed, usually because host memory ran out"),
+        remedy=say("set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`"),
         transient=None,
         plan_change="fewer_workers",
     ),
@@ -84,10 +86,10 @@ SIGNATURES = (
         r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
         r"OSError: \[Errno 12\] Cannot allocate memory",
         r"what\(\):  std::bad_alloc",
-        cause=say("the machine has not enough memory left"),
+        cause=say("the machine is out of host memory"),
         remedy=say(
-            "see `free -g` for who takes it; lower batch.per_device_batch_size or data.num_workers; "
-            "CPU offload takes about 18 bytes per parameter"
+            "check host memory with `free -g`; lower batch.per_device_batch_size or data.num_workers; CPU offload "
+            "takes about 18 bytes per parameter"
         ),
         plan_change="less_host_memory",
     ),

@@ -17,12 +17,12 @@ _BATCH, _MICRO, _ACCUMULATION = "train_batch_size", "train_micro_batch_size_per_
 
 @rule("TW431", level=Level.ERROR, field=_BATCH)
 def three_sizes_agree(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """train_batch_size is a multiple of micro-batch × accumulation, whatever the number of ranks.
+    """train_batch_size must be a multiple of micro-batch × accumulation, for any number of ranks.
 
-    Without it: `Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu *
-    gradient_acc_step * world_size` on every rank, after the model is built.
-    Why: the number of ranks is a whole one.
-    Instead: leave train_batch_size out; DeepSpeed computes it from the other two.
+    Without it: every rank stops with `Check batch related parameters. train_batch_size is not equal to
+    micro_batch_per_gpu * gradient_acc_step * world_size`, after the model is built.
+    Why: the number of ranks is an integer.
+    Instead: remove train_batch_size; DeepSpeed computes it from the other two.
     Source: seen with DeepSpeed 0.19.8
     """
     real, micro, accumulation = (_count(deepspeed, key) for key in (_BATCH, _MICRO, _ACCUMULATION))
@@ -30,24 +30,24 @@ def three_sizes_agree(deepspeed: DeepSpeed) -> Iterator[Violation]:
         yield deepspeed.wrong(
             _BATCH,
             say(
-                "{real} is no multiple of {micro} × {accumulation} = {product}",
+                "{real} is not a multiple of {micro} × {accumulation} = {product}",
                 real=real,
                 micro=micro,
                 accumulation=accumulation,
                 product=micro * accumulation,
             ),
-            remedy("delete train_batch_size, and let it be computed", {_BATCH: None}),
+            remedy("delete train_batch_size; DeepSpeed computes it", {_BATCH: None}),
         )
 
 
 @rule("TW432", level=Level.ERROR, field=_BATCH)
 def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """train_batch_size is micro-batch × accumulation × num_processes of the accelerate file.
+    """train_batch_size must equal micro-batch × accumulation × num_processes of the accelerate file.
 
-    Without it: `Check batch related parameters. train_batch_size is not equal to …` on every rank, after the model is
-    built.
-    Why: the two files are written at different times, for different machines.
-    Instead: leave train_batch_size out; DeepSpeed computes it from the other two and the ranks that it finds.
+    Without it: every rank stops with `Check batch related parameters. train_batch_size is not equal to …`, after
+    the model is built.
+    Why: the two files were written at different times, for different machines.
+    Instead: remove train_batch_size; DeepSpeed computes it from the other two and the actual number of ranks.
     Source: seen with DeepSpeed 0.19.8; https://github.com/deepspeedai/DeepSpeed/issues/3982
     """
     real, micro, accumulation = (_count(deepspeed, key) for key in (_BATCH, _MICRO, _ACCUMULATION))
@@ -57,13 +57,13 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
         yield deepspeed.wrong(
             _BATCH,
             say(
-                "{real} is no multiple of {accumulation} × {world} processes, whatever the micro-batch",
+                "{real} is not a multiple of {accumulation} × {world} processes, for any micro-batch",
                 real=real,
                 accumulation=accumulation or 1,
                 world=world,
             ),
             remedy(
-                "give train_micro_batch_size_per_gpu instead, and let train_batch_size be computed",
+                "set train_micro_batch_size_per_gpu instead; DeepSpeed computes train_batch_size",
                 {_BATCH: None, _MICRO: "auto"} if accelerate.deepspeed_file else {},
             ),
         )
@@ -83,93 +83,94 @@ def the_batch_is_that_of_the_world(accelerate: Accelerate, deepspeed: DeepSpeed)
                 world=world,
                 product=product,
             ),
-            remedy("delete train_batch_size, and let it be computed", {_BATCH: None}),
+            remedy("delete train_batch_size; DeepSpeed computes it", {_BATCH: None}),
         )
 
 
 @rule("TW433", level=Level.WARNING, field=_MICRO)
 def a_batch_is_given(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """A DeepSpeed file gives the micro-batch or the whole batch, as a number or as auto.
+    """A DeepSpeed file must set train_micro_batch_size_per_gpu or train_batch_size, as a number or auto.
 
-    Without it: `Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided`.
-    Why: accumulation alone does not say how large a batch is.
-    Instead: train_micro_batch_size_per_gpu: auto under accelerate, which takes it from the data loader; else a
-    number.
+    Without it: DeepSpeed stops with `Either train_batch_size or train_micro_batch_size_per_gpu needs to be
+    provided`.
+    Why: accumulation alone does not determine the batch size.
+    Instead: under accelerate, set train_micro_batch_size_per_gpu: auto, which takes the value from the data loader;
+    in other cases, set a number.
     Source: seen with DeepSpeed 0.19.8
     """
     if deepspeed.get(_BATCH) is None and deepspeed.get(_MICRO) is None:
         yield deepspeed.wrong(
             _ACCUMULATION if deepspeed.has(_ACCUMULATION) else _MICRO,
-            say("neither train_micro_batch_size_per_gpu nor train_batch_size is given"),
+            say("neither train_micro_batch_size_per_gpu nor train_batch_size is set"),
             remedy("add train_micro_batch_size_per_gpu: auto, or a number", {_MICRO: "auto"}),
         )
 
 
 @rule("TW434", level=Level.HINT, field=_ACCUMULATION)
 def accumulation_is_said(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """A DeepSpeed file says its gradient_accumulation_steps, as a number or as auto.
+    """A DeepSpeed file should set gradient_accumulation_steps, as a number or auto.
 
-    Without it: accelerate makes it 1, and overrides what the script asks of
-    `Accelerator(gradient_accumulation_steps=…)` with a line in the log.
-    Why: under DeepSpeed the engine accumulates, and its file wins.
-    Instead: auto, which takes the script's value; or the number.
+    Without it: accelerate sets it to 1 and overrides the script's `Accelerator(gradient_accumulation_steps=…)`,
+    with only a line in the log.
+    Why: under DeepSpeed, the engine accumulates, and its file takes precedence.
+    Instead: set auto, which takes the script's value; or set the number.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
     """
     if deepspeed.get(_ACCUMULATION) is None and not (_count(deepspeed, _BATCH) and _count(deepspeed, _MICRO)):
         yield deepspeed.wrong(
             _ACCUMULATION,
-            say("gradient_accumulation_steps is not given: it becomes 1, whatever the script says"),
-            remedy("add gradient_accumulation_steps: auto, or the number", {_ACCUMULATION: "auto"}),
+            say("gradient_accumulation_steps is not set: it becomes 1, and the script's value is ignored"),
+            remedy("add gradient_accumulation_steps: auto, or a number", {_ACCUMULATION: "auto"}),
         )
 
 
 @rule("TW435", level=Level.HINT, field="gradient_clipping")
 def the_file_says_how_it_clips(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """A DeepSpeed file says its gradient_clipping.
+    """A DeepSpeed file should set gradient_clipping.
 
-    Without it: DeepSpeed 0.19 clips at 1.0, and 0.18 does not clip at all: the same file trains differently.
-    Why: the default has changed between the versions.
-    Instead: gradient_clipping: 1.0, or 0.0 for none.
+    Without it: DeepSpeed 0.19 clips at 1.0, but 0.18 does not clip at all: the same file trains differently.
+    Why: the default changed between these versions.
+    Instead: set gradient_clipping: 1.0, or 0.0 for no clipping.
     Source: seen with DeepSpeed 0.19.8 and 0.16.5; read in 0.18.9
     """
     if deepspeed.get("gradient_clipping") is None:
         yield deepspeed.wrong(
             "gradient_clipping",
             say(
-                "gradient_clipping is not given; DeepSpeed {version} takes {value}",
+                "gradient_clipping is not set; DeepSpeed {version} uses {value}",
                 version=".".join(map(str, deepspeed.version)),
                 value=1.0 if deepspeed.version >= (0, 19) else 0.0,
             ),
-            remedy("add gradient_clipping: 1.0, or 0.0 for none", {"gradient_clipping": 1.0}),
+            remedy("add gradient_clipping: 1.0, or 0.0 to disable clipping", {"gradient_clipping": 1.0}),
         )
 
 
 @rule("TW352", level=Level.ERROR, field="zero_optimization")
 def accelerate_wants_a_zero_block(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """Under accelerate, a DeepSpeed file has a zero_optimization block.
+    """Under accelerate, a DeepSpeed file must have a zero_optimization block.
 
-    Without it: `Please specify the ZeRO optimization config in the DeepSpeed config.` on every rank, after the
-    imports.
-    Why: accelerate reads the stage from it; DeepSpeed alone would take stage 0.
-    Instead: zero_optimization with its stage, 0 for none.
+    Without it: every rank fails after the imports with `Please specify the ZeRO optimization config in the
+    DeepSpeed config.`
+    Why: accelerate reads the stage from this block; DeepSpeed alone would use stage 0.
+    Instead: add zero_optimization with a stage; use stage 0 for no ZeRO.
     Source: seen with accelerate 1.15.0
     """
     if accelerate.deepspeed_file and not deepspeed.has("zero_optimization"):
         yield deepspeed.wrong(
             "zero_optimization",
-            say("there is no zero_optimization, and accelerate stops without it"),
-            remedy("add zero_optimization with its stage", {"zero_optimization": {"stage": 0}}),
+            say("zero_optimization is missing; accelerate stops without it"),
+            remedy("add zero_optimization with a stage", {"zero_optimization": {"stage": 0}}),
         )
 
 
 @rule("TW353", level=Level.ERROR, field="deepspeed")
 def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """`auto` stands only where accelerate or transformers' Trainer put a value.
+    """`auto` only works for keys that accelerate or the Trainer of transformers fills in.
 
-    Without it: under accelerate `… not found in kwargs. Please specify … without auto`; DeepSpeed alone silently
-    takes its default inside zero_optimization, and stops with a TypeError at the top.
-    Why: `auto` is no value of DeepSpeed; those two replace it in some two dozen places.
-    Instead: a number.
+    Without it: accelerate stops with `… not found in kwargs. Please specify … without auto`. DeepSpeed alone
+    silently uses its default inside zero_optimization, and stops with a TypeError for a top-level key.
+    Why: DeepSpeed has no `auto` value. accelerate and the Trainer replace it for about two dozen keys.
+    Instead: write a number.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     for keys, entry in deepspeed.document.entries.items():
@@ -181,18 +182,19 @@ def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Iterator[Violation]:
             continue
         yield deepspeed.wrong(
             path,
-            say("nothing fills the auto of {key}", key=path),
-            remedy("write a value, or delete it for DeepSpeed's default", {path: None}),
+            say("nothing replaces the auto of {key}", key=path),
+            remedy("write a value, or delete it to use DeepSpeed's default", {path: None}),
         )
 
 
 @rule("TW354", level=Level.ERROR, field="optimizer.params.max_grad_norm")
 def clipping_is_no_parameter_of_the_optimizer(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """max_grad_norm does not stand among the optimizer's parameters.
+    """max_grad_norm must not be among the optimizer's parameters.
 
-    Without it: `'max_grad_norm' is not supported as an optimizer parameter` on every rank, after the model is built.
-    Why: clipping is the engine's.
-    Instead: gradient_clipping at the top.
+    Without it: every rank fails with `'max_grad_norm' is not supported as an optimizer parameter` after the model
+    is built.
+    Why: gradient clipping is done by the engine, not by the optimizer.
+    Instead: set gradient_clipping at the top level.
     Source: seen with DeepSpeed 0.19.8
     """
     path = "optimizer.params.max_grad_norm"
@@ -201,21 +203,22 @@ def clipping_is_no_parameter_of_the_optimizer(deepspeed: DeepSpeed) -> Iterator[
         free = deepspeed.get("gradient_clipping") is None
         yield deepspeed.wrong(
             path,
-            say("max_grad_norm {value} is refused here; clipping is gradient_clipping", value=value),
+            say("max_grad_norm {value} is not allowed here; gradient_clipping sets the clipping", value=value),
             remedy(
-                "write gradient_clipping at the top", {path: None, "gradient_clipping": value} if free else {path: None}
+                "set gradient_clipping at the top level",
+                {path: None, "gradient_clipping": value} if free else {path: None},
             ),
         )
 
 
 @rule("TW355", level=Level.ERROR, field="scheduler")
 def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """The scheduler is one of DeepSpeed's, and one that decays says how long.
+    """The scheduler must be one of DeepSpeed's; a scheduler that decays needs total_num_steps.
 
-    Without it: `DeepSpeed does not recognize LR scheduler` or `missing 1 required positional argument:
-    'total_num_steps'`, on every rank, after the model is built.
-    Why: the name is looked up as it stands, and a decay needs its end.
-    Instead: WarmupLR, WarmupDecayLR or WarmupCosineLR with total_num_steps, OneCycle, LRRangeTest.
+    Without it: every rank fails with `DeepSpeed does not recognize LR scheduler` or `missing 1 required positional
+    argument: 'total_num_steps'` after the model is built.
+    Why: DeepSpeed looks up the name exactly as written, and a decay needs an end.
+    Instead: use WarmupLR, WarmupDecayLR or WarmupCosineLR with total_num_steps, OneCycle, or LRRangeTest.
     Source: seen with DeepSpeed 0.19.8
     """
     name = deepspeed.get("scheduler.type")
@@ -225,15 +228,16 @@ def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Iterator[Violation]:
         near = nearest(name, SCHEDULERS)
         yield deepspeed.wrong(
             "scheduler.type",
-            say("DeepSpeed has no scheduler {name}; it has {known}", name=name, known=", ".join(SCHEDULERS)),
+            say("DeepSpeed has no scheduler {name}; available: {known}", name=name, known=", ".join(SCHEDULERS)),
             remedy("did you mean {key}?", {"scheduler.type": near}, key=near) if near else None,
         )
     elif name in ("WarmupDecayLR", "WarmupCosineLR") and deepspeed.get("scheduler.params.total_num_steps") is None:
         yield deepspeed.wrong(
             "scheduler.params" if deepspeed.has("scheduler.params") else "scheduler",
-            say("{name} has no total_num_steps", name=name),
+            say("{name} needs total_num_steps, which is not set", name=name),
             remedy(
-                "add total_num_steps: the updates of the whole training", {"scheduler.params.total_num_steps": "auto"}
+                "add total_num_steps: the number of updates of the whole training",
+                {"scheduler.params.total_num_steps": "auto"},
             ),
         )
 

@@ -26,12 +26,12 @@ _IN_THE_FILE = (
 
 @rule("TW331", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
 def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]:
-    """Beside deepspeed_config_file stands nothing that this file decides, mixed_precision included.
+    """With deepspeed_config_file, do not repeat that file's settings (such as mixed_precision) here.
 
-    Without it: on every rank, after the imports: `When using deepspeed_config_file, the following accelerate config
-    variables will be ignored`, and the launch stops.
-    Why: accelerate refuses to guess which of two values is meant.
-    Instead: the values in DeepSpeed's file; zero3_init_flag may stay here.
+    Without it: every rank stops after the imports with `When using deepspeed_config_file, the following accelerate
+    config variables will be ignored`.
+    Why: accelerate refuses to choose between two values.
+    Instead: set the values in the DeepSpeed file; zero3_init_flag may stay here.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2210
     """
     if not accelerate.deepspeed_file:
@@ -42,56 +42,57 @@ def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]
     for path in paths:
         yield accelerate.wrong(
             path,
-            say("{key} stands beside deepspeed_config_file, and accelerate stops", key=path.rpartition(".")[2]),
-            remedy("say it in {file}, and delete it here", {path: None}, file=accelerate.deepspeed_file),
+            say("{key} is set next to deepspeed_config_file; accelerate stops", key=path.rpartition(".")[2]),
+            remedy("set it in {file}, and delete it here", {path: None}, file=accelerate.deepspeed_file),
         )
 
 
 @rule("TW332", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
 def the_deepspeed_file_exists(accelerate: Accelerate) -> Iterator[Violation]:
-    """The file that deepspeed_config_file names is there.
+    """The file set in deepspeed_config_file must exist.
 
-    Without it: on every rank, after the imports: `Expected a string path to an existing deepspeed config, or a
-    dictionary, or a base64 encoded string`.
-    Why: what is no file is taken for base64. The path counts from the folder where the launch is typed.
-    Instead: a path from there, or an absolute one.
+    Without it: every rank fails after the imports with `Expected a string path to an existing deepspeed config, or
+    a dictionary, or a base64 encoded string`.
+    Why: accelerate treats anything that is not a file as base64. A relative path starts at the folder where you run
+    the launch command.
+    Instead: set a path relative to that folder, or an absolute path.
     Source: seen with accelerate 1.15.0
     """
     path = accelerate.deepspeed_file
     if path and accelerate.files.get(path) is None:
         yield accelerate.wrong(
             f"{_BLOCK}.deepspeed_config_file",
-            say("{file} is neither here nor beside this file", file=path),
-            remedy("write its path as seen from where you launch"),
+            say("{file} not found, neither in the current folder nor next to this file", file=path),
+            remedy("write the path relative to the folder that you launch from"),
         )
 
 
 @rule("TW333", level=Level.ERROR, field="deepspeed_config.zero_stage")
 def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
-    """zero_stage is 0 to 3, an offload device is none, cpu or nvme, accumulation and clipping are numbers.
+    """zero_stage is 0 to 3, offload devices are none, cpu or nvme, accumulation and clipping are numbers.
 
-    Without it: pydantic's ValidationError deep in the log of every rank, after the model is built; `could not convert
-    string to float: 'true'` for a clipping of yes.
-    Why: accelerate passes the values on unseen.
-    Instead: one of the values that the finding lists.
+    Without it: pydantic's ValidationError deep in the log of every rank, after the model is built; for a clipping
+    of yes, `could not convert string to float: 'true'`.
+    Why: accelerate passes the values on without checking them.
+    Instead: use one of the values that the finding lists.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     if accelerate.kind != "DEEPSPEED":
         return
     stage = accelerate.get(f"{_BLOCK}.zero_stage")
     if stage is not None and str(stage) not in ("0", "1", "2", "3"):
-        yield accelerate.wrong(f"{_BLOCK}.zero_stage", say("zero_stage is {stage}; it runs from 0 to 3", stage=stage))
+        yield accelerate.wrong(f"{_BLOCK}.zero_stage", say("zero_stage is {stage}; it must be 0 to 3", stage=stage))
     for key in ("offload_optimizer_device", "offload_param_device"):
         value = accelerate.get(f"{_BLOCK}.{key}")
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
             yield accelerate.wrong(
                 f"{_BLOCK}.{key}",
                 say(
-                    "{key} is {value}; it may be none, cpu or nvme",
+                    "{key} is {value}; it must be none, cpu or nvme",
                     key=key,
                     value=accelerate.document.raw(f"{_BLOCK}.{key}"),
                 ),
-                remedy("write cpu, or none", {f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
+                remedy("write cpu or none", {f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
             )
     for key in ("gradient_accumulation_steps", "gradient_clipping"):
         value = accelerate.get(f"{_BLOCK}.{key}")
@@ -99,11 +100,11 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 f"{_BLOCK}.{key}",
                 say(
-                    "{key} is {value}; it is a number, or auto",
+                    "{key} is {value}; it must be a number or auto",
                     key=key,
                     value=accelerate.document.raw(f"{_BLOCK}.{key}"),
                 ),
-                remedy("write a norm like 1.0, or .inf for none", {f"{_BLOCK}.{key}": math.inf})
+                remedy("write a norm such as 1.0, or .inf to disable clipping", {f"{_BLOCK}.{key}": math.inf})
                 if value is False and key == "gradient_clipping"
                 else None,
             )
@@ -111,12 +112,12 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
 def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Violation]:
-    """At ZeRO stage 3, offload to nvme cannot be said in an accelerate file.
+    """An accelerate file cannot set the nvme path for offload at ZeRO stage 3.
 
-    Without it: offload_optimizer_nvme_path and offload_param_nvme_path never reach DeepSpeed, which takes `none` for
-    the folder and swaps into ./none.
-    Why: the launcher sets no variable for them; the plugin reads ones that nobody sets.
-    Instead: a DeepSpeed file with nvme_path, named by deepspeed_config_file.
+    Without it: offload_optimizer_nvme_path and offload_param_nvme_path never reach DeepSpeed, which uses `none` as
+    the folder and swaps to ./none.
+    Why: accelerate's plugin reads the paths from environment variables, but the launcher never sets them.
+    Instead: write a DeepSpeed file with nvme_path, and set deepspeed_config_file to it.
     Source: seen with accelerate 1.15.0: the launch environment stays the same
     """
     at_stage_3 = str(accelerate.get(f"{_BLOCK}.zero_stage", 2)) == "3"
@@ -125,10 +126,10 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
         if accelerate.kind == "DEEPSPEED" and str(accelerate.get(key)).lower() == "nvme":
             yield accelerate.wrong(
                 f"{_BLOCK}.offload_{part}_nvme_path" if accelerate.has(f"{_BLOCK}.offload_{part}_nvme_path") else key,
-                say("the path for nvme never leaves an accelerate file; DeepSpeed would swap into ./none"),
+                say("an nvme path in an accelerate file never reaches DeepSpeed, which would swap to ./none"),
                 remedy(
-                    "write it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and name "
-                    "that by deepspeed_config_file",
+                    "set it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and set "
+                    "deepspeed_config_file to that file",
                     part="optimizer" if part == "optimizer" else "param",
                 ),
             )
@@ -136,14 +137,14 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
 
 @rule("TW335", level=Level.WARNING, field="deepspeed_config.zero_stage")
 def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
-    """offload_param_device, zero3_init_flag, zero3_save_16bit_model and nvme act at ZeRO stage 3, offload from 1 on.
+    """offload_param_device, nvme and the zero3_ keys need ZeRO stage 3; optimizer offload needs stage 1 or higher.
 
-    Without it: they are ignored; what was planned to fit does not. An optimizer that should go to nvme goes to host
-    memory; at stage 0 one that should go to the CPU is DeepSpeed's CPUAdam, whose first step on a GPU's weights stops
-    with `CPUAdam param is on cuda`.
-    Why: below stage 3 every rank holds its whole weights, and only the stage 3 optimizer knows how to swap; at stage 0
-    nothing is moved at all.
-    Instead: zero_stage: 3, or no such key.
+    Without it: offload_param_device, zero3_init_flag and zero3_save_16bit_model are ignored, and the model no
+    longer fits as planned. An optimizer meant for nvme stays in host memory. At stage 0, an optimizer meant for the
+    CPU becomes DeepSpeed's CPUAdam, which fails in its first step on GPU weights with `CPUAdam param is on cuda`.
+    Why: below stage 3, every rank holds its full weights, and only the stage 3 optimizer supports swapping. Stage 0
+    moves nothing at all.
+    Instead: set zero_stage: 3, or remove these keys.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     stage = accelerate.get(f"{_BLOCK}.zero_stage", 2)
@@ -154,32 +155,34 @@ def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
         if value is True or str(value).lower() in ("cpu", "nvme", "true"):
             yield accelerate.wrong(
                 path,
-                say("{key} {value} does nothing at ZeRO stage {stage}", key=key, value=str(value).lower(), stage=stage),
+                say(
+                    "{key} {value} has no effect at ZeRO stage {stage}", key=key, value=str(value).lower(), stage=stage
+                ),
                 remedy("set zero_stage: 3, or delete it", {path: None}),
             )
     path = f"{_BLOCK}.offload_optimizer_device"
     if str(accelerate.get(path)).lower() == "nvme" and str(stage) != "0":
         yield accelerate.wrong(
             path,
-            say("the optimizer goes to host memory, not to nvme, at ZeRO stage {stage}", stage=stage),
-            remedy("set stage 3, or device cpu", {path: "cpu"}),
+            say("at ZeRO stage {stage}, the optimizer is offloaded to host memory, not to nvme", stage=stage),
+            remedy("use stage 3, or set the device to cpu", {path: "cpu"}),
         )
     elif str(accelerate.get(path)).lower() in ("cpu", "nvme") and str(stage) == "0":
         yield accelerate.wrong(
             path,
-            say("at ZeRO stage 0 the weights stay on the GPU, and DeepSpeed's CPUAdam stops there"),
-            remedy("set stage 1 or higher, or device none", {path: "none"}),
+            say("at ZeRO stage 0, the weights stay on the GPU, and DeepSpeed's CPUAdam stops with an error"),
+            remedy("use stage 1 or higher, or set the device to none", {path: "none"}),
         )
 
 
 @rule("TW336", level=Level.WARNING, field="deepspeed_config.zero3_save_16bit_model")
 def stage_3_can_save_its_weights(accelerate: Accelerate) -> Iterator[Violation]:
-    """At ZeRO stage 3, zero3_save_16bit_model gathers the weights when they are saved.
+    """Saving the full weights at ZeRO stage 3 needs zero3_save_16bit_model.
 
-    Without it: `Cannot get 16bit model weights because stage3_gather_16bit_weights_on_model_save in config is False`,
-    at the first `get_state_dict` or `save_pretrained`: after the training.
-    Why: each rank holds a part of every weight.
-    Instead: zero3_save_16bit_model: true, or zero_to_fp32.py on the checkpoint afterwards.
+    Without it: the first `get_state_dict` or `save_pretrained` fails after the training with `Cannot get 16bit
+    model weights because stage3_gather_16bit_weights_on_model_save in config is False`.
+    Why: each rank holds only a part of every weight.
+    Instead: set zero3_save_16bit_model: true, or run zero_to_fp32.py on the checkpoint afterwards.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     if (
@@ -192,38 +195,38 @@ def stage_3_can_save_its_weights(accelerate: Accelerate) -> Iterator[Violation]:
     if accelerate.get(path) in (None, False):
         yield accelerate.wrong(
             path,
-            say("ZeRO stage 3 without zero3_save_16bit_model cannot save its weights in one piece"),
+            say("ZeRO stage 3 cannot save its weights in one piece without zero3_save_16bit_model"),
             remedy("set zero3_save_16bit_model: true", {path: True}),
         )
 
 
 @rule("TW438", level=Level.HINT, field="deepspeed_config.gradient_clipping")
 def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
-    """Under DeepSpeed the gradient is clipped at 1.0 unless the file says otherwise.
+    """Under DeepSpeed, an accelerate file should set gradient_clipping; the default is 1.0.
 
-    Without it: the engine clips at 1.0, also where the questionnaire was answered with no; what the script passes to
-    `accelerator.clip_grad_norm_` is ignored.
-    Why: accelerate fills a missing value with 1.0.
-    Instead: the norm that is meant, or gradient_clipping: .inf for none (0.0 is dropped, TW440).
+    Without it: the engine clips at 1.0, even if you answered no in the questionnaire; the value that the script
+    passes to `accelerator.clip_grad_norm_` is ignored.
+    Why: accelerate replaces a missing value with 1.0.
+    Instead: set the norm you want, or gradient_clipping: .inf for no clipping (0.0 is dropped, see TW440).
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2791
     """
     path = f"{_BLOCK}.gradient_clipping"
     if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and accelerate.get(path) is None:
         yield accelerate.wrong(
             _BLOCK if accelerate.has(_BLOCK) else "distributed_type",
-            say("gradient_clipping is not given, so the gradient is clipped at 1.0"),
-            remedy("write gradient_clipping: 1.0 if that is meant, .inf for none", {path: 1.0}),
+            say("gradient_clipping is not set; gradients are clipped at 1.0"),
+            remedy("write gradient_clipping: 1.0 to keep this, or .inf to disable clipping", {path: 1.0}),
         )
 
 
 @rule("TW440", level=Level.WARNING, field="deepspeed_config.gradient_clipping")
 def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violation]:
-    """In an accelerate file, no clipping is gradient_clipping: .inf, and not 0.0.
+    """To disable clipping in an accelerate file, set gradient_clipping: .inf, not 0.0.
 
-    Without it: accelerate drops the 0.0 without a word, and DeepSpeed 0.19 clips at its default of 1.0.
-    Why: the value is handed on only `if self.gradient_clipping`, and zero counts as nothing there; in DeepSpeed's own
-    file 0.0 does switch clipping off.
-    Instead: gradient_clipping: .inf, a norm that nothing exceeds; or a DeepSpeed file with 0.0.
+    Without it: accelerate silently drops the 0.0, and DeepSpeed 0.19 clips at its default of 1.0.
+    Why: accelerate passes the value on only `if self.gradient_clipping`, which is false for zero; in DeepSpeed's
+    own file, 0.0 does disable clipping.
+    Instead: set gradient_clipping: .inf, which no norm exceeds; or use a DeepSpeed file with 0.0.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8: the engine's `gradient_clipping()` is 1.0
     """
     path = f"{_BLOCK}.gradient_clipping"
@@ -233,10 +236,10 @@ def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violatio
         yield accelerate.wrong(
             path,
             say(
-                "accelerate drops gradient_clipping {value}, and DeepSpeed then clips at its default, 1.0",
+                "accelerate drops gradient_clipping {value}; DeepSpeed then clips at its default, 1.0",
                 value=accelerate.document.raw(path),
             ),
-            remedy("write .inf for no clipping, or the norm that is meant", {path: math.inf}),
+            remedy("write .inf to disable clipping, or the norm you want", {path: math.inf}),
         )
 
 

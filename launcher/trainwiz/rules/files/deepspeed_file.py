@@ -29,11 +29,11 @@ _GONE = (0, 19)
 
 @rule("TW341", level=Level.ERROR, field="zero_optimization")
 def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """In zero_optimization, fp16, bf16, compile, tensor_parallel and monitors stand only keys that DeepSpeed knows.
+    """DeepSpeed rejects unknown keys in zero_optimization, fp16, bf16, compile, tensor_parallel and monitor blocks.
 
-    Without it: pydantic's `Extra inputs are not permitted` on every rank, after the model is built.
-    Why: these blocks are read by classes that forbid anything else, and their keys change between versions.
-    Instead: the key as this version spells it.
+    Without it: every rank fails with pydantic's `Extra inputs are not permitted` after the model is built.
+    Why: DeepSpeed parses these blocks with classes that reject unknown keys, and the keys change between versions.
+    Instead: spell the key as the installed version does.
     Source: seen with DeepSpeed 0.19.8; the first three compared with 0.16.5 and 0.18.9 by their field names
     """
     for block, known in _strict(deepspeed).items():
@@ -50,18 +50,19 @@ def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Iterator[Vio
                 fix = remedy("did you mean {key}?", {path: None, f"{block}.{near}": value}, key=near)
             yield deepspeed.wrong(
                 path,
-                say("DeepSpeed {version} refuses {key} in {block}", version=_shown(deepspeed), key=key, block=block),
+                say("DeepSpeed {version} rejects {key} in {block}", version=_shown(deepspeed), key=key, block=block),
                 fix,
             )
 
 
 @rule("TW342", level=Level.WARNING, field="deepspeed")
 def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """At the top of a DeepSpeed file, and in its milder blocks, stand only keys that DeepSpeed reads.
+    """DeepSpeed silently ignores unknown keys at the top of its file and in its less strict blocks.
 
-    Without it: the key, or the whole block, is ignored without a word: `partition_activation: true` keeps them whole.
-    Why: DeepSpeed picks what it knows and never looks at the rest.
-    Instead: the key as DeepSpeed spells it. A name that begins with _ is taken for a comment.
+    Without it: the key or the whole block has no effect, without any message: with `partition_activation: true`,
+    activations stay whole.
+    Why: DeepSpeed reads the keys that it knows and never checks the rest.
+    Instead: spell the key as DeepSpeed does. A name that begins with _ is treated as a comment.
     Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/
     """
     for key, value in deepspeed.document.values.items():
@@ -74,27 +75,28 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Iterator[Violat
             fix = remedy("did you mean {key}?", {key: None, near: value}, key=near)
         else:
             fix = remedy("delete it", {key: None})
-        yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it reads no such key", key=key), fix)
+        yield deepspeed.wrong(key, say("DeepSpeed ignores {key}: it has no such key", key=key), fix)
     for block, known in MILD_BLOCKS.items():
         for key, value in deepspeed.section(block).items():
             near = None if key in known else nearest(key, known)
             if near and not deepspeed.has(f"{block}.{near}"):
                 yield deepspeed.wrong(
                     f"{block}.{key}",
-                    say("DeepSpeed ignores {key} in {block}: it reads no such key", key=key, block=block),
+                    say("DeepSpeed ignores {key} in {block}: it has no such key", key=key, block=block),
                     remedy("did you mean {key}?", {f"{block}.{key}": None, f"{block}.{near}": value}, key=near),
                 )
 
 
 @rule("TW343", level=Level.ERROR, field="deepspeed")
 def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """DeepSpeed 0.19 has dropped features, and refuses files that still ask for them.
+    """DeepSpeed 0.19 rejects files that use the features it has removed.
 
     Without it: DeepSpeedConfigError: `Elastic training has been removed`, `NVIDIA Apex AMP integration has been
     removed`.
-    Why: ignored, the block would train something else: unquantized, not elastic, without Apex.
-    Instead: no such block; bf16 in the place of amp; a fixed batch in the place of elasticity.
-    Source: seen with DeepSpeed 0.19.8; 0.18.9 still takes them; https://github.com/deepspeedai/DeepSpeed/issues/8489
+    Why: if DeepSpeed ignored the block, it would train something else: unquantized, not elastic, without Apex.
+    Instead: remove the block. Use bf16 instead of amp, and a fixed batch size instead of elasticity.
+    Source: seen with DeepSpeed 0.19.8; 0.18.9 still takes them;
+    https://github.com/deepspeedai/DeepSpeed/issues/8489
     """
     found = [key for key in deepspeed.document.values if key in REMOVED_IN_0_19]
     found += [f"zero_optimization.{key}" for key in deepspeed.section("zero_optimization")]
@@ -103,7 +105,7 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
             yield deepspeed.wrong(
                 path,
                 say(
-                    "DeepSpeed {version} has no {key} any more, and stops",
+                    "DeepSpeed {version} no longer supports {key} and stops",
                     version=_shown(deepspeed),
                     key=path.rpartition(".")[2],
                 ),
@@ -113,18 +115,18 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Iterator[Violation]:
 
 @rule("TW344", level=Level.ERROR, field="zero_optimization.stage")
 def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """The stage is 0 to 3, an offload device is none, cpu or nvme, bucket sizes are positive.
+    """The ZeRO stage is 0 to 3, offload devices are none, cpu or nvme, bucket sizes are positive.
 
-    Without it: pydantic's ValidationError on every rank, after the model is built.
-    Why: the values are checked when DeepSpeed begins.
-    Instead: a value from the range that the finding names.
+    Without it: every rank fails with pydantic's ValidationError after the model is built.
+    Why: DeepSpeed checks the values only when it starts.
+    Instead: use a value from the range in the finding.
     Source: seen with DeepSpeed 0.19.8
     """
     stage = deepspeed.get("zero_optimization.stage", 0)
     # A quoted number passes: pydantic reads it as one.
     if stage not in ("auto", 0, 1, 2, 3, "0", "1", "2", "3"):
         yield deepspeed.wrong(
-            "zero_optimization.stage", say("the ZeRO stage is {stage}; it runs from 0 to 3", stage=stage)
+            "zero_optimization.stage", say("the ZeRO stage is {stage}; it must be 0 to 3", stage=stage)
         )
     for part in ("offload_optimizer", "offload_param"):
         path = f"zero_optimization.{part}.device"
@@ -132,8 +134,8 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
         if value not in ("none", "cpu", "nvme", "auto"):
             yield deepspeed.wrong(
                 path,
-                say("{key} is {value}; it may be none, cpu or nvme", key=f"{part}.device", value=str(value)),
-                remedy("write cpu, or none", {path: "cpu"}),
+                say("{key} is {value}; it must be none, cpu or nvme", key=f"{part}.device", value=str(value)),
+                remedy("write cpu or none", {path: "cpu"}),
             )
     size = deepspeed.get("zero_optimization.reduce_bucket_size")
     if _is_number(size) and size <= 0:
@@ -144,29 +146,29 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Iterator[Violation]:
 
 @rule("TW348", level=Level.ERROR, field="gradient_allreduce_op")
 def stage_3_averages(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """gradient_allreduce_op sum does not go with ZeRO stage 3.
+    """gradient_allreduce_op sum does not work with ZeRO stage 3.
 
-    Without it: `gradient_allreduce_op='sum' is not supported with ZeRO stage 3` on every rank.
-    Why: stage 3 reduces and scatters averages.
-    Instead: mean, and a loss that is scaled to match.
+    Without it: every rank fails with `gradient_allreduce_op='sum' is not supported with ZeRO stage 3`.
+    Why: the reduce-scatter of stage 3 computes averages.
+    Instead: use mean, and scale the loss accordingly.
     Source: seen with DeepSpeed 0.19.8; the key is not in 0.18.9
     """
     if deepspeed.version >= _GONE and deepspeed.stage == 3 and deepspeed.get("gradient_allreduce_op") == "sum":
         yield deepspeed.wrong(
             "gradient_allreduce_op",
-            say("gradient_allreduce_op sum is refused at ZeRO stage 3"),
+            say("ZeRO stage 3 rejects gradient_allreduce_op sum"),
             remedy("write mean", {"gradient_allreduce_op": "mean"}),
         )
 
 
 @rule("TW349", level=Level.HINT, field="zero_optimization.stage3_gather_16bit_weights_on_model_save")
 def stage_3_gathers_at_the_save(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """At stage 3, stage3_gather_16bit_weights_on_model_save gathers the weights when they are saved.
+    """Saving the full weights at ZeRO stage 3 needs stage3_gather_16bit_weights_on_model_save.
 
-    Without it: `save_16bit_model` returns False and writes nothing; accelerate's `get_state_dict` stops with `Cannot
-    get 16bit model weights`, after the training.
-    Why: each rank holds a part of every weight.
-    Instead: true, or zero_to_fp32.py on the checkpoint afterwards.
+    Without it: `save_16bit_model` returns False and writes nothing; accelerate's `get_state_dict` fails after the
+    training with `Cannot get 16bit model weights`.
+    Why: each rank holds only a part of every weight.
+    Instead: set it to true, or run zero_to_fp32.py on the checkpoint afterwards.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
     names = (
@@ -178,36 +180,37 @@ def stage_3_gathers_at_the_save(deepspeed: DeepSpeed) -> Iterator[Violation]:
         path = f"zero_optimization.{names[0]}"
         yield deepspeed.wrong(
             path,
-            say("ZeRO stage 3 without {key} cannot save its weights in one piece", key=names[0]),
+            say("ZeRO stage 3 cannot save its weights in one piece without {key}", key=names[0]),
             remedy("set it to true", {path: True}),
         )
 
 
 @rule("TW251", level=Level.ERROR, field="bf16.enabled")
 def one_16_bit_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """fp16 and bf16 are not both switched on.
+    """fp16 and bf16 must not both be enabled.
 
-    Without it: `bfloat16 and fp16 modes cannot be simultaneously enabled` on every rank, after the model is built.
-    Why: the engine keeps its weights in one type.
-    Instead: bf16 on Ampere and newer, else fp16.
+    Without it: every rank fails with `bfloat16 and fp16 modes cannot be simultaneously enabled` after the model is
+    built.
+    Why: the engine keeps its weights in a single type.
+    Instead: enable bf16 on Ampere and newer GPUs, fp16 on older ones.
     Source: seen with DeepSpeed 0.19.8
     """
     if deepspeed.enabled("fp16") and deepspeed.enabled("bf16"):
         yield deepspeed.wrong(
             "bf16.enabled",
             say("fp16 and bf16 are both enabled"),
-            remedy("set fp16.enabled to false, or bf16.enabled", {"fp16.enabled": False}),
+            remedy("set fp16.enabled or bf16.enabled to false", {"fp16.enabled": False}),
         )
 
 
 @rule("TW252", level=Level.ERROR, field="fp16.loss_scale_window")
 def dynamic_scaling_has_room(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """With dynamic loss scaling, fp16.loss_scale_window and fp16.min_loss_scale are positive.
+    """With dynamic loss scaling, fp16.loss_scale_window and fp16.min_loss_scale must be positive.
 
     Without it: `fp16.loss_scale_window must be > 0 when dynamic loss scaling is enabled`; older versions divide by
     zero in the first update.
-    Why: the scale grows once per window, and may not fall to zero.
-    Instead: 1000 and 1, the usual values.
+    Why: the loss scale grows once per window, and must not fall to zero.
+    Instead: use the usual values, 1000 and 1.
     Source: seen with DeepSpeed 0.19.8
     """
     if not deepspeed.enabled("fp16") or deepspeed.get("fp16.loss_scale", 0) != 0:

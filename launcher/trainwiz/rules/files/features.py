@@ -41,12 +41,12 @@ def _short(name: str) -> str:
 
 @rule("TW350", level=Level.ERROR, field="zero_optimization.allgather_bucket_size")
 def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """allgather_bucket_size is an even number.
+    """allgather_bucket_size must be an even number.
 
-    Without it: `AssertionError: allgather_bucket_size must be a multiple of nccl_start_alignment_factor, 2` on every
-    rank, after the model is built.
-    Why: pieces begin at addresses of 4 bytes.
-    Instead: an even number of elements, like 200000000.
+    Without it: every rank fails with `AssertionError: allgather_bucket_size must be a multiple of
+    nccl_start_alignment_factor, 2` after the model is built.
+    Why: each piece of a bucket must start at an address aligned to 4 bytes.
+    Instead: use an even number of elements, such as 200000000.
     Source: seen with DeepSpeed 0.19.8 at stages 1 and 2
     """
     path = "zero_optimization.allgather_bucket_size"
@@ -55,37 +55,37 @@ def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
         even = int(size) + 1
         yield deepspeed.wrong(
             path,
-            say("allgather_bucket_size {size} is odd", size=size),
+            say("allgather_bucket_size {size} is odd; it must be even", size=size),
             remedy("write {number}", {path: even}, number=even),
         )
 
 
 @rule("TW351", level=Level.ERROR, field="prescale_gradients")
 def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """prescale_gradients does not go with ZeRO stage 3.
+    """prescale_gradients does not work with ZeRO stage 3.
 
     Without it: `AssertionError: pre-scale gradients is not yet supported with ZeRO-3 with reduce scatter enabled`.
-    Why: stage 3's reduce-scatter divides after it has added up.
-    Instead: no prescale_gradients; bf16 does not overflow where fp16 needed it.
+    Why: the reduce-scatter of stage 3 divides after the sum.
+    Instead: remove prescale_gradients. If fp16 needed it against overflow, use bf16, which does not overflow there.
     Source: seen with DeepSpeed 0.19.8
     """
     scatter = deepspeed.get("zero_optimization.reduce_scatter", True)
     if deepspeed.stage == 3 and deepspeed.get("prescale_gradients") is True and scatter is True:
         yield deepspeed.wrong(
             "prescale_gradients",
-            say("prescale_gradients is refused at ZeRO stage 3"),
+            say("ZeRO stage 3 rejects prescale_gradients"),
             remedy("delete it", {"prescale_gradients": None}),
         )
 
 
 @rule("TW374", level=Level.ERROR, field="data_types.grad_accum_dtype")
 def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """At ZeRO stage 0, gradients add up in the type that the model is in.
+    """At ZeRO stage 0, grad_accum_dtype must equal the data type of the model.
 
-    Without it: `NotImplementedError: unsupported mix of model_dtype=torch.bfloat16 and
-    grad_accum_dtype=torch.float32` on every rank.
-    Why: without a partitioned optimizer nobody keeps a second copy of the gradients.
-    Instead: stage 1, or no grad_accum_dtype.
+    Without it: every rank fails with `NotImplementedError: unsupported mix of model_dtype=torch.bfloat16 and
+    grad_accum_dtype=torch.float32`.
+    Why: without a partitioned optimizer, nothing keeps a second copy of the gradients.
+    Instead: use stage 1, or remove grad_accum_dtype.
     Source: seen with DeepSpeed 0.19.8
     """
     path = "data_types.grad_accum_dtype"
@@ -96,19 +96,19 @@ def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Vio
     if _short(wanted) != model:
         yield deepspeed.wrong(
             path,
-            say("at stage 0 gradients of a {model} model cannot add up in {type}", model=model, type=wanted),
-            remedy("delete it, or take stage 1", {path: None}),
+            say("at stage 0, gradients of a {model} model cannot be accumulated in {type}", model=model, type=wanted),
+            remedy("delete it, or use stage 1", {path: None}),
         )
 
 
 @rule("TW375", level=Level.ERROR, field="data_types.grad_accum_dtype")
 def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """communication_data_type, grad_accum_dtype and torch_autocast.dtype are words that DeepSpeed knows.
+    """communication_data_type, grad_accum_dtype and torch_autocast.dtype must use DeepSpeed's type names.
 
-    Without it: `ValueError: Invalid communication_data_type. Supported data types: ['fp16', 'bf16', 'fp32']`, or
-    `is not a valid DtypeEnum`, on every rank.
-    Why: the words are DeepSpeed's own, not torch's.
-    Instead: fp32, bf16 or fp16.
+    Without it: every rank fails with `ValueError: Invalid communication_data_type. Supported data types: ['fp16',
+    'bf16', 'fp32']`, or `is not a valid DtypeEnum`.
+    Why: DeepSpeed has its own list of type names for each of these settings.
+    Instead: use fp32, bf16 or fp16.
     Source: seen with DeepSpeed 0.19.8
     """
     for path, known in _TYPES.items():
@@ -121,18 +121,18 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
         shown = _short(near) if near else None
         yield deepspeed.wrong(
             path,
-            say("{key} is {value}; it may be fp32, bf16 or fp16", key=path.rpartition(".")[2], value=str(value)),
+            say("{key} is {value}; use fp32, bf16 or fp16", key=path.rpartition(".")[2], value=str(value)),
             remedy("did you mean {key}?", {path: shown}, key=shown) if shown else None,
         )
 
 
 @rule("TW376", level=Level.WARNING, field="zero_optimization")
 def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """ZeRO++ (zero_hpz_partition_size, zero_quantized_weights, zero_quantized_gradients) acts at stage 3 only.
+    """ZeRO++ (zero_hpz_partition_size, zero_quantized_weights, zero_quantized_gradients) needs ZeRO stage 3.
 
-    Without it: the key is taken and does nothing: below stage 3 whole weights lie on every rank.
-    Why: ZeRO++ makes the gathering of sharded weights cheaper, and the reduction of their gradients.
-    Instead: stage 3, or none of them.
+    Without it: DeepSpeed accepts the key but does nothing: below stage 3, every rank has the full weights.
+    Why: ZeRO++ makes it cheaper to gather sharded weights and to reduce their gradients.
+    Instead: use stage 3, or remove these keys.
     Source: https://www.deepspeed.ai/tutorials/zeropp/; read in DeepSpeed 0.19.8: only stage 3's optimizer gets them
     """
     if deepspeed.stage not in (0, 1, 2):
@@ -143,19 +143,19 @@ def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
         if value is True or (type(value) is int and value > 1):
             yield deepspeed.wrong(
                 path,
-                say("{key} acts at ZeRO stage 3; this is stage {stage}", key=key, stage=deepspeed.stage),
-                remedy("delete it, or set stage 3", {path: None}),
+                say("{key} only works at ZeRO stage 3; the stage is {stage}", key=key, stage=deepspeed.stage),
+                remedy("delete it, or use stage 3", {path: None}),
             )
 
 
 @rule("TW377", level=Level.WARNING, field="zero_optimization.zero_hpz_partition_size")
 def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """zero_hpz_partition_size divides the ranks of a machine.
+    """zero_hpz_partition_size must divide the number of ranks per machine.
 
-    Without it: a size beyond the world is cut down to it without a word, and groups that reach over two machines gather
-    over the network what they were meant to keep on the fast links.
+    Without it: a size larger than the world size is silently reduced to it. Groups that span two machines gather
+    weights over the network instead of the fast links within a machine.
     Why: hpZ keeps a second copy of the weights within each group of that many ranks.
-    Instead: the number of GPUs in a machine.
+    Instead: set it to the number of GPUs in a machine.
     Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/tutorials/zeropp/
     """
     path = "zero_optimization.zero_hpz_partition_size"
@@ -175,11 +175,11 @@ def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSp
 
 @rule("TW378", level=Level.ERROR, field="tensor_parallel.autotp_size")
 def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """tensor_parallel.autotp_size divides num_processes.
+    """tensor_parallel.autotp_size must divide num_processes.
 
-    Without it: a bare `AssertionError` from DeepSpeed's groups, on every rank.
+    Without it: every rank fails with an `AssertionError` without text from DeepSpeed's groups.
     Why: each group of that many ranks holds one whole model.
-    Instead: a size that divides num_processes, and the heads of the model.
+    Instead: use a size that divides num_processes and the number of heads of the model.
     Source: seen with DeepSpeed 0.19.8; deepspeed/utils/groups.py
     """
     path = "tensor_parallel.autotp_size"
@@ -188,7 +188,7 @@ def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: De
         yield deepspeed.wrong(
             path,
             say("autotp_size {size} does not divide num_processes {world}", size=size, world=world),
-            remedy("set autotp_size to a divisor of {world}, or more processes", world=world),
+            remedy("set autotp_size to a divisor of {world}, or use more processes", world=world),
         )
 
 
@@ -197,9 +197,10 @@ def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Iterator[Vio
     """contiguous_memory_optimization needs partition_activations and number_checkpoints.
 
     Without it: `Contiguous Checkpointing is only available with partitioned activations` as soon as a model calls
-    DeepSpeed's checkpointing; a model of transformers never does, and the whole block is ignored.
-    Why: the buffers are laid out for pieces of known size and number.
-    Instead: partition_activations: true with number_checkpoints, or gradient_checkpointing_enable() of the model.
+    DeepSpeed's checkpointing. Models from transformers never call it, and the whole block is ignored.
+    Why: the buffers are allocated for pieces of a known size and number.
+    Instead: set partition_activations: true with number_checkpoints, or call gradient_checkpointing_enable() on the
+    model.
     Source: deepspeed/runtime/activation_checkpointing/checkpointing.py (0.19.8)
     """
     block = "activation_checkpointing"
@@ -215,16 +216,16 @@ def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Iterator[Vio
 
 @rule("TW380", level=Level.WARNING, field="compile.deepcompile")
 def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """compile.deepcompile needs ZeRO, and engine.compile() in the script.
+    """compile.deepcompile needs ZeRO, and a call of engine.compile() in the script.
 
-    Without it: at stage 0 DeepSpeed falls back to plain torch.compile with a line in the log.
-    Why: DeepCompile moves ZeRO's collectives inside of the graph; without ZeRO there are none.
-    Instead: stage 1 or 3, or no deepcompile.
+    Without it: at stage 0, DeepSpeed falls back to plain torch.compile and only logs one line.
+    Why: DeepCompile moves ZeRO's collectives into the graph; without ZeRO there are none.
+    Instead: use stage 1 or 3, or remove deepcompile.
     Source: deepspeed/runtime/engine.py, `compile` (0.19.8)
     """
     if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0:
         yield deepspeed.wrong(
             "compile.deepcompile",
-            say("deepcompile does nothing at ZeRO stage 0"),
-            remedy("delete it, or set stage 1", {"compile.deepcompile": None}),
+            say("deepcompile has no effect at ZeRO stage 0"),
+            remedy("delete it, or use stage 1", {"compile.deepcompile": None}),
         )

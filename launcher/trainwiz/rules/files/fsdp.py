@@ -31,12 +31,12 @@ _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f
 
 @rule("TW361", level=Level.ERROR, field="fsdp_config.fsdp_sharding_strategy")
 def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
-    """FSDP's choices are the words of torch and accelerate, its switches true or false.
+    """FSDP options must use names that torch and accelerate know; switches must be true or false.
 
-    Without it: after the imports, on every rank: `KeyError: 'SHARDED'`, `Invalid auto wrap policy`; for a switch
-    without a value `invalid truth value none`.
-    Why: the words travel as environment variables and are looked up when the Accelerator is made.
-    Instead: one of the words that the finding lists.
+    Without it: every rank fails after the imports with `KeyError: 'SHARDED'` or `Invalid auto wrap policy`; for a
+    switch without a value, with `invalid truth value none`.
+    Why: the values are passed as environment variables and looked up only when the Accelerator is created.
+    Instead: use one of the values that the finding lists.
     Source: seen with accelerate 1.15.0; `FullyShardedDataParallelPlugin`
     """
     for name, (path, value) in accelerate.fsdp.items():
@@ -48,7 +48,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
         near = nearest(value.upper(), allowed)
         yield accelerate.wrong(
             path,
-            say("{key} is {value}; it may be {choices}", key=name, value=value, choices=", ".join(allowed)),
+            say("{key} is {value}; it must be one of {choices}", key=name, value=value, choices=", ".join(allowed)),
             remedy("did you mean {key}?", {path: near}, key=near) if near else None,
         )
     for name in _SWITCHES:
@@ -56,37 +56,43 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
         if str(value).lower() not in _TRUTH:
             yield accelerate.wrong(
                 path,
-                say("{key} is {value}; it is true or false", key=name, value=accelerate.document.raw(path) or "null"),
+                say(
+                    "{key} is {value}; it must be true or false",
+                    key=name,
+                    value=accelerate.document.raw(path) or "null",
+                ),
                 remedy("delete it", {path: None}) if value is None else None,
             )
 
 
 @rule("TW362", level=Level.ERROR, field="fsdp_config.fsdp_version")
 def fsdp_has_two_versions(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_version is 1 or 2.
+    """fsdp_version must be 1 or 2.
 
-    Without it: `KeyError: 'TRUE'` on every rank, after the imports, which names no version.
-    Why: any other number takes neither path, and a default of one is read as a value of the other.
-    Instead: 2, with torch 2.6 or newer.
+    Without it: every rank fails after the imports with `KeyError: 'TRUE'`, which does not mention the version.
+    Why: any other number matches neither version, and the default value of one version is read as a value of the
+    other.
+    Instead: use 2, with torch 2.6 or newer.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_version", ("", None))
     if value is not None and str(value) not in ("1", "2"):
         yield accelerate.wrong(
             path,
-            say("fsdp_version is {value}; there are 1 and 2", value=value),
+            say("fsdp_version is {value}; it must be 1 or 2", value=value),
             remedy("write 2", {path: 2}),
         )
 
 
 @rule("TW363", level=Level.WARNING, field="fsdp_config.fsdp_reshard_after_forward")
 def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_reshard_after_forward acts with fsdp_version 2; version 1 looks at fsdp_sharding_strategy.
+    """fsdp_reshard_after_forward needs fsdp_version 2; version 1 uses fsdp_sharding_strategy.
 
-    Without it: `fsdp_reshard_after_forward: SHARD_GRAD_OP`, which accelerate's own questions write for version 1,
-    trains FULL_SHARD: less memory, more communication than was chosen.
-    Why: the launcher always passes a sharding strategy, FULL_SHARD where the file has none, and that one wins.
-    Instead: fsdp_sharding_strategy: SHARD_GRAD_OP, or fsdp_version: 2 with true or false.
+    Without it: `fsdp_reshard_after_forward: SHARD_GRAD_OP`, which accelerate's own questionnaire writes for version
+    1, trains with FULL_SHARD: less memory and more communication than you chose.
+    Why: the launcher always passes a sharding strategy (FULL_SHARD if the file has none), and the strategy takes
+    precedence.
+    Instead: set fsdp_sharding_strategy: SHARD_GRAD_OP, or fsdp_version: 2 with true or false.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
@@ -100,7 +106,7 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
     yield accelerate.wrong(
         path,
         say(
-            "fsdp_reshard_after_forward {value} is ignored under fsdp_version 1: it trains {strategy}",
+            "fsdp_version 1 ignores fsdp_reshard_after_forward {value} and uses {strategy}",
             value=str(value).lower() if isinstance(value, bool) else value,
             strategy=strategy,
         ),
@@ -112,11 +118,12 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW364", level=Level.ERROR, field="fsdp_config.fsdp_reshard_after_forward")
 def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
-    """With fsdp_version 2, fsdp_reshard_after_forward is true or false.
+    """With fsdp_version 2, fsdp_reshard_after_forward must be true or false.
 
-    Without it: `invalid truth value full_shard` on every rank, after the imports.
-    Why: version 2 knows no strategies, only whether to free the gathered weights after the forward pass.
-    Instead: true for FULL_SHARD, false for SHARD_GRAD_OP.
+    Without it: every rank fails with `invalid truth value full_shard` after the imports.
+    Why: version 2 has no sharding strategies; it only decides whether to free the gathered weights after the
+    forward pass.
+    Instead: use true for FULL_SHARD, false for SHARD_GRAD_OP.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
@@ -124,19 +131,20 @@ def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
         meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
         yield accelerate.wrong(
             path,
-            say("fsdp_reshard_after_forward is {value}; under fsdp_version 2 it is true or false", value=value),
+            say("fsdp_reshard_after_forward is {value}; with fsdp_version 2 it must be true or false", value=value),
             remedy("write {value}", {path: meant}, value=str(meant).lower()),
         )
 
 
 @rule("TW365", level=Level.WARNING, field="fsdp_config.fsdp_sharding_strategy")
 def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_version 2 has no sharding strategy, no prefetch and no choice of original parameters.
+    """fsdp_version 2 ignores the keys for sharding strategy, prefetch and original parameters.
 
-    Without it: the keys are ignored; only fsdp_backward_prefetch is worth a line in the log.
+    Without it: the keys have no effect; only fsdp_backward_prefetch gets a line in the log.
     Why: version 2 always keeps the original parameters and prefetches by itself.
-    Instead: fsdp_reshard_after_forward: false for SHARD_GRAD_OP; for HYBRID_SHARD parallelism_config_dp_replicate_size
-    (usually the machines) and dp_shard_size (the GPUs of one); the others go.
+    Instead: for SHARD_GRAD_OP, set fsdp_reshard_after_forward: false. For HYBRID_SHARD, set
+    parallelism_config_dp_replicate_size (usually the number of machines) and dp_shard_size (the number of GPUs in
+    one machine). Delete the other keys.
     Source: seen with accelerate 1.15.0; https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2
     """
     if accelerate.fsdp_version != 2:
@@ -146,26 +154,27 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
         if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
             yield accelerate.wrong(
                 path,
-                say("{key} {value} does nothing under fsdp_version 2", key=name, value=str(value)),
+                say("{key} {value} has no effect with fsdp_version 2", key=name, value=str(value)),
                 Fix(message=_instead(name, value), changes={path: None}),
             )
 
 
 def _instead(name: str, value: object) -> Message:
     if name == "fsdp_sharding_strategy" and str(value).upper() in ("SHARD_GRAD_OP", "2"):
-        return say("delete it; what does so now is fsdp_reshard_after_forward: false")
+        return say("delete it; use fsdp_reshard_after_forward: false instead")
     if name == "fsdp_sharding_strategy" and str(value).upper() in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
-        return say("delete it; what does so now is parallelism_config_dp_replicate_size beside dp_shard_size")
+        return say("delete it; use parallelism_config_dp_replicate_size with dp_shard_size instead")
     return say("delete it")
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
 def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_cpu_ram_efficient_loading, which is on by default, needs fsdp_sync_module_states.
+    """fsdp_cpu_ram_efficient_loading (on by default) needs fsdp_sync_module_states.
 
-    Without it: the launch stops: `When using --fsdp_cpu_ram_efficient_loading set --fsdp_sync_module_states to True`.
-    Why: then rank 0 alone loads the weights, and the others must get them from it.
-    Instead: fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false as well.
+    Without it: the launch stops with `When using --fsdp_cpu_ram_efficient_loading set --fsdp_sync_module_states to
+    True`.
+    Why: only rank 0 loads the weights then, and the other ranks must receive them from it.
+    Instead: set fsdp_sync_module_states: true, or set fsdp_cpu_ram_efficient_loading: false as well.
     Source: seen with accelerate 1.15.0
     """
     values = accelerate.fsdp
@@ -173,7 +182,7 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
     if sync is False and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
         yield accelerate.wrong(
             path,
-            say("fsdp_sync_module_states is false while fsdp_cpu_ram_efficient_loading is on"),
+            say("fsdp_cpu_ram_efficient_loading is on, but fsdp_sync_module_states is false"),
             remedy("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false", {path: True}),
         )
 
@@ -182,10 +191,10 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
 def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[Violation]:
     """fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing and fsdp_version 2.
 
-    Without it: `activation_checkpointing_offload=True requires activation_checkpointing=True` (or `fsdp_version=2`)
-    on every rank, after the imports.
-    Why: what is offloaded are the inputs that checkpointing keeps.
-    Instead: both keys true, with fsdp_version: 2.
+    Without it: every rank fails after the imports with `activation_checkpointing_offload=True requires
+    activation_checkpointing=True` (or `fsdp_version=2`).
+    Why: it offloads the inputs that activation checkpointing keeps.
+    Instead: set both keys to true, with fsdp_version: 2.
     Source: seen with accelerate 1.15.0
     """
     values = accelerate.fsdp
@@ -204,23 +213,27 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[V
             checkpointing=str(bool(checkpointing)).lower(),
             version=accelerate.fsdp_version,
         ),
-        remedy("set fsdp_activation_checkpointing: true and fsdp_version: 2, or leave the offload out", changes),
+        remedy(
+            "set fsdp_activation_checkpointing: true and fsdp_version: 2, or delete "
+            "fsdp_activation_checkpointing_offload",
+            changes,
+        ),
     )
 
 
 @rule("TW370", level=Level.ERROR, field="fsdp_config.fsdp_state_dict_type")
 def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_version 2 saves full or sharded state dicts, no local ones.
+    """fsdp_version 2 cannot save LOCAL_STATE_DICT, only full or sharded state dicts.
 
-    Without it: `FSDP2 does not support LOCAL_STATE_DICT` on every rank, after the imports.
-    Why: version 2 keeps its parameters as DTensors, which know their shards.
-    Instead: SHARDED_STATE_DICT.
+    Without it: every rank fails with `FSDP2 does not support LOCAL_STATE_DICT` after the imports.
+    Why: version 2 stores its parameters as DTensors, which know their shards.
+    Instead: use SHARDED_STATE_DICT.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_state_dict_type", ("", None))
     if accelerate.fsdp_version == 2 and str(value).upper() == "LOCAL_STATE_DICT":
         yield accelerate.wrong(
             path,
-            say("fsdp_version 2 has no LOCAL_STATE_DICT"),
+            say("fsdp_version 2 does not support LOCAL_STATE_DICT"),
             remedy("write SHARDED_STATE_DICT", {path: "SHARDED_STATE_DICT"}),
         )

@@ -91,14 +91,15 @@ WITHOUT_PLAN = (
 def heads_divide_into_sequence_parallel_ranks(
     accelerate: Accelerate, architecture: Architecture
 ) -> Iterator[Violation]:
-    """sp_size divides the model's attention heads; of it and the key-value heads, one divides the other.
+    """sp_size must divide the attention heads, and divide or be a multiple of the key-value heads.
 
-    Without it: `Attention head count 12 is not divisible by SP size 8` or `KV attention head count 3 is not divisible
-    by SP size 2 or vice versa` on every rank, once the model is loaded; of a model whose configuration has no key-value
-    heads (GPT-2, OPT, BLOOM …) `'GPT2Config' object has no attribute 'num_key_value_heads'`.
-    Why: Ulysses gathers the sequence and gives each rank some of the heads; fewer key-value heads than ranks are
-    copied, in equal numbers.
-    Instead: a size that divides the heads. Context parallelism (cp_size, under FSDP 2) splits no heads.
+    Without it: every rank fails after the model is loaded, with `Attention head count 12 is not divisible by SP
+    size 8` or `KV attention head count 3 is not divisible by SP size 2 or vice versa`. If the model's configuration
+    has no key-value heads (GPT-2, OPT, BLOOM …), it fails with `'GPT2Config' object has no attribute
+    'num_key_value_heads'`.
+    Why: Ulysses gathers the sequence and gives each rank some of the heads. If there are fewer key-value heads than
+    ranks, each is copied the same number of times.
+    Instead: use a size that divides the heads. Context parallelism (cp_size, under FSDP 2) does not split heads.
     Source: seen with DeepSpeed 0.19.8; deepspeed/runtime/sequence_parallel/ulysses_sp.py
     """
     size = _size(accelerate, _SP)
@@ -109,8 +110,7 @@ def heads_divide_into_sequence_parallel_ranks(
         yield accelerate.wrong(
             _SP,
             say(
-                "{model} is of the type {type}, whose configuration names no key-value heads, "
-                "and Ulysses asks for them",
+                "{model} has type {type}; its configuration has no number of key-value heads, which Ulysses needs",
                 model=architecture.name,
                 type=architecture.model_type,
             ),
@@ -130,7 +130,7 @@ def heads_divide_into_sequence_parallel_ranks(
         yield accelerate.wrong(
             _SP,
             say(
-                "of sp_size {size} and the {heads} key-value heads of {model}, neither divides the other",
+                "sp_size {size} and the {heads} key-value heads of {model}: one must divide the other",
                 size=size,
                 heads=kv,
                 model=architecture.name,
@@ -141,12 +141,12 @@ def heads_divide_into_sequence_parallel_ranks(
 
 @rule("TW388", level=Level.ERROR, field="parallelism_config")
 def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
-    """sp_attn_implementation is the attention that the script loads the model with.
+    """sp_attn_implementation must match the attention that the script loads the model with.
 
-    Without it: `core_attn_implementation='sdpa' does not match model config
-    attn_implementation='flash_attention_2'` on every rank, once the model is loaded.
-    Why: Ulysses takes the place of one attention function; sdpa where the file names none.
-    Instead: the same word in both.
+    Without it: every rank fails with `core_attn_implementation='sdpa' does not match model config
+    attn_implementation='flash_attention_2'` after the model is loaded.
+    Why: Ulysses replaces one specific attention function; it is sdpa if the file sets none.
+    Instead: use the same name in both places.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
     path = f"{_PREFIX}sp_attn_implementation"
@@ -156,7 +156,7 @@ def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Sc
         yield accelerate.wrong(
             path if accelerate.has(path) else _SP,
             say(
-                "sequence parallelism takes over {here}, and the script loads the model with {there}",
+                "sequence parallelism replaces {here} attention, but the script loads the model with {there}",
                 here=str(here),
                 there=there,
             ),
@@ -166,14 +166,14 @@ def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Sc
 
 @rule("TW389", level=Level.ERROR, field="parallelism_config")
 def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violation]:
-    """Sequences of a fixed length have one, and sp_size divides it.
+    """For sequences of a fixed length, sp_seq_length must be set to a multiple of sp_size.
 
-    Without it: `when sp_seq_length_is_variable is False sp_seq_length must be provided`, or `Either
-    seq_length_is_variable needs to be True or seq_length needs to be set`, at the start; a length that cannot be
-    divided stops in the first batch: `batch's seqlen=1000 isn't divisible by sp-size=3`.
+    Without it: the start fails with `when sp_seq_length_is_variable is False sp_seq_length must be provided`, or
+    `Either seq_length_is_variable needs to be True or seq_length needs to be set`. A length that is not divisible
+    fails in the first batch: `batch's seqlen=1000 isn't divisible by sp-size=3`.
     Why: each rank holds an equal part of every sequence.
-    Instead: a multiple of sp_size, to which the script pads; or sp_seq_length_is_variable: true, where the same holds
-    for each batch.
+    Instead: use a multiple of sp_size, and pad to it in the script; or set sp_seq_length_is_variable: true, which
+    still needs a multiple of sp_size for each batch.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
     size, length = _size(accelerate, _SP), accelerate.get(_LENGTH)
@@ -183,9 +183,10 @@ def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violat
     if str(variable).lower() == "false" and not length:
         yield accelerate.wrong(
             f"{_PREFIX}sp_seq_length_is_variable",
-            say("sp_seq_length_is_variable is false, and no sp_seq_length is given"),
+            say("sp_seq_length_is_variable is false, but sp_seq_length is not set"),
             remedy(
-                "add parallelism_config_sp_seq_length, or write true", {f"{_PREFIX}sp_seq_length_is_variable": True}
+                "add parallelism_config_sp_seq_length, or set this to true",
+                {f"{_PREFIX}sp_seq_length_is_variable": True},
             ),
         )
     elif type(length) is int and length > 0 and length % size and str(variable).lower() == "false":
@@ -198,15 +199,15 @@ def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violat
 
 @rule("TW390", level=Level.ERROR, field="parallelism_config")
 def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
-    """Context parallelism goes with full attention only, sequence parallelism with any but recurrent layers.
+    """Context parallelism needs full attention; sequence parallelism does not support recurrent layers.
 
-    Without it: `Context parallelism does not support attention layers of type ['sliding_attention']` or `Sequence
-    parallelism does not support attention layers of type ['linear_attention']` at prepare, once the model is loaded.
-    Before accelerate refused them, such models trained with full attention, or with wrong gradients, and nothing said
-    so.
-    Why: context parallelism replaces each layer's mask by a causal one; a recurrent layer carries a state along the
-    sequence that the ranks do not exchange.
-    Instead: a model with full attention in all layers; or no splitting of sequences.
+    Without it: prepare fails after the model is loaded, with `Context parallelism does not support attention layers
+    of type ['sliding_attention']` or `Sequence parallelism does not support attention layers of type
+    ['linear_attention']`. Before accelerate rejected such models, they silently trained with full attention or with
+    wrong gradients.
+    Why: context parallelism replaces each layer's mask with a causal one. A recurrent layer passes a state along
+    the sequence, and the ranks do not exchange it.
+    Instead: use a model with full attention in all layers, or do not split sequences.
     Source: seen with accelerate 1.15.0; accelerate/big_modeling.py, `_attach_context_parallel_hooks`
     """
     windows = [kind for kind in architecture.layer_types if kind != "full_attention"]
@@ -217,26 +218,26 @@ def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Archite
             yield accelerate.wrong(
                 path,
                 say(
-                    "{model} has layers of the kind {kinds}; their sequences cannot be split over {size} ranks",
+                    "{model} has layers of type {kinds}; their sequences cannot be split across {size} ranks",
                     model=architecture.name,
                     kinds=", ".join(refused),
                     size=size,
                 ),
-                remedy("write 1, and give the ranks to data parallelism"),
+                remedy("write 1, and use the ranks for data parallelism"),
             )
 
 
 @rule("TW391", level=Level.ERROR, field="parallelism_config")
 def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
-    """tp_size divides the model's attention heads and key-value heads, and transformers can cut such a model.
+    """tp_size must divide the attention and key-value heads, and the model must support tensor parallelism.
 
-    Without it: `shape '[1, 8, -1, 16]' is invalid for input of size 192` in the first forward pass of every rank,
-    after the whole model was loaded and cut; of a model that is not meant to be cut `tp_size=4 was requested, but
-    GPT2LMHeadModel has no tp_plan`.
-    Why: the tensor parallel plan gives each rank equal rows of the projections of queries, keys and values, which are
-    then read as whole heads. Nobody compares the numbers before.
-    Instead: a divisor of the key-value heads (in Llama 3 and Qwen 2.5 there are 8 or less), and the rest of the ranks
-    as dp_shard_size.
+    Without it: the first forward pass of every rank fails with `shape '[1, 8, -1, 16]' is invalid for input of size
+    192`, after the whole model was loaded and split. A model without tensor parallel support fails with `tp_size=4
+    was requested, but GPT2LMHeadModel has no tp_plan`.
+    Why: the tensor parallel plan gives each rank an equal number of rows of the query, key and value projections,
+    which are then read as whole heads. The numbers are not checked before that.
+    Instead: use a divisor of the number of key-value heads (8 or fewer in Llama 3 and Qwen 2.5), and set
+    dp_shard_size to the rest of the ranks.
     Source: seen with transformers 5.23; transformers/distributed/tensor_parallel.py
     """
     size, model, kind = _size(accelerate, _TP), architecture.name, architecture.model_type
@@ -246,9 +247,11 @@ def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture
         yield accelerate.wrong(
             _TP,
             say(
-                "tp_size is {size}, and transformers has no plan to cut models of the type {type}", size=size, type=kind
+                "tp_size is {size}, but transformers has no tensor parallel plan for models of type {type}",
+                size=size,
+                type=kind,
             ),
-            remedy("write 1, and give the ranks to data parallelism"),
+            remedy("write 1, and use the ranks for data parallelism"),
         )
     if kind not in CUT_BY_HEADS:
         return
@@ -271,13 +274,14 @@ def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture
 
 @rule("TW392", level=Level.WARNING, field=_AUTOTP)
 def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architecture) -> Iterator[Violation]:
-    """tensor_parallel.autotp_size divides the model's key-value heads.
+    """tensor_parallel.autotp_size should divide the number of key-value heads.
 
-    Without it: it trains. Ranks get different numbers of heads, and those beyond the number of key-value heads get
-    none: all wait for the one that has most, and memory is that of the fullest.
-    Why: DeepSpeed deals out whole key-value heads, as evenly as it can.
-    Instead: a divisor of the key-value heads.
-    Source: seen with DeepSpeed 0.19.8 on 2 CPU ranks, with the same loss as one; deepspeed/module_inject/tp_shard.py
+    Without it: training works, but unevenly. Ranks get different numbers of heads, and ranks beyond the number of
+    key-value heads get none: all wait for the rank with the most heads, and the memory needed is that rank's.
+    Why: DeepSpeed distributes whole key-value heads, as evenly as it can.
+    Instead: use a divisor of the number of key-value heads.
+    Source: seen with DeepSpeed 0.19.8 on 2 CPU ranks, with the same loss as one;
+    deepspeed/module_inject/tp_shard.py
     """
     size, kv = deepspeed.get(_AUTOTP), architecture.kv
     if type(size) is not int or size < 2 or not kv or kv % size == 0:
@@ -286,7 +290,7 @@ def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architect
     yield deepspeed.wrong(
         _AUTOTP,
         say(
-            "{model} has key-value heads: {heads}; of {size} ranks some get {most}, others {least}",
+            "key-value heads of {model}: {heads}; with {size} ranks, some get {most}, others {least}",
             model=architecture.name,
             heads=kv,
             size=size,
@@ -299,15 +303,17 @@ def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architect
 
 @rule("TW393", level=Level.ERROR, field="megatron_lm_config")
 def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
-    """Megatron's tensor size divides the attention heads, its pipeline size the layers.
+    """Megatron's tensor size must divide the attention heads; its pipeline size must divide the layers.
 
-    Without it: `num_attention_heads (12) must be a multiple of tensor_model_parallel_size (8)`, or `num_layers must be
-    divisible by pipeline_model_parallel_size`, on every rank, after the imports.
-    Why: each rank of a tensor group computes whole heads, each stage of a pipeline whole layers, equally many.
-    Instead: sizes that divide them; megatron_lm_decoder_last_pipeline_num_layers, where the last stage is to have
-    another number of layers.
-    Source: the first seen by hand with megatron-core 0.16.1 (`TransformerConfig.__post_init__`), which trainwiz's tests
-    do not have; the second read there (`get_num_layers_to_build` in megatron/core/transformer/transformer_block.py)
+    Without it: every rank fails after the imports with `num_attention_heads (12) must be a multiple of
+    tensor_model_parallel_size (8)`, or `num_layers must be divisible by pipeline_model_parallel_size`.
+    Why: each rank of a tensor group computes the same number of whole heads, and each pipeline stage the same
+    number of whole layers.
+    Instead: use sizes that divide them. If the last stage should have a different number of layers, set
+    megatron_lm_decoder_last_pipeline_num_layers.
+    Source: the first seen by hand with megatron-core 0.16.1 (`TransformerConfig.__post_init__`), which trainwiz's
+    tests do not have; the second read there (`get_num_layers_to_build` in
+    megatron/core/transformer/transformer_block.py)
     """
     if accelerate.kind != "MEGATRON_LM":
         return
@@ -336,10 +342,10 @@ def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Archi
 def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
     """cp_size larger than 1 needs distributed_type FSDP with fsdp_version 2.
 
-    Without it: `cp_size > 1 specified in the parallelism_config, but no fsdp_plugin was provided`, or `Using cp_size>1
-    requires FSDP2`, on every rank, after the imports.
-    Why: the gradients of the parts of a sequence are put together where FSDP 2 shards.
-    Instead: distributed_type: FSDP with fsdp_version: 2; under DEEPSPEED, sp_size does what cp_size does.
+    Without it: every rank fails after the imports with `cp_size > 1 specified in the parallelism_config, but no
+    fsdp_plugin was provided`, or `Using cp_size>1 requires FSDP2`.
+    Why: FSDP 2 combines the gradients of the parts of a sequence when it shards them.
+    Instead: set distributed_type: FSDP with fsdp_version: 2. Under DEEPSPEED, use sp_size instead of cp_size.
     Source: seen with accelerate 1.15.0; accelerate/state.py
     """
     size = _size(accelerate, _CP)
@@ -349,7 +355,7 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             _CP,
             say(
-                "cp_size is {size}, and distributed_type {kind}; only FSDP splits sequences so",
+                "cp_size {size} needs distributed_type FSDP, not {kind}",
                 size=size,
                 kind=accelerate.kind,
             ),
@@ -358,7 +364,7 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             _CP,
             say(
-                "cp_size is {size}, and fsdp_version {version}; only 2 splits sequences so",
+                "cp_size {size} needs fsdp_version 2, not {version}",
                 size=size,
                 version=accelerate.fsdp_version,
             ),
@@ -368,34 +374,34 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW395", level=Level.WARNING, field="parallelism_config")
 def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Violation]:
-    """sp_size larger than 1 acts under distributed_type DEEPSPEED only.
+    """sp_size larger than 1 only takes effect under distributed_type DEEPSPEED.
 
-    Without it: no sequence is split. Plain data parallelism trains, with the memory that it needs, and nothing says
-    so.
-    Why: Ulysses is DeepSpeed's; elsewhere accelerate neither builds its groups nor compares its size.
-    Instead: distributed_type: DEEPSPEED; or cp_size under FSDP 2.
+    Without it: sequences are silently not split: the training runs with plain data parallelism and its memory use.
+    Why: Ulysses belongs to DeepSpeed; elsewhere accelerate neither creates its groups nor checks its size.
+    Instead: set distributed_type: DEEPSPEED, or use cp_size under FSDP 2.
     Source: read in accelerate 1.15.0 (`ParallelismConfig.build_device_mesh`, `_validate_accelerator`)
     """
     size = _size(accelerate, _SP)
     if size > 1 and accelerate.kind.startswith("MULTI_") and accelerate.kind != "MULTI_CPU":
         yield accelerate.wrong(
             _SP,
-            say("sp_size {size} does nothing under {kind}", size=size, kind=accelerate.kind),
+            say("sp_size {size} has no effect under {kind}", size=size, kind=accelerate.kind),
             remedy("set distributed_type: DEEPSPEED, or delete it", {_SP: None}),
         )
 
 
 @rule("TW396", level=Level.WARNING, field="parallelism_config")
 def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
-    """The length that the script pads to is a multiple of sp_size, or of 2 × cp_size.
+    """The length that the script pads to must be a multiple of sp_size, or of 2 × cp_size.
 
-    Without it: under DeepSpeed `batch's seqlen=1000 isn't divisible by sp-size=3` in the first batch. Under FSDP 2,
-    torch up to 2.9 stops with an assertion on the size of the buffer; later ones give the ranks unequal parts of a
-    causal sequence, and all wait for the one with the longest.
-    Why: each rank holds an equal part; with context parallelism two, one from either end, since the later tokens of a
-    causal sequence cost more.
-    Instead: the next multiple.
-    Source: seen with DeepSpeed 0.19.8; torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py (2.13)
+    Without it: under DeepSpeed, the first batch fails with `batch's seqlen=1000 isn't divisible by sp-size=3`.
+    Under FSDP 2, torch up to 2.9 stops with an assertion on the buffer size; later versions give the ranks unequal
+    parts of a causal sequence, and all wait for the rank with the longest part.
+    Why: each rank holds an equal part. With context parallelism it holds two parts, one from each end, because
+    later tokens of a causal sequence cost more.
+    Instead: pad to the next multiple.
+    Source: seen with DeepSpeed 0.19.8; torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py
+    (2.13)
     """
     for path, kind, parts in ((_SP, "DEEPSPEED", 1), (_CP, "FSDP", 2)):
         size = _size(accelerate, path)
@@ -405,7 +411,7 @@ def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -
                 yield accelerate.wrong(
                     path,
                     say(
-                        "the script pads to {length} tokens in line {line}, which is no multiple of {parts}",
+                        "the script pads to {length} tokens in line {line}, which is not a multiple of {parts}",
                         length=length,
                         line=line,
                         parts=size * parts,
@@ -423,9 +429,9 @@ def _sizes(most: int, world: int | None, *divided: int | None) -> Message:
     """The sizes up to `most` that divide the world and these numbers, as far as they are known."""
     numbers = [n for n in (world, *divided) if n]
     fitting = [size for size in range(1, most + 1) if not any(n % size for n in numbers)]
-    return say("sizes that divide: {sizes}", sizes=", ".join(map(str, fitting)))
+    return say("possible sizes: {sizes}", sizes=", ".join(map(str, fitting)))
 
 
 def _sequence_sizes(heads: int, kv: int, world: int | None) -> Message:
     fitting = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
-    return say("sizes that divide: {sizes}", sizes=", ".join(str(n) for n in fitting if not world or world % n == 0))
+    return say("possible sizes: {sizes}", sizes=", ".join(str(n) for n in fitting if not world or world % n == 0))

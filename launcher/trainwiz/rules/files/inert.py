@@ -33,12 +33,12 @@ _FP8_NAMES = {
 
 @rule("TW665", level=Level.WARNING, field="rdzv_backend")
 def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
-    """rdzv_backend, enable_cpu_affinity, downcast_bf16 and tpu_use_sudo never act from a file.
+    """rdzv_backend, enable_cpu_affinity, downcast_bf16 and tpu_use_sudo have no effect in a config file.
 
-    Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for GPUs,
-    and main_training_function does nothing outside TPUs; none of it says a word.
-    Why: a value of the file counts only where the command line has no default of its own, and these have one.
-    Instead: the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity.
+    Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for
+    GPUs, and main_training_function does nothing outside TPUs; there is no message about any of this.
+    Why: a value in the file is used only if the command-line option has no default, and these options have one.
+    Instead: use the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
     if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
@@ -48,7 +48,7 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 key,
                 say(
-                    "{key} {value} does nothing here: accelerate never reads it from a file under {kind}",
+                    "{key} {value} has no effect: under {kind}, accelerate never reads it from a file",
                     key=key,
                     value=str(value).lower(),
                     kind=accelerate.kind,
@@ -57,7 +57,7 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
                 Fix(
                     message=say("delete it")
                     if key in ("main_training_function", "use_cpu")
-                    else say("delete it, or give it on the command line of accelerate launch"),
+                    else say("delete it, or pass it to accelerate launch on the command line"),
                     changes={key: None},
                 ),
             )
@@ -65,12 +65,12 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW666", level=Level.WARNING, field="distributed_type")
 def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
-    """A block acts under its own distributed_type only.
+    """A block takes effect only under its own distributed_type.
 
-    Without it: the whole block is ignored without a word: fsdp_config under MULTI_GPU trains plain DDP, dynamo_config
+    Without it: the whole block is silently ignored: fsdp_config under MULTI_GPU trains plain DDP, dynamo_config
     under DEEPSPEED compiles nothing.
-    Why: accelerate prepares the launch by distributed_type alone.
-    Instead: the distributed_type that is meant, or no such block.
+    Why: accelerate prepares the launch from distributed_type only.
+    Instead: set the distributed_type that you want, or delete the block.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
     if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
@@ -80,7 +80,7 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
             yield accelerate.wrong(
                 key,
                 say(
-                    "{key} acts under distributed_type {kinds}; here it is {kind}",
+                    "{key} only works with distributed_type {kinds}; here it is {kind}",
                     key=key,
                     kinds=", ".join(kinds),
                     kind=accelerate.kind,
@@ -92,37 +92,37 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
         if accelerate.section(key) and accelerate.kind in kinds and not off:
             yield accelerate.wrong(
                 key,
-                say("{key} does nothing under distributed_type {kind}", key=key, kind=accelerate.kind),
+                say("{key} has no effect with distributed_type {kind}", key=key, kind=accelerate.kind),
                 remedy("delete it", {key: None}),
             )
 
 
 @rule("TW253", level=Level.WARNING, field="fp8_config")
 def fp8_needs_its_precision(accelerate: Accelerate) -> Iterator[Violation]:
-    """fp8_config acts with mixed_precision fp8.
+    """fp8_config only takes effect with mixed_precision fp8.
 
-    Without it: the block is ignored, and the training computes in the precision that is named.
-    Why: accelerate looks at it only for fp8.
-    Instead: mixed_precision: fp8
+    Without it: accelerate ignores the block, and the training uses the precision in mixed_precision.
+    Why: accelerate reads fp8_config only for fp8.
+    Instead: set mixed_precision: fp8
     Source: seen with accelerate 1.15.0
     """
     precision = accelerate.get("mixed_precision")
     if accelerate.section("fp8_config") and isinstance(precision, str) and precision.lower() in ("no", "fp16", "bf16"):
         yield accelerate.wrong(
             "fp8_config",
-            say("fp8_config is ignored: mixed_precision is {precision}", precision=precision),
+            say("fp8_config is ignored because mixed_precision is {precision}", precision=precision),
             remedy("set mixed_precision: fp8, or delete the block", {"fp8_config": None}),
         )
 
 
 @rule("TW254", level=Level.WARNING, field="fp8_config")
 def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Iterator[Violation]:
-    """fp8_config's keys are amax_history_len, amax_compute_algo and opt_level.
+    """The keys of fp8_config are amax_history_len, amax_compute_algo and opt_level.
 
-    Without it: amax_history_length, amax_compute_algorithm and optimization_level, the names that accelerate's own
-    questions have written, are ignored, and the defaults count.
-    Why: the launcher's arguments are called otherwise.
-    Instead: the short names.
+    Without it: amax_history_length, amax_compute_algorithm and optimization_level are ignored, and the defaults
+    apply. These are the names that accelerate's own questionnaire has written.
+    Why: the arguments of the launcher have the short names.
+    Instead: use the short names.
     Source: seen with accelerate 1.15.0
     """
     for old, new in _FP8_NAMES.items():

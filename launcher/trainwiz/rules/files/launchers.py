@@ -21,50 +21,53 @@ _LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
 
 @rule("TW677", level=Level.ERROR, field="compute_environment")
 def sagemaker_files_are_launched_by_another_version(accelerate: Accelerate) -> Iterator[Violation]:
-    """accelerate 1.15 cannot launch a file for SageMaker.
+    """accelerate 1.15 cannot launch SageMaker files.
 
-    Without it: `'SageMakerConfig' object has no attribute 'parallelism_config'`, before anything is submitted.
-    Why: the launcher looks for parallelism_config in every file, and only files for LOCAL_MACHINE have one.
-    Instead: an older accelerate for submitting, or a training job made with the sagemaker package itself.
+    Without it: the launch stops with `'SageMakerConfig' object has no attribute 'parallelism_config'`, before
+    anything is submitted.
+    Why: the launcher reads parallelism_config from every file, but only files for LOCAL_MACHINE have it.
+    Instead: submit with an older accelerate, or create the training job with the sagemaker package itself.
     Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
     """
     if accelerate.get("compute_environment") != "AMAZON_SAGEMAKER":
         return
     if (1, 15) <= accelerate.version < (1, 16):
-        yield accelerate.wrong("compute_environment", say("accelerate 1.15 stops at every file for AMAZON_SAGEMAKER"))
+        yield accelerate.wrong("compute_environment", say("accelerate 1.15 stops on any AMAZON_SAGEMAKER file"))
 
 
 @rule("TW678", level=Level.ERROR, field="compute_environment")
 def sagemaker_has_a_machine_and_a_role(accelerate: Accelerate) -> Iterator[Violation]:
-    """A file for SageMaker names its ec2_instance_type and iam_role_name, and is never a quoted 'NO'.
+    """A SageMaker file must set ec2_instance_type and iam_role_name, and must not use a quoted 'NO'.
 
     Without it: `SageMakerConfig.__init__() missing 1 required positional argument: 'iam_role_name'`; with a quoted
-    'NO', `unknown keys (['num_processes'])`, a key that accelerate itself has added.
-    Why: these have no default; of 'NO' accelerate makes one process, which no file for SageMaker may name.
-    Instead: both keys, and DATA_PARALLEL, MODEL_PARALLEL or a bare NO.
+    'NO', `unknown keys (['num_processes'])`, a key that accelerate itself adds.
+    Why: these two keys have no default; for 'NO', accelerate sets one process, a setting that SageMaker files do
+    not allow.
+    Instead: set both keys, and use DATA_PARALLEL, MODEL_PARALLEL or an unquoted NO.
     Source: seen with accelerate 1.15.0; accelerate/commands/config/config_args.py
     """
     if accelerate.get("compute_environment") != "AMAZON_SAGEMAKER":
         return
     missing = [key for key in _SAGEMAKER_NEEDS if not accelerate.get(key)]
     if missing:
-        yield accelerate.wrong("compute_environment", say("a file for SageMaker needs {keys}", keys=", ".join(missing)))
+        yield accelerate.wrong("compute_environment", say("a SageMaker file needs {keys}", keys=", ".join(missing)))
     if accelerate.get("distributed_type") == "NO":
         yield accelerate.wrong(
             "distributed_type",
-            say("with a quoted 'NO' accelerate stops at a key of its own"),
+            say("with a quoted 'NO', accelerate adds a key that it then rejects"),
             remedy("write it without quotes: NO"),
         )
 
 
 @rule("TW679", level=Level.ERROR, field="dynamo_config.dynamo_backend")
 def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Violation]:
-    """dynamo_backend is one of accelerate's words, dynamo_mode one of torch's.
+    """dynamo_backend must be a backend that accelerate knows, dynamo_mode a mode that torch knows.
 
     Without it: `ValueError: Unknown dynamo backend: INDUCTR`, before any process starts; `Unrecognized
     mode=max_autotune` from torch.compile when the model is prepared.
-    Why: accelerate has a list of its own for backends, in capitals, and passes the mode on unseen.
-    Instead: INDUCTOR, or NO; default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.
+    Why: accelerate has its own list of backends, in capitals, and passes the mode on without checking it.
+    Instead: use INDUCTOR or NO for the backend; default, reduce-overhead, max-autotune or
+    max-autotune-no-cudagraphs for the mode.
     Source: seen with accelerate 1.15.0 and torch 2.13
     """
     for key in ("dynamo_backend", "backend"):
@@ -76,7 +79,7 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
             continue
         near = nearest(str(value).upper(), DYNAMO_BACKENDS)
         fix = remedy("did you mean {key}?", {path: near}, key=near) if near else None
-        yield accelerate.wrong(path, say("accelerate has no compiler {name}", name=str(value)), fix)
+        yield accelerate.wrong(path, say("accelerate has no dynamo backend {name}", name=str(value)), fix)
     for key in ("dynamo_mode", "mode"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
@@ -85,18 +88,19 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Iterator[Viola
             near = nearest(value, _MODES)
             yield accelerate.wrong(
                 path,
-                say("{key} is {value}; it may be {choices}", key=key, value=value, choices=", ".join(_MODES)),
+                say("{key} is {value}; it must be one of {choices}", key=key, value=value, choices=", ".join(_MODES)),
                 remedy("did you mean {key}?", {path: near}, key=near) if near else None,
             )
 
 
 @rule("TW384", level=Level.ERROR, field="megatron_lm_config")
 def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violation]:
-    """Megatron's tensor, pipeline and context sizes multiplied divide num_processes.
+    """The product of Megatron's tensor, pipeline and context sizes must divide num_processes.
 
-    Without it: `RuntimeError: world_size (8) is not divisible by 6` from Megatron on every rank, after the imports.
-    Why: each model takes that many ranks, and what is left over is data parallel.
-    Instead: sizes whose product divides num_processes.
+    Without it: every rank fails after the imports with Megatron's `RuntimeError: world_size (8) is not divisible by
+    6`.
+    Why: each copy of the model takes that many ranks; data parallelism uses the remaining factor.
+    Instead: use sizes whose product divides num_processes.
     Source: seen by hand with megatron-core 0.16.1 (`initialize_model_parallel` in megatron/core/parallel_state.py),
     which trainwiz's tests do not have
     """
@@ -111,7 +115,7 @@ def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violati
     yield accelerate.wrong(
         "megatron_lm_config",
         say(
-            "{product} = {total} ranks make one model, and num_processes {world} is no multiple of that",
+            "one model takes {product} = {total} ranks, but num_processes {world} is not a multiple of that",
             product=product,
             total=math.prod(given.values()),
             world=world,
@@ -121,12 +125,12 @@ def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Iterator[Violati
 
 @rule("TW680", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
 def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violation]:
-    """Each line of a hostfile is `host slots=N`, and no host stands twice.
+    """Each line of a hostfile must be `host slots=N`, and each host may appear only once.
 
-    Without it: `Hostfile contains a bad entry: node1, unable to proceed with launching`, or `Hostfile contains multiple
-    entries for node1`.
-    Why: DeepSpeed reads this one form only; MPI's (a bare name, or node1:8) is another.
-    Instead: node1 slots=8
+    Without it: DeepSpeed stops with `Hostfile contains a bad entry: node1, unable to proceed with launching`, or
+    `Hostfile contains multiple entries for node1`.
+    Why: DeepSpeed reads only this format; the format of MPI (a bare name, or node1:8) is different.
+    Instead: write node1 slots=8
     Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py
     """
     if accelerate.hostfile is None or accelerate.launcher is None:
@@ -141,11 +145,14 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
         if not match:
             right = f"{words.replace(':', ' ').split()[0]} slots=N"
             yield violation(
-                "{line} is not like `node1 slots=8`", remedy("write {line}", line=right), line=repr(words), place=place
+                "{line} is not in the form `node1 slots=8`",
+                remedy("write {line}", line=right),
+                line=repr(words),
+                place=place,
             )
         elif match[1] in seen:
             yield violation(
-                "{host} stands in line {first} already",
+                "{host} is already listed in line {first}",
                 remedy("delete one of them"),
                 host=match[1],
                 first=seen[match[1]],
@@ -154,17 +161,17 @@ def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Iterator[Violati
         else:
             seen[match[1]] = number
     if not any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
-        yield violation("the hostfile names no host", place=Place(file=path, line=1))
+        yield violation("the hostfile lists no hosts", place=Place(file=path, line=1))
 
 
 @rule("TW681", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
 def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
-    """The hostfile names num_machines hosts, each with slots for its ranks.
+    """The hostfile must list num_machines hosts, each with enough slots for its ranks.
 
-    Without it: DeepSpeed starts num_processes // num_machines ranks on every host of the file, however many hosts
-    those are and whatever their slots say: a world that nobody planned, or several ranks on one GPU.
-    Why: accelerate passes --num_gpus, which overrides the slots; the number of machines it does not pass.
-    Instead: one line for each machine, with as many slots as it has ranks.
+    Without it: DeepSpeed starts num_processes // num_machines ranks on every host in the file, regardless of the
+    number of hosts and of their slots: the world size is not the planned one, or several ranks share a GPU.
+    Why: accelerate passes --num_gpus, which overrides the slots; it does not pass the number of machines.
+    Instead: write one line per machine, with as many slots as it has ranks.
     Source: accelerate/utils/launch.py, `prepare_deepspeed_cmd_env` (1.15); deepspeed/launcher/runner.py (0.19.8)
     """
     # With a filter, the slots that it picks are the ranks.
@@ -177,7 +184,7 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     where, place = "deepspeed_config.deepspeed_hostfile", Place(file=path, line=1)
     if slots and len(slots) != accelerate.machines:
         yield violation(
-            "the hostfile names hosts: {hosts}, num_machines is {machines}: {world} ranks would start",
+            "hosts in the hostfile: {hosts}; num_machines: {machines}; {world} ranks would start",
             remedy("one line for each machine"),
             hosts=len(slots),
             machines=accelerate.machines,
@@ -188,8 +195,8 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
     few = next((host for host, count in slots.items() if count < ranks), None)
     if few:
         yield violation(
-            "{host} has {slots} slots, and gets {ranks} ranks",
-            remedy("correct its slots, or num_processes"),
+            "{host} has {slots} slots, but gets {ranks} ranks",
+            remedy("correct the slots, or num_processes"),
             host=few,
             slots=slots[few],
             ranks=ranks,
@@ -200,12 +207,13 @@ def the_hostfile_is_the_world(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW385", level=Level.ERROR, field="parallelism_config")
 def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Iterator[Violation]:
-    """parallelism_config_sp_size divides num_processes.
+    """parallelism_config_sp_size must divide num_processes.
 
-    Without it: `world_size (4) is not divisible by sequence_parallel_size 3` on every rank, after the model is built.
+    Without it: every rank fails with `world_size (4) is not divisible by sequence_parallel_size 3` after the model
+    is built.
     Why: each group of that many ranks shares one sequence.
-    Instead: a size that divides num_processes and the model's attention heads; the sequence length must be divisible,
-    too.
+    Instead: use a size that divides num_processes and the number of the model's attention heads; it must also
+    divide the sequence length.
     Source: seen with DeepSpeed 0.19.8
     """
     path = "parallelism_config.parallelism_config_sp_size"
@@ -215,18 +223,18 @@ def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Iterator
     yield accelerate.wrong(
         path,
         say("sp_size {size} does not divide num_processes {world}", size=size, world=world),
-        remedy("set a divisor of {world}", world=world),
+        remedy("set it to a divisor of {world}", world=world),
     )
 
 
 @rule("TW386", level=Level.ERROR, field="parallelism_config")
 def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Iterator[Violation]:
-    """A sequence is split by context parallelism or by sequence parallelism, and in a way that exists.
+    """Use context parallelism or sequence parallelism, not both; cp_comm_strategy must be valid.
 
-    Without it: `Context Parallelism (CP) and Sequence Parallelism (SP) are mutually exclusive`, or `Invalid
-    cp_comm_strategy: ring. Must be one of 'allgather' or 'alltoall'`, on every rank after the imports.
-    Why: cp is torch's ring attention under FSDP 2, sp is DeepSpeed's Ulysses; both cut the same dimension.
-    Instead: cp_size with FSDP 2, or sp_size with DEEPSPEED.
+    Without it: every rank fails after the imports with `Context Parallelism (CP) and Sequence Parallelism (SP) are
+    mutually exclusive`, or `Invalid cp_comm_strategy: ring. Must be one of 'allgather' or 'alltoall'`.
+    Why: cp is torch's ring attention under FSDP 2, sp is DeepSpeed's Ulysses; both split the same dimension.
+    Instead: use cp_size with FSDP 2, or sp_size with DEEPSPEED.
     Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
     """
     prefix = "parallelism_config.parallelism_config_"
@@ -236,13 +244,13 @@ def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Iterator[Violation
     if min(sizes) > 1:
         yield accelerate.wrong(
             f"{prefix}sp_size",
-            say("cp_size {cp} and sp_size {sp} exclude each other", cp=sizes[0], sp=sizes[1]),
+            say("cp_size {cp} and sp_size {sp} cannot be combined", cp=sizes[0], sp=sizes[1]),
             remedy("set one of them to 1", {f"{prefix}sp_size": 1}),
         )
     way = accelerate.get(f"{prefix}cp_comm_strategy")
     if sizes[0] > 1 and way is not None and way not in ("allgather", "alltoall"):
         yield accelerate.wrong(
             f"{prefix}cp_comm_strategy",
-            say("cp_comm_strategy is {way}; it may be allgather or alltoall", way=str(way)),
+            say("cp_comm_strategy is {way}; it must be allgather or alltoall", way=str(way)),
             remedy("write {key}", {f"{prefix}cp_comm_strategy": "allgather"}, key="allgather"),
         )

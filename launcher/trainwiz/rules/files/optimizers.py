@@ -37,13 +37,14 @@ _TESTED = {"adam", "adamw", "adagrad", "lion", "muon"}
 
 @rule("TW357", level=Level.ERROR, field="optimizer.type")
 def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """The optimizer of the file is one that DeepSpeed, or torch, has.
+    """The optimizer in the DeepSpeed file must exist in DeepSpeed or torch.
 
-    Without it: `AssertionError: OneBitAdam is not a supported DeepSpeed Optimizer` on every rank, after the model is
-    built.
-    Why: the name is looked up only when the engine is made. The 1-bit optimizers went with DeepSpeed 0.19.
-    Instead: AdamW; for less communication a higher accumulation, or ZeRO++'s quantized gradients.
-    Source: seen with DeepSpeed 0.19.8; 0.18.9 still has OneBitAdam, ZeroOneAdam and OneBitLamb, without ZeRO 2 and 3
+    Without it: every rank fails with `AssertionError: OneBitAdam is not a supported DeepSpeed Optimizer` after the
+    model is built.
+    Why: DeepSpeed looks up the name only when it creates the engine. DeepSpeed 0.19 removed the 1-bit optimizers.
+    Instead: use AdamW. To communicate less, use more accumulation or ZeRO++'s quantized gradients.
+    Source: seen with DeepSpeed 0.19.8; 0.18.9 still has OneBitAdam, ZeroOneAdam and OneBitLamb, without ZeRO 2 and
+    3
     """
     name = deepspeed.get("optimizer.type")
     if not isinstance(name, str) or name.lower() in _OWN or name in _TORCH:
@@ -51,7 +52,7 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violati
     if name.lower() in _ONE_BIT and deepspeed.version < (0, 19):
         return
     near = nearest(name, {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"})
-    fix = remedy("did you mean {name}?", {"optimizer.type": near}, name=near) if near else remedy("take AdamW")
+    fix = remedy("did you mean {name}?", {"optimizer.type": near}, name=near) if near else remedy("use AdamW")
     yield deepspeed.wrong("optimizer.type", say("DeepSpeed has no optimizer {name}", name=name), fix)
 
 
@@ -59,10 +60,12 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Iterator[Violati
 def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """Under ZeRO, an optimizer that DeepSpeed has not tested needs zero_allow_untested_optimizer.
 
-    Without it: `AssertionError: You are using an untested ZeRO Optimizer` on every rank, after the model is built.
-    Why: ZeRO hands the optimizer flat pieces of parameters; what works per layer (Lamb's trust ratio) means something
-    else there.
-    Instead: AdamW, or zero_allow_untested_optimizer: true for one that works element by element, like SGD.
+    Without it: every rank fails with `AssertionError: You are using an untested ZeRO Optimizer` after the model is
+    built.
+    Why: ZeRO gives the optimizer flattened pieces of the parameters. An optimizer that works per layer (such as
+    Lamb with its trust ratio) then computes something else.
+    Instead: use AdamW; for an optimizer that works element by element, such as SGD, set
+    zero_allow_untested_optimizer: true.
     Source: seen with DeepSpeed 0.19.8
     """
     name = deepspeed.get("optimizer.type")
@@ -71,8 +74,8 @@ def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Ite
     if name in _TORCH and name.lower() not in _TESTED:
         yield deepspeed.wrong(
             "optimizer.type",
-            say("{name} is untested with ZeRO, and stage {stage} refuses it", name=name, stage=deepspeed.stage),
-            remedy("add zero_allow_untested_optimizer: true, or take AdamW", {"zero_allow_untested_optimizer": True}),
+            say("{name} is not tested with ZeRO, and stage {stage} rejects it", name=name, stage=deepspeed.stage),
+            remedy("add zero_allow_untested_optimizer: true, or use AdamW", {"zero_allow_untested_optimizer": True}),
         )
 
 
@@ -80,28 +83,29 @@ def zero_takes_an_untested_optimizer_only_when_told(deepspeed: DeepSpeed) -> Ite
 def muon_reduces_whole_gradients(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """Muon at ZeRO stage 3 needs reduce_scatter false.
 
-    Without it: `ValueError: Muon and reduce scatter cannot be used together` on every rank, after the model is built.
-    Why: Muon works on whole matrices; reduce-scatter leaves each rank a piece of their gradients.
-    Instead: reduce_scatter: false, or AdamW.
+    Without it: every rank fails with `ValueError: Muon and reduce scatter cannot be used together` after the model
+    is built.
+    Why: Muon works on whole matrices, but reduce-scatter leaves each rank only a piece of their gradients.
+    Instead: set reduce_scatter: false, or use AdamW.
     Source: seen with DeepSpeed 0.19.8
     """
     name, path = deepspeed.get("optimizer.type"), "zero_optimization.reduce_scatter"
     if isinstance(name, str) and name.lower() == "muon" and deepspeed.stage == 3 and deepspeed.get(path, True) is True:
         yield deepspeed.wrong(
             "optimizer.type",
-            say("Muon does not go with reduce_scatter, which is on at stage 3"),
-            remedy("set zero_optimization.reduce_scatter false", {path: False}),
+            say("Muon does not work with reduce_scatter, which is on at stage 3"),
+            remedy("set zero_optimization.reduce_scatter to false", {path: False}),
         )
 
 
 @rule("TW373", level=Level.ERROR, field="bf16")
 def low_precision_state_is_offloaded(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """bf16_master_weights_and_grads needs an optimizer offloaded to the CPU; bf16_optimizer_states needs both.
+    """bf16_master_weights_and_grads needs CPU optimizer offload; bf16_optimizer_states needs both.
 
-    Without it: `AssertionError: Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam`, or
-    `bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled`, on every rank.
-    Why: only the CPU's Adam computes with bf16 masters.
-    Instead: offload_optimizer with device cpu, or fp32 masters.
+    Without it: every rank fails with `AssertionError: Master weights feature requires ZeRO-2 Offload with
+    DeepSpeedCPUAdam`, or `bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled`.
+    Why: only the CPU version of Adam can compute with bf16 master weights.
+    Instead: use offload_optimizer with device cpu, or fp32 master weights.
     Source: seen with DeepSpeed 0.19.8
     """
     masters, states = "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"
@@ -109,12 +113,12 @@ def low_precision_state_is_offloaded(deepspeed: DeepSpeed) -> Iterator[Violation
         yield deepspeed.wrong(
             states,
             say("bf16_optimizer_states needs bf16_master_weights_and_grads"),
-            remedy("set it true as well, or delete this", {states: None}),
+            remedy("set bf16_master_weights_and_grads to true, or delete this key", {states: None}),
         )
     away = deepspeed.get("zero_optimization.offload_optimizer.device", "none")
     if deepspeed.get(masters) is True and away != "cpu" and deepspeed.stage in (1, 2):
         yield deepspeed.wrong(
             masters,
             say("bf16 master weights need the optimizer offloaded to the CPU; its device is {device}", device=away),
-            remedy("set offload_optimizer.device cpu, or delete this"),
+            remedy("set offload_optimizer.device to cpu, or delete this key"),
         )

@@ -21,12 +21,13 @@ _MICRO = "train_micro_batch_size_per_gpu"
 
 @rule("TW436", level=Level.WARNING, field="deepspeed_config.gradient_accumulation_steps")
 def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
-    """Under DeepSpeed, gradient_accumulation_steps of the accelerate file overrides the script's.
+    """Under DeepSpeed, gradient_accumulation_steps in the accelerate file must match the script.
 
-    Without it: the 1 that accelerate's questions write by default trains with a quarter of the batch that
-    `Accelerator(gradient_accumulation_steps=4)` asks for, with a line in the log.
+    Without it: the file overrides the script. accelerate's questionnaire writes 1 by default: a script with
+    `Accelerator(gradient_accumulation_steps=4)` then trains with a quarter of its batch, with only a line in the
+    log.
     Why: the engine accumulates, and the file configures the engine.
-    Instead: the same number in both, or none in the file.
+    Instead: use the same number in both, or omit it from the file.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
     """
     path = f"deepspeed_config.{_ACCUMULATION}"
@@ -34,18 +35,18 @@ def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) 
     if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and asked and _differ(here, asked.value):
         fix = remedy("write {number}", {path: asked.value}, number=asked.value)
         if asked.option:
-            fix = remedy("write auto, which takes what the script is told", {path: "auto"})
+            fix = remedy("write auto to use the value passed to the script", {path: "auto"})
         yield accelerate.wrong(path, _apart(here, asked), fix)
 
 
 @rule("TW437", level=Level.WARNING, field=_ACCUMULATION)
 def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
-    """gradient_accumulation_steps of a DeepSpeed file overrides the script's.
+    """gradient_accumulation_steps in a DeepSpeed file must match the script, or be auto.
 
-    Without it: `Accelerator(gradient_accumulation_steps=4)` with 1 in the file trains with a quarter of the batch,
-    with a line in the log.
+    Without it: the file overrides the script: `Accelerator(gradient_accumulation_steps=4)` with 1 in the file
+    trains with a quarter of the batch, with only a line in the log.
     Why: the engine accumulates, and the file configures the engine.
-    Instead: auto, which takes the script's number.
+    Instead: set auto, which takes the script's number.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/3571
     """
     here, asked = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
@@ -55,12 +56,12 @@ def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> 
 
 @rule("TW439", level=Level.WARNING, field=_MICRO)
 def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
-    """train_micro_batch_size_per_gpu is the batch size of the script's DataLoader.
+    """train_micro_batch_size_per_gpu must equal the batch size of the script's DataLoader.
 
-    Without it: the DataLoader's number trains, and DeepSpeed computes with the other, without a word: its batch, its
-    throughput and whatever is scaled by them are wrong.
-    Why: DeepSpeed never sees the loader.
-    Instead: auto, which takes the loader's number.
+    Without it: the training uses the DataLoader's number, but DeepSpeed silently computes with the other: its batch
+    size, its throughput and everything scaled by them are wrong.
+    Why: DeepSpeed never sees the DataLoader.
+    Instead: set auto, which takes the DataLoader's number.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     here = deepspeed.get(_MICRO)
@@ -72,7 +73,7 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
     yield deepspeed.wrong(
         _MICRO,
         say(
-            "the file says {here}, the script's DataLoader {there}",
+            "the file sets {here}, but the script's DataLoader uses {there}",
             here=here,
             there=", ".join(map(str, sorted(map(int, filter(None, sizes))))),
         ),
@@ -82,12 +83,12 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
 
 @rule("TW356", level=Level.ERROR, field="optimizer")
 def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
-    """The optimizer is made by the script or by the DeepSpeed file, not by both.
+    """The script and the DeepSpeed file must not both create an optimizer.
 
-    Without it: `You cannot specify an optimizer in the config file and in the code at the same time`, at prepare:
-    after the model is built.
-    Why: accelerate hands the script's optimizer to an engine that already has one.
-    Instead: no optimizer in the file, or `accelerate.utils.DummyOptim` in the script.
+    Without it: prepare fails with `You cannot specify an optimizer in the config file and in the code at the same
+    time`, after the model is built.
+    Why: accelerate passes the script's optimizer to an engine that already has one.
+    Instead: remove the optimizer from the file, or use `accelerate.utils.DummyOptim` in the script.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     names = [(call, script.names.resolved(call.node.func)) for call in script.calls]
@@ -96,19 +97,20 @@ def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Vio
     if deepspeed.has("optimizer") and made and not dummies and script.called("accelerate.Accelerator"):
         yield deepspeed.wrong(
             "optimizer",
-            say("the file makes an optimizer, and so does the script in line {line}", line=made[0].node.lineno),
+            say("the file creates an optimizer, and the script creates one in line {line}", line=made[0].node.lineno),
             remedy("delete this block, or use accelerate.utils.DummyOptim in the script", {"optimizer": None}),
         )
 
 
 @rule("TW255", level=Level.ERROR, field="bf16.enabled")
 def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
-    """`Accelerator(mixed_precision=…)` and the DeepSpeed file name the same precision.
+    """`Accelerator(mixed_precision=…)` and the DeepSpeed file must name the same precision.
 
     Without it: bf16 in the script and fp16 in the file stop with `--mixed_precision arg cannot be set to bf16 when
-    fp16 is set`; bf16 against `"enabled": false` trains in fp32, and no against true in bf16, without a word.
-    Why: the engine computes as its file says.
-    Instead: "enabled": "auto" for both types in the file.
+    fp16 is set`. With bf16 in the script and `"enabled": false` in the file, the training silently runs in fp32;
+    with no and true, it silently runs in bf16.
+    Why: the DeepSpeed engine uses the precision in its file.
+    Instead: set "enabled": "auto" for both types in the file.
     Source: seen with accelerate 1.15.0
     """
     named = _asked(script, "mixed_precision")
@@ -119,7 +121,7 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
             yield deepspeed.wrong(
                 path,
                 say(
-                    "{key} is {here}, and the script asks for mixed_precision {asked}",
+                    "{key} is {here}, but the script asks for mixed_precision {asked}",
                     key=path,
                     here=str(here).lower(),
                     asked=asked,
@@ -130,13 +132,13 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
 
 @rule("TW338", level=Level.ERROR, field="deepspeed")
 def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
-    """A DeepSpeed file for a script that calls deepspeed.initialize itself has no `auto`.
+    """If the script calls deepspeed.initialize itself, its DeepSpeed file must not contain `auto`.
 
-    Without it: `TypeError: '>' not supported between instances of 'str' and 'int'` on every rank, after the model is
-    built; inside zero_optimization, fp16 and bf16 the default counts without a word: `"enabled": "auto"` is off.
-    Why: `auto` is a word of accelerate and of transformers' Trainer, and neither stands between this script and
-    DeepSpeed.
-    Instead: the numbers.
+    Without it: every rank fails with `TypeError: '>' not supported between instances of 'str' and 'int'` after the
+    model is built. Inside zero_optimization, fp16 and bf16, DeepSpeed silently uses the default: `"enabled":
+    "auto"` means off.
+    Why: `auto` only works with accelerate and the Trainer of transformers, and this script uses neither.
+    Instead: write the actual values.
     Source: seen with DeepSpeed 0.19.8
     """
     if not _alone(script):
@@ -146,7 +148,7 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
         if entry.key and deepspeed.get(path) == "auto" and path in FILLED_SETTINGS:
             yield deepspeed.wrong(
                 path,
-                say("DeepSpeed alone fills no auto, and the script uses nothing else"),
+                say("DeepSpeed itself does not replace auto, and the script uses nothing that does"),
                 remedy("write a value"),
             )
 
@@ -171,13 +173,13 @@ def _asked(script: Script, argument: str) -> Value | None:
 def _apart(here: int, asked: Value) -> Message:
     if asked.option:
         return say(
-            "the file accumulates {here} micro-batches and wins, whatever {option} says (default: {there})",
+            "the file accumulates {here} micro-batches and overrides {option} (default: {there})",
             here=here,
             option=asked.option,
             there=asked.value,
         )
     return say(
-        "the file accumulates {here} micro-batches and wins; the script asks for {there}", here=here, there=asked.value
+        "the file accumulates {here} micro-batches and overrides the script's {there}", here=here, there=asked.value
     )
 
 

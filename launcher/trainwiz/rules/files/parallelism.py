@@ -17,11 +17,11 @@ _SIZES = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 @rule("TW381", level=Level.WARNING, field="parallelism_config")
 def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violation]:
-    """Keys of parallelism_config carry its name: parallelism_config_tp_size.
+    """Keys of parallelism_config need its prefix: parallelism_config_tp_size.
 
-    Without it: `tp_size: 2` is ignored without a word, and every size stays 1.
-    Why: accelerate adds the prefix for fsdp, fp8 and dynamo, and not here.
-    Instead: parallelism_config_tp_size: 2
+    Without it: `tp_size: 2` is silently ignored, and every size stays 1.
+    Why: accelerate adds the prefix for fsdp, fp8 and dynamo, but not for parallelism_config.
+    Instead: write parallelism_config_tp_size: 2
     Source: seen with accelerate 1.15.0
     """
     _, known = BLOCKS["parallelism_config"]
@@ -38,12 +38,12 @@ def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violati
 
 @rule("TW382", level=Level.ERROR, field="parallelism_config")
 def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violation]:
-    """The sizes of parallelism_config multiplied give num_processes.
+    """The product of the sizes in parallelism_config must equal num_processes.
 
-    Without it: `ParallelismConfig total_size (4) does not match num_processes (2)`, or from torch `Mesh should not be
-    bigger than default world size 2`, on every rank after the imports.
-    Why: every rank has one place in the grid of all dimensions.
-    Instead: data parallel sizes that fill what tensor and context parallelism leave.
+    Without it: every rank fails after the imports with `ParallelismConfig total_size (4) does not match
+    num_processes (2)`, or with torch's `Mesh should not be bigger than default world size 2`.
+    Why: every rank has one position in the grid of all dimensions.
+    Instead: choose data parallel sizes that use up the ranks left by tensor and context parallelism.
     Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
     """
     sizes, world = _sizes(accelerate), accelerate.world
@@ -57,7 +57,7 @@ def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violati
     yield accelerate.wrong(
         "parallelism_config",
         say(
-            "{product} = {total}, and num_processes is {world}",
+            "{product} = {total}, but num_processes is {world}",
             total=total,
             world=world,
             product=" × ".join(f"{name} {size}" for name, size in sizes.items()),
@@ -70,13 +70,13 @@ def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violati
 
 @rule("TW383", level=Level.ERROR, field="parallelism_config")
 def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
-    """Under FSDP 2, dp_shard_size or cp_size is larger than 1.
+    """Under FSDP 2, dp_shard_size or cp_size must be larger than 1.
 
-    Without it: `FSDP is enabled but the parallelism config has no dimension for FSDP to shard across` on every rank,
-    after the imports.
-    Why: with tensor parallelism over all ranks, nothing is left to shard over; sizes that are all 1 become plain data
-    parallelism.
-    Instead: a smaller parallelism_config_tp_size, and the rest as dp_shard_size.
+    Without it: every rank fails after the imports with `FSDP is enabled but the parallelism config has no dimension
+    for FSDP to shard across`.
+    Why: if tensor parallelism uses all ranks, none are left to shard over. If all sizes are 1, accelerate uses
+    plain data parallelism.
+    Instead: use a smaller parallelism_config_tp_size, and set dp_shard_size to the rest.
     Source: read in accelerate 1.15.0 (`ParallelismConfig._validate_accelerator`)
     """
     sizes = _sizes(accelerate)
@@ -91,7 +91,7 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
                 "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
                 tp=sizes.get("tp", 1),
             ),
-            remedy("set parallelism_config_dp_shard_size to the ranks that tensor parallelism leaves"),
+            remedy("set parallelism_config_dp_shard_size to the number of ranks that tensor parallelism leaves"),
         )
 
 

@@ -79,13 +79,13 @@ SCHEDULERS = {
 
 @rule("TW398", level=Level.ERROR, field="optimizer.params")
 def optimizer_and_scheduler_take_their_parameters(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """The parameters of optimizer and scheduler are some that they have.
+    """The parameters of the optimizer and scheduler must exist in their classes.
 
-    Without it: `WarmupLR.__init__() got an unexpected keyword argument 'warmup_steps'` on every rank, after the model
-    is built.
-    Why: the block is handed on as it stands to the class that `type` names; the names are DeepSpeed's, and not those
-    of transformers (warmup_steps, learning_rate) or of torch.
-    Instead: the parameter as the class spells it.
+    Without it: every rank fails with `WarmupLR.__init__() got an unexpected keyword argument 'warmup_steps'` after
+    the model is built.
+    Why: DeepSpeed passes the block unchanged to the class named in `type`. The names are DeepSpeed's, not those of
+    transformers (warmup_steps, learning_rate) or torch.
+    Instead: spell the parameter as the class does.
     Source: seen with DeepSpeed 0.19.8; deepspeed/runtime/lr_schedules.py
     """
     optimizer, scheduler = deepspeed.get("optimizer.type"), deepspeed.get("scheduler.type")
@@ -104,7 +104,9 @@ def _unknown(deepspeed: DeepSpeed, block: str, name: str, known: Collection[str]
         fix = remedy("delete it", {path: None})
         if near and not deepspeed.has(f"{block}.{near}"):
             fix = remedy("did you mean {key}?", {path: None, f"{block}.{near}": value}, key=near)
-        yield deepspeed.wrong(path, say("{name} has no parameter {key}, and stops", name=name, key=key), fix)
+        yield deepspeed.wrong(
+            path, say("{name} has no parameter {key} and stops with an error", name=name, key=key), fix
+        )
 
 
 def _meant(key: str, known: Collection[str]) -> str | None:

@@ -23,14 +23,15 @@ _MPI = re.compile(r"^([^\s:#]+)(?:\s*:\s*(\d+)|\s+slots\s*=\s*(\d+))?")
 
 @rule("TW682", level=Level.ERROR, field=_LAUNCHER)
 def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Violation]:
-    """The program that starts ranks on the other machines is installed where the launch is typed.
+    """The program that starts ranks on other machines must be installed on the machine where you launch.
 
     Without it: `launcher 'pdsh' not installed.` or `No such file or directory: 'ssh'` from DeepSpeed; with
-    mpirun_config `mpirun or mpiexec were not found. Ensure that Intel MPI, Open MPI, or MVAPICH are installed.`
-    Why: accelerate hands the launch over: to pdsh for DeepSpeed over several machines, where nothing else is said, and
-    DeepSpeed tries every first host by ssh before; to MPI for CPU ranks with a hostfile.
-    Instead: install it there; or deepspeed_multinode_launcher: standard, and `accelerate launch --machine_rank N` on
-    each machine. Files are also checked elsewhere, so `check` looks for it with `--machine here` only, `launch` always.
+    mpirun_config, `mpirun or mpiexec were not found. Ensure that Intel MPI, Open MPI, or MVAPICH are installed.`
+    Why: accelerate delegates the launch: by default to pdsh for DeepSpeed on multiple machines, and DeepSpeed first
+    tries the first host by ssh; to MPI for CPU ranks with a hostfile.
+    Instead: install it there; or set deepspeed_multinode_launcher: standard, and run `accelerate launch
+    --machine_rank N` on each machine. Files may be checked on a different machine, so `check` looks for the program
+    only with `--machine here`; `launch` always does.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0; deepspeed/launcher/runner.py
     """
     here, launcher = accelerate.programs, accelerate.launcher
@@ -42,7 +43,7 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
             yield accelerate.wrong(
                 _LAUNCHER if accelerate.has(_LAUNCHER) else "num_machines",
                 say(
-                    "{launcher} starts the other machines, and needs on this one: {programs}",
+                    "{launcher} starts the other machines; missing on this machine: {programs}",
                     launcher=launcher,
                     programs=", ".join(missing),
                 ),
@@ -51,19 +52,19 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
     elif _by_mpi(accelerate) and not {"mpirun", "mpiexec"} & here:
         yield accelerate.wrong(
             "mpirun_config.mpirun_hostfile",
-            say("MPI starts the ranks, and there is neither mpirun nor mpiexec here"),
+            say("MPI starts the ranks, but neither mpirun nor mpiexec is installed here"),
             remedy("install Open MPI, MPICH or Intel MPI"),
         )
 
 
 @rule("TW683", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
 def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
-    """The hostfile that is named is there, where the launch is typed.
+    """The hostfile must exist on the machine where you launch.
 
-    Without it: DeepSpeed says `Unable to find hostfile, will proceed with training with local resources only` and
-    trains on this machine alone, with another batch; mpirun stops.
-    Why: a missing hostfile means a single machine to DeepSpeed.
-    Instead: the path as seen from the folder where the launch is typed; an absolute one is surer.
+    Without it: DeepSpeed reports `Unable to find hostfile, will proceed with training with local resources only`
+    and trains on this machine only, with a different batch; mpirun stops.
+    Why: DeepSpeed treats a missing hostfile as a single machine.
+    Instead: give the path relative to the folder where you launch; an absolute path is safer.
     Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py, `fetch_hostfile`
     """
     key = accelerate.hostfile_named
@@ -71,19 +72,19 @@ def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
     if key and needed and accelerate.programs is not None and accelerate.hostfile is None:
         yield accelerate.wrong(
             key,
-            say("there is no file {path} here", path=accelerate.get(key)),
-            remedy("correct the path, or make the file: node1 slots=8 in each line"),
+            say("file {path} not found here", path=accelerate.get(key)),
+            remedy("correct the path, or create the file with a line like node1 slots=8 for each host"),
         )
 
 
 @rule("TW684", level=Level.ERROR, field=_FILTERS[1])
 def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Violation]:
-    """deepspeed_inclusion_filter and deepspeed_exclusion_filter name hosts and slots of the hostfile.
+    """deepspeed_inclusion_filter and deepspeed_exclusion_filter must name hosts and slots of the hostfile.
 
-    Without it: `Hostname 'node3' not found in hostfile`, or `No slot '8' specified on host 'node1'`, before anything
-    starts. Of both filters, accelerate hands on the exclusion only, and says nothing.
-    Why: a filter picks from what the hostfile has; slots count from 0.
-    Instead: node1@node2:0,1 takes all of node1, and two slots of node2.
+    Without it: `Hostname 'node3' not found in hostfile`, or `No slot '8' specified on host 'node1'`, before
+    anything starts. If both filters are set, accelerate silently passes only the exclusion filter.
+    Why: a filter selects from the hosts and slots in the hostfile; slots are numbered from 0.
+    Instead: for example, node1@node2:0,1 selects all of node1 and two slots of node2.
     Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py, `parse_resource_filter`
     """
     if accelerate.hostfile is None or accelerate.launcher is None:
@@ -99,13 +100,13 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
         beyond = [n for n in numbers.split(",") if n.strip().isdecimal() and int(n) >= slots.get(host, 0)]
         if host not in slots:
             yield accelerate.wrong(
-                key, say("{host} is not in the hostfile, which has {hosts}", host=host, hosts=", ".join(slots))
+                key, say("{host} is not in the hostfile, which lists {hosts}", host=host, hosts=", ".join(slots))
             )
         elif beyond:
             yield accelerate.wrong(
                 key,
                 say(
-                    "{host} has the slots 0 to {last}, and no {slot}",
+                    "{host} has slots 0 to {last}, but no slot {slot}",
                     host=host,
                     last=slots[host] - 1,
                     slot=beyond[0].strip(),
@@ -115,12 +116,12 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
 
 @rule("TW685", level=Level.WARNING, field="mpirun_config.mpirun_hostfile")
 def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
-    """MPI's hostfile names num_machines hosts, with slots for the ranks of each.
+    """The MPI hostfile must list num_machines hosts, with enough slots for the ranks of each.
 
-    Without it: `There are not enough slots available in the system to satisfy the slots that were requested` from Open
-    MPI; other MPIs put the ranks on the hosts that there are.
-    Why: accelerate asks for num_processes ranks, num_processes // num_machines on each host.
-    Instead: a line for each machine: `node1 slots=4` for Open MPI, `node1:4` for Intel MPI and MPICH.
+    Without it: Open MPI stops with `There are not enough slots available in the system to satisfy the slots that
+    were requested`; other MPI implementations place the ranks on the hosts that are listed.
+    Why: accelerate requests num_processes ranks, num_processes // num_machines on each host.
+    Instead: write one line per machine: `node1 slots=4` for Open MPI, `node1:4` for Intel MPI and MPICH.
     Source: read in accelerate 1.15.0 (`prepare_simple_launcher_cmd_env`);
     https://docs.open-mpi.org/en/main/launching-apps/scheduling.html
     """
@@ -132,7 +133,7 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     hosts = {match[1] for _, match in found}
     if len(hosts) != accelerate.machines:
         yield violation(
-            "the hostfile names hosts: {hosts}, and num_machines is {machines}",
+            "hosts in the hostfile: {hosts}; num_machines: {machines}",
             remedy("one line for each machine"),
             hosts=len(hosts),
             machines=accelerate.machines,
@@ -144,8 +145,8 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
         slots = match[2] or match[3]
         if slots and int(slots) < ranks:
             yield violation(
-                "{host} has {slots} slots, and gets {ranks} ranks",
-                remedy("correct its slots, or num_processes"),
+                "{host} has {slots} slots, but gets {ranks} ranks",
+                remedy("correct the slots, or num_processes"),
                 host=match[1],
                 slots=int(slots),
                 ranks=ranks,
@@ -155,21 +156,22 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW686", level=Level.ERROR, field=_LAUNCHER)
 def deepspeeds_mpi_launchers_refuse_accelerate(accelerate: Accelerate) -> Iterator[Violation]:
-    """deepspeed_multinode_launcher is none of openmpi, mpich and mvapich.
+    """deepspeed_multinode_launcher must not be openmpi, mpich or mvapich.
 
     Without it: `openmpi backend does not support limiting num nodes/gpus`, or `… does not support worker
     include/exclusion`, before anything starts.
-    Why: accelerate hands on --num_gpus, or a filter in its place, with every launch; these launchers refuse both.
-    Instead: pdsh; standard, with `accelerate launch --machine_rank N` on each machine; or mpirun with torchrun's
-    variables set by hand.
-    Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0; deepspeed/launcher/multinode_runner.py, `validate_args`
+    Why: with every launch, accelerate passes --num_gpus, or a filter instead; these launchers reject both.
+    Instead: use pdsh; or standard, with `accelerate launch --machine_rank N` on each machine; or mpirun, with
+    torchrun's environment variables set by hand.
+    Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0; deepspeed/launcher/multinode_runner.py,
+    `validate_args`
     """
     launcher = accelerate.launcher
     if launcher in _REFUSING and accelerate.hostfile_named:
         yield accelerate.wrong(
             _LAUNCHER,
-            say("{launcher} refuses what accelerate hands on: --num_gpus, or a filter", launcher=launcher),
-            remedy("set deepspeed_multinode_launcher: standard, or pdsh", {_LAUNCHER: "standard"}),
+            say("{launcher} rejects --num_gpus and filters, which accelerate passes to it", launcher=launcher),
+            remedy("set deepspeed_multinode_launcher to standard or pdsh", {_LAUNCHER: "standard"}),
         )
 
 

@@ -25,12 +25,12 @@ from trainwiz.rules.registry import rule
 
 @rule("TW651", level=Level.ERROR, field="document")
 def a_file_can_be_read(document: Document) -> Iterator[Violation]:
-    """A configuration is UTF-8 text with keys and values: YAML, or JSON where the name ends in .json.
+    """A configuration file must be UTF-8 text with keys and values: YAML, or JSON if its name ends in .json.
 
-    Without it: accelerate and DeepSpeed stop with the parser's error, `'NoneType' object has no attribute 'get'` for
-    an empty file.
-    Why: tabs, comments in JSON and a comma before a closing bracket look right and are not.
-    Instead: mend the character that the finding points at.
+    Without it: accelerate and DeepSpeed stop with the parser's error; for an empty file, with `'NoneType' object
+    has no attribute 'get'`.
+    Why: tabs, comments in JSON and a comma before a closing bracket look right, but are invalid.
+    Instead: fix the character that the finding points at.
     Source: seen with accelerate 1.15.0 (`load_config_from_file`) and Python's json
     """
     if document.trouble:
@@ -45,18 +45,18 @@ def a_file_can_be_read(document: Document) -> Iterator[Violation]:
 
 @rule("TW652", level=Level.WARNING, field="document")
 def a_key_stands_once(document: Document) -> Iterator[Violation]:
-    """A key stands once; of two, the last one counts.
+    """A key must not appear twice at the same level; the last value wins.
 
-    Without it: the first value is lost without a word under accelerate; DeepSpeed alone refuses a JSON file with
+    Without it: under accelerate, the first value is silently lost; DeepSpeed by itself rejects a JSON file with
     `Duplicate keys in DeepSpeed config`.
-    Why: YAML's and JSON's parsers in Python let the last one win.
-    Instead: delete the one that is not meant.
+    Why: Python's YAML and JSON parsers use the last value.
+    Instead: delete the one that you do not want.
     Source: seen with PyYAML 6.0; deepspeed/runtime/config_utils.py (`dict_raise_error_on_duplicate_keys`)
     """
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
         yield violation(
-            "{key} stands in line {first} already; what stands here wins",
+            "{key} is already set in line {first}; the value here wins",
             remedy("delete line {first} or this one", first=first.line),
             key=path,
             first=first.line,
@@ -67,13 +67,13 @@ def a_key_stands_once(document: Document) -> Iterator[Violation]:
 
 @rule("TW653", level=Level.ERROR, field="document")
 def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Violation]:
-    """At the top of an accelerate file stand only keys that this accelerate knows.
+    """The top level of an accelerate file may only contain keys that this accelerate version knows.
 
-    Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and names no
-    key that is near.
-    Why: files outlive versions (ipex_config is gone), and some options exist on the command line alone
+    Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and
+    suggests no similar key.
+    Why: files outlive versions (ipex_config has been removed), and some options exist only on the command line
     (max_restarts).
-    Instead: the key as accelerate spells it, or the option of `accelerate launch`.
+    Instead: use the key as accelerate spells it, or the option of `accelerate launch`.
     Source: seen with accelerate 1.15.0; `BaseConfig.from_yaml_file` in accelerate/commands/config/config_args.py
     """
     on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"
@@ -93,7 +93,7 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
             fix = _renamed(key, near, accelerate.get(key))
         else:
             fix = _moved(accelerate, key) or remedy("delete it", {key: None})
-        yield accelerate.wrong(key, say("accelerate knows no key {key}, and stops", key=key), fix)
+        yield accelerate.wrong(key, say("accelerate has no key {key} and stops", key=key), fix)
 
 
 def _moved(accelerate: Accelerate, key: str) -> Fix | None:
@@ -103,7 +103,7 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
         there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
         near = nearest(key, known) if there else None
         if near and accelerate.has(f"{block}.{near}"):
-            return remedy("delete it; {key} of {block} counts", {key: None}, key=near, block=block)
+            return remedy("delete it; {key} in {block} is used", {key: None}, key=near, block=block)
         if near:
             message = say("write it as {key} under {block}", key=near, block=block)
             return Fix(message=message, changes={key: None, f"{block}.{near}": accelerate.get(key)})
@@ -112,12 +112,12 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
 
 @rule("TW654", level=Level.WARNING, field="document")
 def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Violation]:
-    """In the blocks of an accelerate file stand only keys that reach something.
+    """Blocks of an accelerate file should only contain keys that have an effect.
 
-    Without it: the key is ignored without a word: `zero_stge: 3` trains ZeRO 2, and what belongs in DeepSpeed's own
-    file (overlap_comm, bucket sizes) does nothing here.
-    Why: accelerate copies each entry onto its arguments, and nobody looks at one that no argument has.
-    Instead: the key as accelerate spells it; DeepSpeed's own options in a deepspeed_config_file.
+    Without it: the key is silently ignored: `zero_stge: 3` trains ZeRO 2, and settings for DeepSpeed's own file
+    (overlap_comm, bucket sizes) do nothing here.
+    Why: accelerate copies each entry to its arguments, and nothing reads an entry that it does not know.
+    Instead: use the key as accelerate spells it; put DeepSpeed's own options in a deepspeed_config_file.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
     if not knows_keys_of(accelerate.version):
@@ -136,7 +136,8 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             if not near and block == "deepspeed_config" and (key in TOP_LEVEL_KEYS or key in ZERO_KEYS):
                 # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
                 fix = remedy(
-                    "it is DeepSpeed's own: put it into a DeepSpeed file, and name that by deepspeed_config_file"
+                    "this is a DeepSpeed setting: put it in a DeepSpeed file, and set deepspeed_config_file to "
+                    "that file"
                 )
             yield accelerate.wrong(
                 path,
@@ -147,11 +148,12 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
 
 @rule("TW655", level=Level.WARNING, field="document")
 def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
-    """A block does not set arguments of the launch that lie outside of it.
+    """A block should not set launch arguments that belong outside of it.
 
-    Without it: `deepspeed_config: {num_processes: 7}` starts 7 processes, whatever num_processes says at the top.
-    Why: accelerate copies every entry of every block onto its launch arguments, without looking at whose they are.
-    Instead: the key at the top of the file.
+    Without it: `deepspeed_config: {num_processes: 7}` starts 7 processes, regardless of num_processes at the top
+    level.
+    Why: accelerate copies every entry of every block to its launch arguments, without checking where it belongs.
+    Instead: move the key to the top level of the file.
     Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
     """
     for block in BLOCKS:
@@ -162,9 +164,12 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
                 yield accelerate.wrong(
                     path,
                     say(
-                        "{key} inside {block} sets the launch's own {key} to {value}", key=key, block=block, value=value
+                        "{key} inside {block} sets the launch option {key} to {value}",
+                        key=key,
+                        block=block,
+                        value=value,
                     ),
-                    remedy("move it to the top of the file", {path: None, key: value})
+                    remedy("move it to the top level of the file", {path: None, key: value})
                     if top
                     else remedy("delete it here", {path: None}),
                 )

@@ -18,13 +18,13 @@ _QUOTED_WHOLE = re.compile(r"\s*[+-]?\d[\d_]*(\.0*)?\s*")
 
 @rule("TW397", level=Level.ERROR, field="deepspeed")
 def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Iterator[Violation]:
-    """Values of a DeepSpeed file have the type that DeepSpeed reads: blocks are blocks, numbers are numbers.
+    """Values in a DeepSpeed file must have the expected type: an object for a block, a number for a number.
 
-    Without it: on every rank, after the model is built: pydantic's `Input should be a valid integer` for "5e8";
-    `argument after ** must be a mapping, not bool` for `"bf16": true`, `'>' not supported between instances of 'str'
-    and 'float'` for `"gradient_clipping": "1.0"`, which name no key.
-    Why: nothing looks at a value before it is used.
-    Instead: the value as the finding writes it.
+    Without it: every rank fails after the model is built: with pydantic's `Input should be a valid integer` for
+    "5e8"; with `argument after ** must be a mapping, not bool` for `"bf16": true`; with `'>' not supported between
+    instances of 'str' and 'float'` for `"gradient_clipping": "1.0"`. The last two do not name the key.
+    Why: DeepSpeed does not check a value before it uses it.
+    Instead: write the value as the finding shows it.
     Source: seen with DeepSpeed 0.19.8
     """
     for block in sorted(types.BLOCKS):
@@ -74,9 +74,9 @@ def _block(deepspeed: DeepSpeed, path: str) -> Iterator[Violation]:
     fix = _deleted(path) if value is None or value is False else None
     if inside:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
-        fix = remedy("make it a block, with {pair}", {path: inside}, pair=pair)
+        fix = remedy("make it a block that contains {pair}", {path: inside}, pair=pair)
     yield deepspeed.wrong(
-        path, say("{key} is {value}; DeepSpeed reads a block of keys there", **_shown(deepspeed, path)), fix
+        path, say("{key} is {value}; DeepSpeed expects a block of keys", **_shown(deepspeed, path)), fix
     )
 
 
@@ -88,9 +88,9 @@ def _number(
     # Batches of 1.5 pass, and nobody writes them.
     if number is None or (whole and not number.is_integer() and path not in types.COUNTS):
         message = (
-            say("{key} is {value}; DeepSpeed reads a whole number there", **_shown(deepspeed, path))
+            say("{key} is {value}; DeepSpeed expects a whole number", **_shown(deepspeed, path))
             if whole
-            else say("{key} is {value}; DeepSpeed reads a number there", **_shown(deepspeed, path))
+            else say("{key} is {value}; DeepSpeed expects a number", **_shown(deepspeed, path))
         )
         # A clipping that is null stops; without the key, there is a default.
         yield deepspeed.wrong(path, message, _deleted(path) if value is None else None)
@@ -105,7 +105,7 @@ def _number(
         exact = int(number) if number.is_integer() and path != "gradient_clipping" else number
         yield deepspeed.wrong(
             path,
-            say("{key} is {value}; DeepSpeed reads a number there, without quotes", **_shown(deepspeed, path)),
+            say("{key} is {value}; DeepSpeed expects a number without quotes", **_shown(deepspeed, path)),
             _put(path, exact),
         )
 
@@ -119,7 +119,7 @@ def _truth(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
     meant = {"true": True, "false": False, "yes": True, "no": False}.get(word)
     fix = _deleted(path) if value is None else None if meant is None else _put(path, meant)
     yield deepspeed.wrong(
-        path, say("{key} is {value}; DeepSpeed reads true or false there", **_shown(deepspeed, path)), fix
+        path, say("{key} is {value}; DeepSpeed expects true or false", **_shown(deepspeed, path)), fix
     )
 
 
@@ -127,7 +127,8 @@ def _word(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
     allowed = types.WORDS[path]
     if not isinstance(value, str) or value.lower() not in {word.lower() for word in allowed}:
         yield deepspeed.wrong(
-            path, say("{key} is {value}; it may be {choices}", choices=", ".join(allowed), **_shown(deepspeed, path))
+            path,
+            say("{key} is {value}; it must be one of {choices}", choices=", ".join(allowed), **_shown(deepspeed, path)),
         )
 
 

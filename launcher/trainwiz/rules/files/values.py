@@ -25,12 +25,12 @@ _ALLOWED = {
 
 @rule("TW656", level=Level.ERROR, field="distributed_type")
 def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
-    """distributed_type, mixed_precision and compute_environment hold one of accelerate's words.
+    """distributed_type, mixed_precision and compute_environment must have values that accelerate knows.
 
-    Without it: `'MULTI_GPUS' is not a valid DistributedType`, `Unknown mixed_precision mode: fp17`; after another
-    compute_environment the keys of a cluster are called unknown.
-    Why: the words are looked up as they stand; only mixed_precision's case does not matter.
-    Instead: one of the words that the finding lists.
+    Without it: `'MULTI_GPUS' is not a valid DistributedType`, `Unknown mixed_precision mode: fp17`; with another
+    compute_environment, the keys of a cluster are reported as unknown.
+    Why: the values are compared exactly; only mixed_precision ignores case.
+    Instead: use one of the values that the finding lists.
     Source: seen with accelerate 1.15.0
     """
     for key, allowed in _ALLOWED.items():
@@ -46,18 +46,18 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
         near = _RENAMED.get(str(value)) or nearest(str(value), allowed)
         yield accelerate.wrong(
             key,
-            say("{key} is {value}; it may be {choices}", key=key, value=str(value), choices=", ".join(allowed)),
+            say("{key} is {value}; it must be one of {choices}", key=key, value=str(value), choices=", ".join(allowed)),
             remedy("did you mean {key}?", {key: near}, key=near) if near else None,
         )
 
 
 @rule("TW657", level=Level.ERROR, field="mixed_precision")
 def no_is_quoted(accelerate: Accelerate) -> Iterator[Violation]:
-    """mixed_precision 'no' has quotes.
+    """mixed_precision 'no' must be quoted.
 
-    Without it: `'bool' object has no attribute 'lower'`, which names no key.
-    Why: YAML reads a bare no as false (and yes, on, off as truth values, too).
-    Instead: mixed_precision: 'no'
+    Without it: `'bool' object has no attribute 'lower'`, without the name of the key.
+    Why: YAML reads an unquoted no as false (it also reads yes, on and off as booleans).
+    Instead: write mixed_precision: 'no'
     Source: seen with accelerate 1.15.0 and PyYAML 6.0
     """
     value = accelerate.get("mixed_precision")
@@ -66,7 +66,7 @@ def no_is_quoted(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "mixed_precision",
             say(
-                "mixed_precision {written} is {value} to YAML, and no precision",
+                "YAML reads mixed_precision {written} as {value}, which is not a precision",
                 written=written,
                 value=str(value).lower(),
             ),
@@ -76,12 +76,12 @@ def no_is_quoted(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW658", level=Level.WARNING, field="distributed_type")
 def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violation]:
-    """distributed_type 'NO' has quotes.
+    """distributed_type 'NO' should be quoted.
 
-    Without it: with num_processes in the file, it works by accident; without it, accelerate stops with `You need to
+    Without it: if the file has num_processes, it works by accident; if not, accelerate stops with `You need to
     manually pass in --num_processes`.
-    Why: YAML reads a bare NO as false; accelerate compares that with its own words and finds none of them.
-    Instead: distributed_type: 'NO'
+    Why: YAML reads an unquoted NO as false, which matches none of accelerate's values.
+    Instead: write distributed_type: 'NO'
     Source: seen with accelerate 1.15.0 and PyYAML 6.0
     """
     on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"  # where the quoted word stops
@@ -89,7 +89,7 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violati
         yield accelerate.wrong(
             "distributed_type",
             say(
-                "distributed_type {written} is false to YAML, and not the word NO",
+                "YAML reads distributed_type {written} as false, not as the word NO",
                 written=accelerate.document.raw("distributed_type"),
             ),
             remedy("write it with quotes: 'NO'", {"distributed_type": "NO"}),
@@ -98,30 +98,30 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Iterator[Violati
 
 @rule("TW659", level=Level.ERROR, field="distributed_type")
 def a_distributed_type_is_given(accelerate: Accelerate) -> Iterator[Violation]:
-    """An accelerate file says its distributed_type.
+    """An accelerate file must set distributed_type.
 
-    Without it: `A distributed_type must be specified in the config file.`
-    Why: accelerate has no default for it, whatever else the file holds.
-    Instead: MULTI_GPU for one model per GPU, DEEPSPEED, FSDP, or 'NO' for one process.
+    Without it: accelerate stops with `A distributed_type must be specified in the config file.`
+    Why: accelerate has no default for it, regardless of the rest of the file.
+    Instead: set MULTI_GPU for one model per GPU, DEEPSPEED, FSDP, or 'NO' for one process.
     Source: seen with accelerate 1.15.0
     """
     if accelerate.get("distributed_type") is None:
         yield accelerate.wrong(
             "distributed_type",
-            say("there is no distributed_type"),
-            remedy("add distributed_type: MULTI_GPU, or whichever is meant"),
+            say("distributed_type is missing"),
+            remedy("add distributed_type: MULTI_GPU, or the type that you want"),
         )
 
 
 @rule("TW661", level=Level.ERROR, field="num_machines")
 def a_count_is_a_number(accelerate: Accelerate) -> Iterator[Violation]:
-    """Counts are whole numbers from 1, ports from 0 to 65535, without quotes and without a point.
+    """Counts must be integers from 1, ports integers from 0 to 65535, without quotes or a decimal point.
 
     Without it: `'>' not supported between instances of 'str' and 'int'` (num_machines), `'str' object cannot be
-    interpreted as an integer` (main_process_port), or torchrun's `invalid literal for int()` (num_processes 2.0);
-    `port must be 0-65535`; with num_processes 0 torchrun starts nothing and stops with a bare AssertionError.
-    Why: accelerate computes with the values as YAML typed them.
-    Instead: num_machines: 2
+    interpreted as an integer` (main_process_port), torchrun's `invalid literal for int()` (num_processes 2.0), or
+    `port must be 0-65535`; with num_processes 0, torchrun starts nothing and stops with a bare AssertionError.
+    Why: accelerate uses the values with the types that YAML gives them.
+    Instead: write num_machines: 2
     Source: seen with accelerate 1.15.0
     """
     for key in ("num_machines", "main_process_port", "num_processes"):
@@ -150,19 +150,19 @@ def _out_of_range(accelerate: Accelerate, key: str, value: int) -> Iterator[Viol
         )
     elif high is not None and value > high:
         yield accelerate.wrong(
-            key, say("{key} is {value}; it runs from {low} to {high}", key=key, value=value, low=low, high=high)
+            key, say("{key} is {value}; it must be {low} to {high}", key=key, value=value, low=low, high=high)
         )
 
 
 @rule("TW687", level=Level.ERROR, field="num_processes")
 def nothing_is_left_to_fill_in(accelerate: Accelerate) -> Iterator[Violation]:
-    """accelerate's file holds values, and no variables or blanks to fill in.
+    """An accelerate file must contain values, not variables or placeholders.
 
-    Without it: `invalid literal for int() with base 10: '$SLURM_NODEID'`, or an address called `$MASTER_ADDR` that
-    nobody finds.
-    Why: YAML knows no variables, and accelerate fills in none; a shell does so in a heredoc only, and not in one whose
-    `$` is masked.
-    Instead: the value; or the key left out, and `accelerate launch --machine_rank "$SLURM_NODEID"`.
+    Without it: `invalid literal for int() with base 10: '$SLURM_NODEID'`, or a host called `$MASTER_ADDR` that does
+    not exist.
+    Why: YAML has no variables, and accelerate does not expand any; a shell expands them only in a heredoc, and not
+    if its `$` is escaped.
+    Instead: write the value; or omit the key, and run `accelerate launch --machine_rank "$SLURM_NODEID"`.
     Source: seen with accelerate 1.15.0
     """
     for key in ("machine_rank", "main_process_ip", "main_process_port", "num_machines", "num_processes"):
@@ -170,8 +170,8 @@ def nothing_is_left_to_fill_in(accelerate: Accelerate) -> Iterator[Violation]:
         if _is_template(value):
             yield accelerate.wrong(
                 key,
-                say("{key} is {value}, and accelerate fills in no variables", key=key, value=value),
-                remedy("give it at the launch: --{key} VALUE", key=key),
+                say("{key} is {value}, but accelerate does not substitute variables", key=key, value=value),
+                remedy("pass it at launch: --{key} VALUE", key=key),
             )
 
 
@@ -181,11 +181,12 @@ def _is_template(value: Any) -> bool:
 
 @rule("TW662", level=Level.ERROR, field="gpu_ids")
 def gpu_ids_are_text(accelerate: Accelerate) -> Iterator[Violation]:
-    """gpu_ids is a text, also where it is one number.
+    """gpu_ids must be a string, even for a single GPU.
 
-    Without it: `'int' object has no attribute 'split'`; of a list, `'list' object has no attribute 'split'`.
-    Why: accelerate splits the text at its commas. A bare 0,1 is a text to YAML, a bare 0 is a number.
-    Instead: gpu_ids: '0' or gpu_ids: '0,1'
+    Without it: `'int' object has no attribute 'split'`; for a list, `'list' object has no attribute 'split'`.
+    Why: accelerate splits the string at its commas. YAML reads an unquoted 0,1 as a string, but an unquoted 0 as a
+    number.
+    Instead: write gpu_ids: '0' or gpu_ids: '0,1'
     Source: seen with accelerate 1.15.0
     """
     value = accelerate.get("gpu_ids")
@@ -194,7 +195,7 @@ def gpu_ids_are_text(accelerate: Accelerate) -> Iterator[Violation]:
     ids = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     yield accelerate.wrong(
         "gpu_ids",
-        say("gpu_ids is {value}, and not a text", value=accelerate.document.raw("gpu_ids")),
+        say("gpu_ids is {value}; it must be a string", value=accelerate.document.raw("gpu_ids")),
         remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids),
     )
 

@@ -17,13 +17,13 @@ _MOST_LISTED = 3
 
 @rule("TW663", level=Level.ERROR, field="gpu_ids")
 def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Violation]:
-    """gpu_ids names a GPU for every process of the machine, each once.
+    """gpu_ids must name a different GPU for each process on the machine.
 
-    Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; one id under MULTI_GPU stops
-    at once with `Less than two GPU ids were configured`; an id that stands twice leaves no GPU at all.
-    Why: gpu_ids becomes CUDA_VISIBLE_DEVICES, and process 2 of 4 then finds no third GPU; CUDA takes a list with a
-    repeated number for invalid.
-    Instead: as many ids as processes, or gpu_ids: all
+    Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; a single id under MULTI_GPU
+    stops immediately with `Less than two GPU ids were configured`; a repeated id leaves no GPU at all.
+    Why: gpu_ids becomes CUDA_VISIBLE_DEVICES; with too few ids, process 2 of 4 finds no third GPU; CUDA treats a
+    list with a repeated number as invalid.
+    Instead: give as many ids as processes, or write gpu_ids: all
     Source: the second seen with accelerate 1.15.0; the first read in NCCL's source, the last in
     torch's (`_parse_visible_devices` in torch/cuda/__init__.py)
     """
@@ -35,29 +35,30 @@ def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Viola
     if twice is not None:
         yield accelerate.wrong(
             "gpu_ids",
-            say("gpu_ids {ids} names GPU {id} twice, and CUDA then shows none", ids=value, id=twice),
-            remedy("name {processes} different ones, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
+            say("gpu_ids {ids} lists GPU {id} twice; CUDA then shows no GPU", ids=value, id=twice),
+            remedy("list {processes} different GPUs, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
         )
     elif len(ids) < here:
         yield accelerate.wrong(
             "gpu_ids",
             say(
-                "gpu_ids {ids} names {n} GPU(s) for {processes} processes on each machine",
+                "gpu_ids {ids} lists {n} GPU(s) for {processes} processes on each machine",
                 ids=value,
                 n=len(ids),
                 processes=here,
             ),
-            remedy("name {processes} of them, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
+            remedy("list {processes} GPUs, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
         )
 
 
 @rule("TW667", level=Level.WARNING, field="num_processes")
 def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
-    """`accelerate launch` starts one process for MULTI_CPU and NO, however many are asked for.
+    """`accelerate launch` starts only one process for MULTI_CPU and NO, regardless of num_processes.
 
-    Without it: one process trains, with exit code 0 and no message; `accelerate test` reports success.
-    Why: accelerate fans out on the CPU through mpirun only, and only where mpirun_config names a hostfile.
-    Instead: `trainwiz launch --config FILE SCRIPT.py`, which starts all of them; torchrun; or mpirun.
+    Without it: only one process trains, with exit code 0 and no message; `accelerate test` reports success.
+    Why: on the CPU, accelerate starts several processes only through mpirun, and only if mpirun_config names a
+    hostfile.
+    Instead: use `trainwiz launch --config FILE SCRIPT.py`, which starts all of them; or use torchrun or mpirun.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2741
     """
     world = accelerate.world
@@ -75,29 +76,29 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW668", level=Level.WARNING, field="num_processes")
 def the_number_of_processes_is_given(accelerate: Accelerate) -> Iterator[Violation]:
-    """A distributed file says how many processes there are.
+    """An accelerate file for distributed training should set num_processes.
 
-    Without it: `You need to manually pass in --num_processes using this config yaml.`
-    Why: accelerate counts no GPUs once it has a file.
-    Instead: num_processes: the GPUs of all machines together; or --num_processes at every launch.
+    Without it: accelerate stops with `You need to manually pass in --num_processes using this config yaml.`
+    Why: when there is a config file, accelerate does not count the GPUs.
+    Instead: set num_processes to the number of GPUs on all machines; or pass --num_processes at every launch.
     Source: seen with accelerate 1.15.0
     """
     if accelerate.kind not in ("", "NO") and not _sagemaker(accelerate) and accelerate.get("num_processes") is None:
         yield accelerate.wrong(
             "distributed_type",
-            say("num_processes is not given; accelerate launch stops without --num_processes"),
-            remedy("add num_processes: the GPUs of all machines together"),
+            say("num_processes is not set; accelerate launch stops without --num_processes"),
+            remedy("add num_processes: the number of GPUs on all machines together"),
         )
 
 
 @rule("TW671", level=Level.ERROR, field="num_processes")
 def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
-    """num_processes counts all machines, and is a multiple of num_machines.
+    """num_processes counts the processes on all machines and must be a multiple of num_machines.
 
-    Without it: 3 processes on 2 machines become 1 on each, without a word; 1 process on 2 machines becomes 0, and a
-    bare AssertionError.
-    Why: accelerate divides and drops the rest.
-    Instead: GPUs per machine × machines.
+    Without it: 3 processes on 2 machines silently become 1 on each; 1 process on 2 machines becomes 0, and a bare
+    AssertionError.
+    Why: accelerate divides and drops the remainder.
+    Instead: set it to GPUs per machine × machines.
     Source: seen with accelerate 1.15.0
     """
     world, machines = accelerate.world, accelerate.machines
@@ -107,7 +108,7 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
     yield accelerate.wrong(
         "num_processes",
         say(
-            "{world} processes on {machines} machines become {each} on each",
+            "{world} processes on {machines} machines become {each} per machine",
             world=world,
             machines=machines,
             each=world // machines,
@@ -118,12 +119,12 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW672", level=Level.ERROR, field="machine_rank")
 def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
-    """machine_rank runs from 0 to num_machines - 1.
+    """machine_rank must be between 0 and num_machines - 1.
 
-    Without it: the machines find each other; then machine 0 waits for the rank that nobody has, and the others wait for
-    machine 0, 15 minutes long: `wait timeout after 900000ms, keys: … role_info/1`.
-    Why: accelerate hands the number on to torchrun unseen.
-    Instead: 0 on the machine whose address is main_process_ip, then 1, 2, …
+    Without it: the machines find each other; then machine 0 waits for the missing rank, and the others wait for
+    machine 0, for 15 minutes: `wait timeout after 900000ms, keys: … role_info/1`.
+    Why: accelerate passes the number to torchrun without checking it.
+    Instead: use 0 on the machine whose address is main_process_ip, then 1, 2, …
     Source: seen with accelerate 1.15.0 and torchrun 2.13
     """
     rank, machines = accelerate.get("machine_rank"), accelerate.machines
@@ -131,7 +132,7 @@ def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "machine_rank",
             say(
-                "machine_rank {rank} of {machines} machines; it runs from 0 to {last}",
+                "machine_rank is {rank}; with {machines} machines it must be 0 to {last}",
                 rank=rank,
                 machines=machines,
                 last=machines - 1,
@@ -141,11 +142,11 @@ def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW673", level=Level.HINT, field="machine_rank")
 def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]:
-    """The same file does not fit two machines as it stands.
+    """A file that sets machine_rank cannot be used unchanged on several machines.
 
-    Without it: two machines that both say rank 0 wait for 15 minutes, then `wait timeout after 900000ms`.
-    Why: machine_rank stands in the file, and files are copied.
-    Instead: `accelerate launch --machine_rank N` on each; the command line wins over the file.
+    Without it: two machines with the same rank 0 wait for 15 minutes, then stop with `wait timeout after 900000ms`.
+    Why: machine_rank is in the file, and files are copied from machine to machine.
+    Instead: run `accelerate launch --machine_rank N` on each machine; the command line overrides the file.
     Source: seen with accelerate 1.15.0 on two hosts: DistStoreError after 912 s
     """
     if accelerate.machines < 2 or not _distributed(accelerate) or _by_ssh(accelerate):
@@ -155,19 +156,19 @@ def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]
         others = [n for n in range(accelerate.machines) if n != rank]
         yield accelerate.wrong(
             "machine_rank" if accelerate.has("machine_rank") else "num_machines",
-            say("this file is for machine {rank} of {machines}", rank=rank, machines=accelerate.machines),
-            remedy("on the others, launch with --machine_rank {others}", others=_listed(others)),
+            say("this file is for machine rank {rank} of {machines} machines", rank=rank, machines=accelerate.machines),
+            remedy("on the other machines, launch with --machine_rank {others}", others=_listed(others)),
         )
 
 
 @rule("TW674", level=Level.WARNING, field="main_process_ip")
 def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violation]:
-    """Several machines meet at main_process_ip and main_process_port.
+    """Multiple machines need main_process_ip and main_process_port for the rendezvous.
 
-    Without it: torchrun looks for a machine called None; without mpirun's address, `you need to specify the main
-    process IP`.
-    Why: accelerate writes the missing value into the rendezvous as it is.
-    Instead: the address of machine 0 as the others see it, and a port that is open between them.
+    Without it: torchrun looks for a host called None; with mpirun, the launch stops with `you need to specify the
+    main process IP`.
+    Why: accelerate writes the missing value into the rendezvous endpoint as it is.
+    Instead: set the address of machine 0 as the other machines see it, and a port that is open between them.
     Source: seen with accelerate 1.15.0 (rdzv_endpoint None:29500)
     """
     if accelerate.machines < 2 or _sagemaker(accelerate) or _by_ssh(accelerate) or accelerate.kind in ("", "XLA"):
@@ -175,20 +176,20 @@ def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violati
     if accelerate.get("main_process_ip") in (None, ""):
         yield accelerate.wrong(
             "num_machines",
-            say("{machines} machines, and no main_process_ip", machines=accelerate.machines),
+            say("{machines} machines, but main_process_ip is not set", machines=accelerate.machines),
             remedy("add main_process_ip: the address of machine 0; or launch with --main_process_ip"),
         )
 
 
 @rule("TW675", level=Level.ERROR, field="main_process_ip")
 def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violation]:
-    """main_process_ip is an address of machine 0 that the other machines can reach.
+    """main_process_ip must be an address of machine 0 that the other machines can reach.
 
-    Without it: with 127.0.0.1 every machine waits for itself, 15 minutes long; a bare number like 1234 is read as the
-    address 0.0.4.210; `http://10.0.0.1` and `10.0.0.1:29500` are names that nobody has.
-    Why: a loopback address means another machine on each machine; the C library takes numbers for addresses; the port
-    stands in main_process_port.
-    Instead: what `hostname -I` says on machine 0, or its name.
+    Without it: with 127.0.0.1, every machine waits for itself for 15 minutes; a bare number like 1234 is read as
+    the address 0.0.4.210; `http://10.0.0.1` and `10.0.0.1:29500` are taken as host names that do not exist.
+    Why: a loopback address refers to the local machine; the C library reads numbers as addresses; the port belongs
+    in main_process_port.
+    Instead: use what `hostname -I` prints on machine 0, or its host name.
     Source: seen with accelerate 1.15.0 and torchrun 2.13; inet_aton(3)
     """
     value = accelerate.get("main_process_ip")
@@ -197,7 +198,7 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
     address = str(value)
     if address == "localhost" or re.fullmatch(r"127(\.\d+){1,3}|::1|0\.0\.0\.0", address):
         message = say(
-            "main_process_ip {address} is each machine's own, and there are {machines}",
+            "main_process_ip {address} points each machine to itself, but there are {machines} machines",
             address=address,
             machines=accelerate.machines,
         )
@@ -205,7 +206,7 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
         read = ".".join(str(int(address) >> shift & 255) for shift in (24, 16, 8, 0))
         message = say("main_process_ip {address} is read as the address {read}", address=address, read=read)
     elif "/" in address or (re.search(r"\s|[^:]:\d+$", address) and address.count(":") == 1):
-        message = say("main_process_ip {address} is more than an address", address=address)
+        message = say("main_process_ip {address} contains more than an address", address=address)
     else:
         return
     yield accelerate.wrong("main_process_ip", message, remedy("write the address of machine 0"))
@@ -213,12 +214,12 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
 
 @rule("TW676", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
 def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
-    """DeepSpeed over several machines needs a hostfile, or the standard launcher.
+    """DeepSpeed on multiple machines needs a hostfile or the standard launcher.
 
-    Without it: accelerate runs `deepspeed --hostfile None`, DeepSpeed finds no such file and trains on this machine
-    alone, without a word.
-    Why: pdsh is accelerate's default launcher for DeepSpeed, and a missing hostfile means local only.
-    Instead: deepspeed_multinode_launcher: standard, started on every machine; or deepspeed_hostfile.
+    Without it: accelerate runs `deepspeed --hostfile None`; DeepSpeed finds no such file and silently trains on
+    this machine only.
+    Why: pdsh is accelerate's default launcher for DeepSpeed, and without a hostfile it runs locally only.
+    Instead: set deepspeed_multinode_launcher: standard and launch on every machine; or set deepspeed_hostfile.
     Source: read in accelerate 1.15.0 (`prepare_deepspeed_cmd_env`) and DeepSpeed 0.19.8 (launcher/runner.py)
     """
     named = accelerate.get("deepspeed_config.deepspeed_hostfile")
@@ -227,12 +228,13 @@ def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
         yield accelerate.wrong(
             "deepspeed_config",
             say(
-                "{machines} machines by {launcher}, and no deepspeed_hostfile: only this machine would train",
+                "{launcher} starts {machines} machines, but deepspeed_hostfile is not set: only this machine would "
+                "train",
                 machines=accelerate.machines,
                 launcher=launcher,
             ),
             remedy(
-                "set deepspeed_multinode_launcher: standard, or name a deepspeed_hostfile",
+                "set deepspeed_multinode_launcher: standard, or set deepspeed_hostfile",
                 {"deepspeed_config.deepspeed_multinode_launcher": _STANDARD},
             ),
         )

@@ -14,12 +14,12 @@ _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 
 @rule("TW366", level=Level.ERROR, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
 def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
-    """The classes to wrap are one text, with commas and without spaces.
+    """List the classes to wrap in one string, separated by commas without spaces.
 
-    Without it: `Could not find the transformer layer class Linear in the model.`, after the model is built.
-    Why: accelerate splits at the commas and looks for ` Linear` with its space; a YAML list becomes the text
-    `['Block', 'Linear']`.
-    Instead: Block,Linear
+    Without it: `Could not find the transformer layer class Linear in the model.` after the model is built.
+    Why: accelerate splits the string at the commas and looks for ` Linear` with the space; a YAML list becomes the
+    string `['Block', 'Linear']`.
+    Instead: write Block,Linear
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_transformer_layer_cls_to_wrap", ("", None))
@@ -28,10 +28,10 @@ def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
         return
     if isinstance(value, list):
         right = ",".join(str(item).strip() for item in value)
-        message = say("fsdp_transformer_layer_cls_to_wrap is a list; it must be one text")
+        message = say("fsdp_transformer_layer_cls_to_wrap is a list; it must be a string")
     elif isinstance(value, str) and value != "".join(value.split()):
         right = "".join(value.split())
-        message = say("a space in {value} becomes part of a class's name", value=repr(value))
+        message = say("the space in {value} becomes part of a class name", value=repr(value))
     else:
         return
     yield accelerate.wrong(path, message, remedy("write {value}", {path: right}, value=right))
@@ -39,31 +39,32 @@ def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
 
 @rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
 def fsdp_wraps_something(accelerate: Accelerate) -> Iterator[Violation]:
-    """FSDP saves memory by its units: layers that are gathered one at a time.
+    """FSDP needs an auto-wrap policy to save memory.
 
-    Without it: the whole model is one unit, and every rank holds all weights at once in forward and backward, unless
-    the script passes a plugin of its own.
-    Why: without a policy accelerate wraps only the outermost module.
-    Instead: fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, with the layers' class where the model is not
-    transformers'.
+    Without it: the whole model is one FSDP unit, and every rank holds all weights at once in forward and backward,
+    unless the script passes its own plugin.
+    Why: FSDP saves memory by gathering one unit (usually a layer) at a time. Without a policy, accelerate wraps
+    only the outermost module.
+    Instead: set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP; for a model that is not from transformers, also name
+    the class of its layers.
     Source: seen with accelerate 1.15.0; https://pytorch.org/docs/stable/fsdp.html
     """
     policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
     if accelerate.kind == "FSDP" and (policy is None or str(policy).upper() == "NO_WRAP"):
         yield accelerate.wrong(
             "fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
-            say("FSDP without fsdp_auto_wrap_policy gathers the whole model at once"),
+            say("without fsdp_auto_wrap_policy, FSDP gathers the whole model at once"),
             remedy("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config"),
         )
 
 
 @rule("TW371", level=Level.ERROR, field="fsdp_config.fsdp_min_num_params")
 def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Violation]:
-    """fsdp_min_num_params is written out, like 100000000.
+    """fsdp_min_num_params must be written as an integer, such as 100000000.
 
-    Without it: `invalid literal for int() with base 10: '1e8'` on every rank, after the imports.
-    Why: YAML takes 1e8 for a word and 1.0e+8 for a broken number, and accelerate wants a whole one.
-    Instead: 100000000
+    Without it: every rank fails with `invalid literal for int() with base 10: '1e8'` after the imports.
+    Why: YAML reads 1e8 as a string and 1.0e+8 as a float, but accelerate needs an integer.
+    Instead: write 100000000
     Source: seen with accelerate 1.15.0 and PyYAML 6.0
     """
     path, value = accelerate.fsdp.get("fsdp_min_num_params", ("", None))
@@ -80,11 +81,11 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Viol
 
 @rule("TW372", level=Level.WARNING, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
 def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation]:
-    """Classes to wrap act with TRANSFORMER_BASED_WRAP, a smallest unit with SIZE_BASED_WRAP.
+    """fsdp_transformer_layer_cls_to_wrap needs TRANSFORMER_BASED_WRAP; fsdp_min_num_params needs SIZE_BASED_WRAP.
 
-    Without it: the key is ignored, and other modules become units than were meant.
-    Why: each policy reads its own key.
-    Instead: the policy that the key belongs to.
+    Without it: the key is ignored, and other modules than intended become units.
+    Why: each policy reads only its own key.
+    Instead: set the policy that the key belongs to.
     Source: seen with accelerate 1.15.0
     """
     values = accelerate.fsdp
@@ -100,7 +101,12 @@ def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation
                 continue
             yield accelerate.wrong(
                 path,
-                say("{key} acts with {home}; fsdp_auto_wrap_policy is {policy}", key=name, home=home, policy=policy),
+                say(
+                    "{key} only works with {home}; fsdp_auto_wrap_policy is {policy}",
+                    key=name,
+                    home=home,
+                    policy=policy,
+                ),
                 remedy("set fsdp_auto_wrap_policy: {home}, or delete the key", {path: None}, home=home),
             )
 

@@ -17,19 +17,19 @@ from trainwiz.rules.sizes import total_updates
 
 @rule("TW501", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")
 def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
-    """checkpoints_total_limit is empty (keep all) or at least 1.
+    """checkpoints_total_limit must be empty (keep all) or at least 1.
 
-    Without it: tools read 0 in opposite ways: the generated script as "all", accelerate as "delete everything before
-    each save", so that a kill while saving leaves nothing.
-    Why: 0 is what people write for "no limit" as well as for "none".
-    Instead: empty (null) for all, 2 or more to limit the disk.
+    Without it: tools read 0 in opposite ways: the generated script keeps all checkpoints; accelerate deletes all of
+    them before each save, so that a kill while saving leaves nothing.
+    Why: people write 0 for "no limit" and also for "none".
+    Instead: leave it empty (null) to keep all, or set 2 or more to limit disk use.
     Source: seen with accelerate 1.15 (`ProjectConfiguration.total_limit`) and the generated checkpoints.py
     """
     if plan.checkpoint.checkpoints_total_limit == 0:
         yield violation(
-            "checkpoint.checkpoints_total_limit is 0, which may mean none or all",
+            "checkpoint.checkpoints_total_limit is 0, which can mean none or all",
             remedy(
-                "set checkpoint.checkpoints_total_limit 2 or more, or null to keep all",
+                "set checkpoint.checkpoints_total_limit to 2 or more, or to null to keep all",
                 {"checkpoint.checkpoints_total_limit": 2},
             ),
         )
@@ -37,32 +37,32 @@ def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW502", level=Level.WARNING, field="checkpoint.checkpoints_total_limit")
 def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
-    """At least two checkpoints are kept.
+    """Keep at least two checkpoints.
 
-    Without it: one is all there is. If it turns out damaged, or the loss had already gone wrong when it was written,
-    there is nothing to go back to. With accelerate's own rotation it is worse: it deletes before it writes.
+    Without it: there is only one checkpoint. If it is damaged, or the loss had already gone wrong when it was
+    written, you cannot go back to an earlier one. accelerate's own rotation is worse: it deletes before it writes.
     Why: in 34 of 40 runs killed while saving, accelerate's total_limit=1 left nothing that could be loaded. The
-    generated script writes aside, renames, and only then deletes.
-    Instead: 2 or more.
+    generated script writes to a separate folder, renames it, and only then deletes the old one.
+    Instead: set 2 or more.
     Source: 40 trials of kill -9 during `Accelerator.save_state` (1.15)
     """
     if plan.checkpoint.checkpoints_total_limit == 1:
         yield violation(
-            "checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to go back to",
-            remedy("set checkpoint.checkpoints_total_limit 2", {"checkpoint.checkpoints_total_limit": 2}),
+            "checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to fall back to",
+            remedy("set checkpoint.checkpoints_total_limit to 2", {"checkpoint.checkpoints_total_limit": 2}),
         )
 
 
 @rule("TW503", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")
 def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, estimate: Estimate) -> Iterator[Violation]:
-    """The disk has room for all checkpoints that are kept, and for one that is being written.
+    """The disk must have room for all kept checkpoints plus the one being written.
 
-    Without it: accelerate ends in the middle of a save, hours into the run: `SafetensorError: … No space left on
-    device`, or `enforce fail at inline_container.cc … unexpected pos`. The generated script ends where there is no
-    earlier checkpoint, else says `update N was not saved` and trains on (or ends: checkpoint.on_failed_save); nothing
-    after that update is kept.
-    Why: a checkpoint holds weights and both moments of AdamW, 12 bytes per parameter and more; the new one is complete
-    before the oldest is deleted.
+    Without it: accelerate stops in the middle of a save, hours into the run, with `SafetensorError: … No space left
+    on device` or `enforce fail at inline_container.cc … unexpected pos`. The generated script stops if there is no
+    earlier checkpoint; if there is one, it reports `update N was not saved` and continues training (or stops, see
+    checkpoint.on_failed_save); nothing after that update is kept.
+    Why: a checkpoint holds the weights and both moments of AdamW, at least 12 bytes per parameter; the oldest one
+    is deleted only after the new one is complete.
     Instead: keep fewer, save less often, or put the project on a larger disk.
     Source: seen with accelerate 1.15, torch 2.13 and the generated train.py on a full disk
     """
@@ -72,10 +72,10 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
     have = machine.disk.free_bytes if machine.probed else machine.disk.total_bytes
     kept = _checkpoints_kept(plan, project)
     if (kept + 1) * estimate.checkpoint_bytes > have:
-        room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
+        room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in total", size=gib(have))
         yield violation(
             "{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
-            remedy("keep fewer (checkpoint.checkpoints_total_limit), or put the project on a larger disk"),
+            remedy("keep fewer checkpoints (checkpoint.checkpoints_total_limit), or move the project to a larger disk"),
             kept=kept,
             need=gib((kept + 1) * estimate.checkpoint_bytes),
             each=gib(estimate.checkpoint_bytes),

@@ -19,42 +19,45 @@ BUSY_BYTES = 1 << 30
 
 @rule("TW601", level=Level.ERROR, field="machine.num_processes")
 def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Each rank has a GPU of its own.
+    """Each rank must have its own GPU.
 
-    Without it: accelerate counts round, so that two ranks share a GPU: NCCL ends with `Duplicate GPU detected`, or both
-    run out of memory; other scripts stop with `invalid device ordinal`.
-    Why: machine.num_processes counts ranks over all machines; it is often left from another machine.
-    Instead: as many ranks as GPUs; the batch equation is solved again, so that the real batch stays.
-    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
-    faked; src/init.cc of NCCL
+    Without it: accelerate wraps around, and two ranks share a GPU: NCCL stops with `Duplicate GPU detected`, or
+    both run out of memory; other scripts stop with `invalid device ordinal`.
+    Why: machine.num_processes counts the ranks on all machines; the value often comes from another machine.
+    Instead: use as many ranks as GPUs; the batch equation is solved again, and the real batch stays the same.
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of
+    GPUs faked; src/init.cc of NCCL
     """
     ranks, there = plan.machine.ranks_per_machine, len(machine.gpus)
     if plan.machine.device != "cuda" or ranks <= there or not (machine.gpus or machine.driver_version):
         return
     if machine.hidden_gpus:
         message = say(
-            "the plan has {ranks} ranks on each machine; this one shows {there} GPUs and CUDA_VISIBLE_DEVICES hides "
-            "{hidden}",
+            "the plan has {ranks} ranks on each machine, but this one shows {there} GPUs, and CUDA_VISIBLE_DEVICES "
+            "hides {hidden}",
             ranks=ranks,
             there=there,
             hidden=machine.hidden_gpus,
         )
     else:
-        message = say("the plan has {ranks} ranks on each machine; this one has {there} GPUs", ranks=ranks, there=there)
+        message = say(
+            "the plan has {ranks} ranks on each machine, but this one has {there} GPUs", ranks=ranks, there=there
+        )
     world = max(1, there) * plan.machine.num_machines
     yield Violation(
         message,
-        remedy("set machine.num_processes {world}", {"machine.num_processes": world}, world=world),
+        remedy("set machine.num_processes to {world}", {"machine.num_processes": world}, world=world),
     )
 
 
 @rule("TW602", level=Level.WARNING, field="machine.num_processes")
 def gpus_are_free(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Nobody else uses the GPUs that the plan takes.
+    """No other process should use the GPUs in the plan.
 
-    Without it: `CUDA out of memory` although the model fits, or half the speed: ranks wait for the slowest.
+    Without it: `CUDA out of memory` although the model fits, or half the speed, because all ranks wait for the
+    slowest.
     Why: another training, a notebook kernel that was never closed, or ranks left over from a run that was killed.
-    Instead: end that process if it is yours, or take other GPUs by CUDA_VISIBLE_DEVICES.
+    Instead: end that process if it is yours, or select other GPUs with CUDA_VISIBLE_DEVICES.
     Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlDeviceGetComputeRunningProcesses)
     """
     if plan.machine.device != "cuda" or not machine.probed:
@@ -67,12 +70,12 @@ def gpus_are_free(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW603", level=Level.ERROR, field="machine.num_processes")
 def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
-    """What is free now on each GPU holds the model's training state.
+    """The free memory on each GPU must hold the model's training state.
 
-    Without it: `CUDA out of memory` at the latest in the first optimizer step. That another process holds the memory
-    stands in the middle of the message, `Process … has … memory in use`; older torch leaves it out.
-    Why: another process fills a GPU that would be large enough.
-    Instead: end that process if it is yours, or take other GPUs by CUDA_VISIBLE_DEVICES.
+    Without it: `CUDA out of memory`, in the first optimizer step at the latest. The message mentions the other
+    process only in the middle, `Process … has … memory in use`; older torch does not mention it.
+    Why: another process fills a GPU that is large enough by itself.
+    Instead: end that process if it is yours, or select other GPUs with CUDA_VISIBLE_DEVICES.
     Source: c10/cuda/CUDACachingAllocator.cpp of torch (what it reports when memory runs out);
     https://docs.nvidia.com/deploy/nvml-api/
     """
@@ -94,12 +97,13 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
 
 @rule("TW604", level=Level.WARNING, field="machine.num_processes")
 def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Several ranks want whole GPUs, not MIG slices.
+    """Multiple ranks need whole GPUs, not MIG slices.
 
-    Without it: each process sees one slice at most, and NCCL ends with `Duplicate GPU detected`: to it, slices of one
-    GPU are one device. Newer ones (2.31) connect them as an experiment, with `NCCL_MULTI_RANK_GPU_ENABLE=1`, slowly.
-    Why: MIG cuts a GPU into instances that are isolated from each other, peer to peer included.
-    Instead: one rank on one slice, or a GPU with MIG switched off.
+    Without it: each process sees one slice at most, and NCCL stops with `Duplicate GPU detected`, because it treats
+    all slices of a GPU as one device. Newer NCCL (2.31) can connect them with `NCCL_MULTI_RANK_GPU_ENABLE=1`, but
+    this is experimental and slow.
+    Why: MIG splits a GPU into instances that are isolated from each other, including peer-to-peer access.
+    Instead: use one rank on one slice, or a GPU with MIG disabled.
     Source: https://github.com/NVIDIA/nccl/issues/1716 and https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
     (application considerations)
     """
@@ -107,8 +111,8 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
     sliced = [gpu for gpu in machine.gpus[:ranks] if gpu.mig]
     if plan.machine.device == "cuda" and ranks > 1 and sliced:
         yield violation(
-            "GPU {index} ({name}) is cut into MIG slices, and {ranks} ranks are planned on each machine",
-            remedy("use GPUs without MIG, or set machine.num_processes 1"),
+            "GPU {index} ({name}) is split into MIG slices, but the plan has {ranks} ranks on each machine",
+            remedy("use GPUs without MIG, or set machine.num_processes to 1"),
             index=sliced[0].index,
             name=sliced[0].name,
             ranks=ranks,
@@ -117,11 +121,12 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW605", level=Level.WARNING, field="machine.num_processes")
 def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """CPU ranks are no more than the cores that may be used.
+    """CPU ranks should not outnumber the usable cores.
 
-    Without it: the ranks take turns; each collective waits for the one that does not run. Slower than fewer ranks.
-    Why: a container's quota counts, not the cores of the machine below it.
-    Instead: at most one rank per core; the threads of each rank share what is left.
+    Without it: the ranks take turns, and each collective waits for the rank that is not running. This is slower
+    than fewer ranks.
+    Why: the container's CPU quota counts, not the number of cores of the host.
+    Instead: use at most one rank per core; the threads of the ranks share the remaining cores.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.max)
     """
     ranks, cores = plan.machine.ranks_per_machine, machine.cpu.usable_cores
@@ -129,7 +134,7 @@ def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violatio
         world = cores * plan.machine.num_machines
         yield violation(
             "{ranks} CPU ranks share {cores} usable cores",
-            remedy("set machine.num_processes {world}", {"machine.num_processes": world}, world=world),
+            remedy("set machine.num_processes to {world}", {"machine.num_processes": world}, world=world),
             ranks=ranks,
             cores=cores,
         )
@@ -137,16 +142,16 @@ def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violatio
 
 @rule("TW606", level=Level.WARNING, field="machine.device")
 def device_is_proven(plan: Plan) -> Iterator[Violation]:
-    """The device is one that trainwiz was run on.
+    """The device should be one that trainwiz has been tested on.
 
-    Without it: the files are written after accelerate's documentation; nobody has seen them work.
-    Why: npu, xpu, mlu and mps were not at hand.
-    Instead: a short run first (schedule.n_steps 10), with an eye on whether the device is really used.
+    Without it: the files follow accelerate's documentation, but nobody has seen them work.
+    Why: npu, xpu, mlu and mps were not available for testing.
+    Instead: try a short run first (schedule.n_steps 10), and check that the device is really used.
     Source: `PartialState.default_device` in accelerate 1.15, which names these devices
     """
     if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
         yield violation(
-            "machine.device {device} is unproven: trainwiz was never run on it",
+            "machine.device {device} is untested: trainwiz was never run on it",
             remedy("try a short run first: schedule.n_steps 10"),
             device=plan.machine.device,
         )
@@ -155,7 +160,7 @@ def device_is_proven(plan: Plan) -> Iterator[Violation]:
 def _occupied(gpu: Gpu) -> Message:
     if not gpu.processes:
         return say(
-            "GPU {index} ({name}): {used} of {all} GiB are used by others",
+            "GPU {index} ({name}): other processes use {used} of {all} GiB",
             index=gpu.index,
             name=gpu.name,
             used=gib(gpu.used_bytes),
@@ -163,7 +168,7 @@ def _occupied(gpu: Gpu) -> Message:
         )
     largest = max(gpu.processes, key=lambda p: p.used_bytes or 0)
     return say(
-        "GPU {index} ({name}): {used} of {all} GiB are used, by process {pid} {process}",
+        "GPU {index} ({name}): {used} of {all} GiB are used by process {pid} {process}",
         index=gpu.index,
         name=gpu.name,
         used=gib(gpu.used_bytes),
@@ -176,7 +181,7 @@ def _occupied(gpu: Gpu) -> Message:
 def _elsewhere(machine: Machine, ranks: int) -> Message:
     free = [str(gpu.index) for gpu in machine.gpus if gpu.used_bytes < BUSY_BYTES]
     if len(free) >= ranks:
-        return say("take free ones: CUDA_VISIBLE_DEVICES={gpus}", gpus=",".join(free[:ranks]))
+        return say("use free GPUs: CUDA_VISIBLE_DEVICES={gpus}", gpus=",".join(free[:ranks]))
     return say(
         "end the process if it is yours, or wait; free GPUs: {free}, needed: {ranks}", free=len(free), ranks=ranks
     )

@@ -17,13 +17,13 @@ _MANY_MICRO_BATCHES = 16
 
 @rule("TW118", level=Level.ERROR, field="engine")
 def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """A plan for Colossal-AI needs an interpreter that has it.
+    """A Colossal-AI plan needs an interpreter with colossalai installed.
 
-    Without it: `ModuleNotFoundError: No module named 'colossalai'` on every rank.
-    Why: it pins packages that are older than others need (transformers 4.51.3, torch up to 2.5.1 by its declaration),
-    so it lives in an environment of its own, beside trainwiz's.
-    Instead: name that environment's interpreter with --python. `make colossalai` in trainwiz's repository makes one:
-    torch first, then colossalai with --no-deps beside the packages that it imports.
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'colossalai'`.
+    Why: colossalai pins older versions than other packages need (transformers 4.51.3, torch up to 2.5.1 as
+    declared). Install it in its own environment, separate from trainwiz's.
+    Instead: select that environment's interpreter with --python. `make colossalai` in trainwiz's repository creates
+    one: it installs torch first, then colossalai with --no-deps and the packages that it imports.
     Source: the requirements of colossalai 0.5.0; seen to train on torch 2.13
     """
     interpreter = machine.interpreter
@@ -31,8 +31,8 @@ def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
         yield violation(
             "{kind} needs colossalai, which is not installed in {python}",
             remedy(
-                "name an interpreter that has it: --python PATH "
-                "(make colossalai, in trainwiz's repository, makes .venv-colossalai/bin/python)"
+                "choose an interpreter that has it: --python PATH (in trainwiz's repository, make colossalai "
+                "creates .venv-colossalai/bin/python)"
             ),
             kind=plan.strategy.kind,
             python=interpreter.python,
@@ -41,12 +41,12 @@ def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
 
 @rule("TW119", level=Level.WARNING, field="engine")
 def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Colossal-AI runs with the versions that it was made for.
+    """Colossal-AI should run with the package versions that it was made for.
 
-    Without it: anything may differ. Its model policies replace methods of one version of transformers; of another one
-    they replace what is not there, or what has changed.
-    Why: colossalai 0.5.0 declares exactly transformers 4.51.3, and `pip install --no-deps` does not look.
-    Instead: install these versions, in an environment of their own.
+    Without it: any behavior may differ. Its model policies replace methods of one specific transformers version; in
+    another version these methods may be missing or changed.
+    Why: colossalai 0.5.0 requires exactly transformers 4.51.3, and `pip install --no-deps` does not check this.
+    Instead: install these versions in a separate environment.
     Source: `Requires-Dist` of colossalai 0.5.0
     """
     interpreter = machine.interpreter
@@ -56,7 +56,7 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
         version = interpreter.version(package)
         if version and version != tried:
             yield violation(
-                "{package} is {version}; the loop for Colossal-AI was tried with {tried}",
+                "{package} is {version}; the Colossal-AI loop was tested with {tried}",
                 install(interpreter.python, f"{package}=={tried}"),
                 package=package,
                 version=version,
@@ -66,40 +66,41 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
 
 @rule("TW124", level=Level.WARNING, field="strategy.kind")
 def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Gemini compiles its Adam with nvcc when it is first used.
+    """Gemini needs nvcc, because it compiles its Adam on first use.
 
-    Without it: `CUDA_HOME environment variable is not set` after the model is built, unless colossalai was installed
-    with its kernels (BUILD_EXT=1).
-    Why: Gemini updates chunks of memory and takes FusedAdam, CPUAdam and HybridAdam only; each is an extension.
-    Instead: install the CUDA toolkit of torch's CUDA version, or choose colossal_zero2, which takes torch's AdamW.
+    Without it: `CUDA_HOME environment variable is not set` after the model is built, unless colossalai was
+    installed with its kernels (BUILD_EXT=1).
+    Why: Gemini updates chunks of memory and accepts only FusedAdam, CPUAdam and HybridAdam; each is a compiled
+    extension.
+    Instead: install the CUDA toolkit for torch's CUDA version, or choose colossal_zero2, which uses torch's AdamW.
     Source: `FusedOptimizerCudaExtension` and `_CudaExtension.assert_compatible` in colossalai 0.5.0
     """
     if strategies.of(plan).compiles_optimizer and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
         yield violation(
-            "gemini compiles FusedAdam when it is first used, and there is no nvcc",
+            "gemini compiles FusedAdam on first use, but there is no nvcc",
             remedy(
-                "install the CUDA toolkit, or set strategy.kind colossal_zero2", {"strategy.kind": "colossal_zero2"}
+                "install the CUDA toolkit, or set strategy.kind to colossal_zero2", {"strategy.kind": "colossal_zero2"}
             ),
         )
 
 
 @rule("TW207", level=Level.ERROR, field="precision.mixed_precision")
 def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
-    """Each plugin of Colossal-AI computes in some precisions only.
+    """Each Colossal-AI plugin supports only some precisions.
 
-    Without it: TorchDDP stops with a TypeError for bf16 and fp8, LowLevelZero and Gemini with `only supports [...]
-    training` and `precision no is not supported`. TorchFSDP would take fp16 and has no loss scaler: small gradients
-    become zero, and nothing says so.
-    Why: Booster's bf16 and fp8 are named, but not written; Gemini keeps weights in 16 bit; TorchFSDP ignores Booster's
-    precision, its MixedPrecision casts and does not scale.
-    Instead: fp16 or no with TorchDDP, bf16 with the others.
+    Without it: TorchDDP stops with a TypeError for bf16 and fp8; LowLevelZero and Gemini stop with `only supports
+    [...] training` and `precision no is not supported`. TorchFSDP accepts fp16 but has no loss scaler: small
+    gradients silently become zero.
+    Why: Booster lists bf16 and fp8 but does not implement them; Gemini keeps weights in 16 bit; TorchFSDP ignores
+    Booster's precision, and its own MixedPrecision casts but does not scale.
+    Instead: use fp16 or no with TorchDDP, and bf16 with the other plugins.
     Source: seen with colossalai 0.5.0: `booster/mixed_precision`, `SUPPORTED_PRECISION` of the plugins
     """
     legal = strategies.of(plan).precisions
     if legal and plan.precision.mixed_precision not in legal:
         yield violation(
-            "{kind} computes in {legal}; precision.mixed_precision is {precision}",
-            remedy("set precision.mixed_precision {best}", {"precision.mixed_precision": legal[0]}, best=legal[0]),
+            "{kind} supports {legal}; precision.mixed_precision is {precision}",
+            remedy("set precision.mixed_precision to {best}", {"precision.mixed_precision": legal[0]}, best=legal[0]),
             kind=plan.strategy.kind,
             legal=", ".join(legal),
             precision=plan.precision.mixed_precision,
@@ -108,20 +109,23 @@ def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW309", level=Level.ERROR, field="strategy.kind")
 def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
-    """Of Colossal-AI's plugins only TorchDDP trains without a GPU.
+    """TorchDDP is the only Colossal-AI plugin that trains without a GPU.
 
     Without it: LowLevelZero stops with `device is required`, Gemini with `No usable kernel found for
-    FusedOptimizerLoader`, TorchFSDP with `Torch not compiled with CUDA enabled`; each after the model is built.
-    Why: they work with streams, memory and kernels of the device (cuda, or npu for LowLevelZero and Gemini).
-    Instead: colossal_ddp to try a project on CPU ranks: it gives the same curve. The others where GPUs are.
+    FusedOptimizerLoader`, TorchFSDP with `Torch not compiled with CUDA enabled`; each fails after the model is
+    built.
+    Why: the other plugins use streams, memory and kernels of the device (cuda; for LowLevelZero and Gemini also
+    npu).
+    Instead: use colossal_ddp to try a project on CPU ranks: it gives the same loss curve. Use the other plugins on
+    GPUs.
     Source: seen with colossalai 0.5.0 on CPU ranks
     """
     devices = strategies.of(plan).devices
     if devices and plan.machine.device not in devices:
         yield violation(
-            "{kind} runs on {devices}; machine.device is {device}",
+            "{kind} runs only on {devices}; machine.device is {device}",
             remedy(
-                "set strategy.kind colossal_ddp, or start it where GPUs are",
+                "set strategy.kind to colossal_ddp, or start it on a machine with GPUs",
                 {"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {},
             ),
             kind=plan.strategy.kind,
@@ -132,20 +136,21 @@ def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW310", level=Level.ERROR, field="engine")
 def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
-    """The engine is the one that has the strategy.
+    """engine must match strategy.kind.
 
-    Without it: the training script is written for the engine, without the part that the strategy would have filled:
-    `NameError: name 'boost' is not defined`, or `build_accelerator`.
-    Why: colossal_ddp, colossal_zero1, colossal_zero2, gemini and colossal_fsdp are plugins of Colossal-AI's Booster;
-    all others are accelerate's. trainwiz init decides the engine by the strategy; here one of them was edited.
-    Instead: set engine as the strategy needs it, and write the files anew with trainwiz init.
+    Without it: the generated training script lacks the part that the strategy fills in, and fails with `NameError:
+    name 'boost' is not defined`, or the same error for `build_accelerator`.
+    Why: colossal_ddp, colossal_zero1, colossal_zero2, gemini and colossal_fsdp are plugins of Colossal-AI's
+    Booster; all other strategies belong to accelerate. trainwiz init sets the engine from the strategy; here one of
+    the two was edited.
+    Instead: set engine to the one that the strategy needs, and generate the files again with trainwiz init.
     Source: train_templates/loops/accelerate.py, train_templates/loops/colossalai.py
     """
     needed = strategies.of(plan).engine
     if plan.engine != needed:
         yield violation(
             "engine is {engine}, but strategy.kind {kind} needs {needed}",
-            remedy("set engine {needed}", {"engine": needed}, needed=needed),
+            remedy("set engine to {needed}", {"engine": needed}, needed=needed),
             engine=plan.engine,
             kind=plan.strategy.kind,
             needed=needed,
@@ -154,32 +159,33 @@ def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW319", level=Level.ERROR, field="optimizer.name")
 def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
-    """Gemini goes with Adam only.
+    """Gemini only works with Adam.
 
-    Without it: `AssertionError: You should use an optimizer in the available list`, once the model is cut into chunks.
-    Why: it gives the optimizer chunks of memory with a scale to divide by, which only its FusedAdam, CPUAdam and
-    HybridAdam understand.
-    Instead: optimizer.name adamw, or colossal_zero2, which takes any optimizer.
+    Without it: `AssertionError: You should use an optimizer in the available list` after the model is split into
+    chunks.
+    Why: Gemini passes memory chunks and a gradient scale to the optimizer. Only its own FusedAdam, CPUAdam and
+    HybridAdam support these.
+    Instead: set optimizer.name to adamw, or use colossal_zero2, which accepts any optimizer.
     Source: `_AVAIL_OPTIM_LIST` in colossalai/zero/gemini/gemini_optimizer.py (0.5.0)
     """
     legal = strategies.of(plan).optimizers
     if legal and plan.optimizer.name not in legal:
         yield violation(
-            "gemini takes Adam only; optimizer.name is {name}",
-            remedy("set optimizer.name adamw, or strategy.kind colossal_zero2", {"optimizer.name": "adamw"}),
+            "gemini accepts only Adam; optimizer.name is {name}",
+            remedy("set optimizer.name to adamw, or strategy.kind to colossal_zero2", {"optimizer.name": "adamw"}),
             name=plan.optimizer.name,
         )
 
 
 @rule("TW326", level=Level.HINT, field="batch.gradient_accumulation_steps")
 def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
-    """Colossal-AI adds up the gradients of micro-batches in the precision that it computes in.
+    """Colossal-AI accumulates gradients in the training precision; in bf16 this loses accuracy.
 
-    Without it: nothing breaks. In bf16 a sum keeps 8 bits, so each further micro-batch is rounded to what is there: the
-    more of them, the less the last ones count.
-    Why: LowLevelZero and Gemini accumulate in gradients of the model's type; DeepSpeed has a setting for it
-    (`data_types.grad_accum_dtype`), Colossal-AI has none. TorchDDP and TorchFSDP add up in fp32.
-    Instead: larger micro-batches and less accumulation, if they fit.
+    Without it: nothing breaks. A bf16 sum keeps only 8 bits, and each further micro-batch is rounded to the sum so
+    far: the more micro-batches, the less the last ones count.
+    Why: LowLevelZero and Gemini accumulate gradients in the model's data type. DeepSpeed has a setting for this
+    (`data_types.grad_accum_dtype`), Colossal-AI does not. TorchDDP and TorchFSDP accumulate in fp32.
+    Instead: use larger micro-batches and less accumulation, if they fit.
     Source: `_add_grad` in low_level_optim.py and `add_tensor_to_chunk_slice` in chunk.py (colossalai 0.5.0)
     """
     steps = plan.batch.gradient_accumulation_steps
@@ -187,7 +193,7 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
     if strategies.of(plan).sums_in_compute_dtype and half and steps >= _MANY_MICRO_BATCHES:
         yield violation(
             "{kind} adds up the gradients of {steps} micro-batches in {precision}",
-            remedy("take larger micro-batches and less accumulation, if they fit"),
+            remedy("use larger micro-batches and less accumulation, if they fit"),
             kind=plan.strategy.kind,
             steps=steps,
             precision=plan.precision.mixed_precision,
@@ -196,17 +202,19 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW327", level=Level.HINT, field="strategy.kind")
 def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
-    """Colossal-AI's FSDP is torch's first one.
+    """Colossal-AI's FSDP is FSDP1, the deprecated first version in torch.
 
-    Without it: nothing breaks. FSDP1 is deprecated, its plugin knows no no_sync (every micro-batch communicates), and
-    keeps no names of parameters unless told to; the generated loop tells it.
-    Why: TorchFSDPPlugin wraps FullyShardedDataParallel; accelerate's fsdp is fully_shard (FSDP2).
-    Instead: strategy.kind fsdp, unless the comparison is what you are after.
+    Without it: nothing breaks. FSDP1 is deprecated. Its plugin has no no_sync (every micro-batch communicates) and
+    drops parameter names unless told to keep them; the generated loop keeps them.
+    Why: TorchFSDPPlugin wraps FullyShardedDataParallel; accelerate's fsdp uses fully_shard (FSDP2).
+    Instead: set strategy.kind to fsdp, unless you want to compare the two.
     Source: `TorchFSDPPlugin` in colossalai 0.5.0; https://docs.pytorch.org/docs/stable/fsdp.html
     """
     if strategies.of(plan).superseded_by:
         yield violation(
-            "colossal_fsdp is FSDP1, and communicates after each of {steps} micro-batches",
-            remedy("set strategy.kind fsdp, with engine accelerate", {"strategy.kind": "fsdp", "engine": "accelerate"}),
+            "colossal_fsdp is FSDP1, which communicates after each of the {steps} micro-batches",
+            remedy(
+                "set strategy.kind to fsdp and engine to accelerate", {"strategy.kind": "fsdp", "engine": "accelerate"}
+            ),
             steps=plan.batch.gradient_accumulation_steps,
         )

@@ -21,11 +21,11 @@ BYTES_PER_TOKEN = 16
 
 @rule("TW511", level=Level.ERROR, field="data.train")
 def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
-    """The data that the plan names is there.
+    """The data named in the plan must exist.
 
-    Without it: every rank starts, imports torch, and ends with `FileNotFoundError` or a long answer from the hub.
-    Why: paths are relative to the project's folder, and `~` is not expanded; a hub id has the form organisation/name.
-    Instead: an absolute path, or one that starts in the project's folder.
+    Without it: every rank starts, imports torch, and stops with `FileNotFoundError` or a long error from the hub.
+    Why: paths are relative to the project folder, and `~` is not expanded; a hub id has the form organisation/name.
+    Instead: use an absolute path, or one relative to the project folder.
     Source: the generated task.py
     """
     for key, data in _named(project):
@@ -42,12 +42,13 @@ def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW512", level=Level.ERROR, field="data.train")
 def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
-    """Data has the form that its name promises.
+    """The data must have the format that its file name implies.
 
-    Without it: task.py ends with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on every
-    rank at once.
-    Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8; .npz means arrays.
-    Instead: convert the file; in task.py the functions that read it are where another form would be read.
+    Without it: task.py stops with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on all
+    ranks at once.
+    Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8 text; .npz means
+    arrays.
+    Instead: convert the file; to read another format, change the functions in task.py that read the data.
     Source: the generated task.py
     """
     for key, data in _named(project):
@@ -64,12 +65,13 @@ def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW513", level=Level.ERROR, field="model.name")
 def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
-    """The model that the plan names is there.
+    """The model named in the plan must exist.
 
-    Without it: `OSError: … is not a local folder and is not a valid model identifier`, on every rank, after the data
-    was read.
-    Why: a name is a preset of trainwiz, a local folder with a config.json, or a hub id of the form organisation/name.
-    Instead: name one of these. A preset without published weights trains from scratch only.
+    Without it: every rank stops with `OSError: … is not a local folder and is not a valid model identifier`, after
+    the data has been read.
+    Why: a model name is a trainwiz preset, a local folder with a config.json, or a hub id of the form
+    organisation/name.
+    Instead: use one of these. A preset without published weights can only be trained from scratch.
     Source: https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
     """
     model = project.model
@@ -81,14 +83,14 @@ def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW514", level=Level.ERROR, field="model.name")
 def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
-    """Offline, everything from the hub is in the cache already.
+    """When offline, models and data from the hub must already be in the cache.
 
-    Without it: every rank ends with `OSError: We couldn't connect to 'https://huggingface.co' to load the files, and
-    couldn't find them in the cached files`, for data with `ConnectionError: Couldn't reach … on the Hub
-    (OfflineModeIsEnabled)`.
+    Without it: every rank stops with `OSError: We couldn't connect to 'https://huggingface.co' to load the files,
+    and couldn't find them in the cached files`; if the data is missing, with `ConnectionError: Couldn't reach … on
+    the Hub (OfflineModeIsEnabled)`.
     Why: HF_HUB_OFFLINE is set, so nothing is downloaded.
-    Instead: download it where there is a network, with the same HF_HOME: `hf download ID` for a model,
-    `hf download --repo-type dataset ID` for data.
+    Instead: download it on a machine with network access, with the same HF_HOME: `hf download ID` for a model, `hf
+    download --repo-type dataset ID` for data.
     Source: seen with transformers 5.23 and datasets;
     https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfhuboffline
     """
@@ -99,8 +101,8 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
         if project.offline and facts.kind == "hub" and facts.cached is False:
             command = f"hf download {'--repo-type dataset ' if key.startswith('data.') else ''}{facts.name}"
             yield violation(
-                "{key}: {name} is not in the local cache, and HF_HUB_OFFLINE is set",
-                remedy("where there is a network, type: {command}", command=command),
+                "{key}: {name} is not in the local cache, but HF_HUB_OFFLINE is set",
+                remedy("on a machine with network access, run: {command}", command=command),
                 key=key,
                 name=facts.name,
                 where=key,
@@ -109,17 +111,17 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
 
 @rule("TW515", level=Level.ERROR, field="data.train")
 def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
-    """The data makes at least one sample.
+    """The data must contain at least one sample.
 
-    Without it: task.py ends with `no text to train on`, or `no pictures`.
-    Why: an empty file, or a folder without .txt and .jsonl files, or without pictures.
-    Instead: name the folder that holds the files.
+    Without it: task.py stops with `no text to train on` or `no pictures`.
+    Why: the file is empty, or the folder has no .txt or .jsonl files, or no pictures.
+    Instead: name the folder that contains the files.
     Source: seen with the generated scripts
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
             yield violation(
-                "{key}: {name} holds nothing to train on",
+                "{key}: {name} contains no training data",
                 _remedy(tasks.of(plan).data_names),
                 key=key,
                 name=data.name,
@@ -129,23 +131,25 @@ def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW516", level=Level.HINT, field="data.eval")
 def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
-    """The training is evaluated on data that it does not train on.
+    """Evaluate on data that is not used for training.
 
-    Without it: a falling loss may be memorizing; nobody sees when to stop.
+    Without it: a falling loss may only mean memorization, and nothing shows when to stop.
     Why: data.eval is empty.
-    Instead: keep a few percent of the data apart, and name them in data.eval.
+    Instead: hold out a few percent of the data, and name it in data.eval.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     if plan.data.eval is None:
-        yield violation("data.eval is empty: only the training loss is seen", remedy("set data.eval to a held-out set"))
+        yield violation(
+            "data.eval is empty: only the training loss is measured", remedy("set data.eval to held-out data")
+        )
 
 
 @rule("TW517", level=Level.WARNING, field="data.eval")
 def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
-    """Evaluation data is not the training data.
+    """Evaluation data must not be the training data.
 
-    Without it: the evaluation loss falls with the training loss, whatever the model has learned.
-    Why: the same file is named twice. (The embedded text and hub data sets are split by their loaders.)
+    Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
+    Why: both settings name the same file. (The embedded text and hub data sets are split by their loaders.)
     Instead: split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
@@ -153,18 +157,18 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
     if same and project.train and project.train.kind in ("file", "folder"):
         yield violation(
             "data.eval and data.train are both {name}",
-            remedy("name a held-out file in data.eval, or leave it empty", {"data.eval": None}),
+            remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None}),
             name=plan.data.eval,
         )
 
 
 @rule("TW518", level=Level.ERROR, field="data.num_workers")
 def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """/dev/shm has room for the batches that the data workers hold ready.
+    """/dev/shm must have room for the batches that the data workers prefetch.
 
-    Without it: `RuntimeError: unable to allocate shared memory(shm) for file …: No space left on device (28)`, often
-    only minutes into the run; with older torch `DataLoader worker (pid …) is killed by signal: Bus error`.
-    Why: workers hand batches over in shared memory, two each. Docker gives a container 64 MB of it.
+    Without it: `RuntimeError: unable to allocate shared memory(shm) for file …: No space left on device (28)`,
+    often only minutes into the run; older torch reports `DataLoader worker (pid …) is killed by signal: Bus error`.
+    Why: workers pass batches on through shared memory, two each. Docker gives a container 64 MB of it.
     Instead: start the container with `--shm-size 8g` or `--ipc=host`, or use fewer workers.
     Source: seen with torch 2.13; https://docs.docker.com/engine/containers/run/
     """
@@ -174,10 +178,12 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violatio
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
     if need > have:
-        free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in all", size=gib(have))
+        free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in total", size=gib(have))
         yield violation(
-            "{workers} data workers hold up to {need} GiB of batches in /dev/shm, which has {room}",
-            remedy("set data.num_workers 0, or enlarge /dev/shm (docker run --shm-size 8g)", {"data.num_workers": 0}),
+            "{workers} data workers hold up to {need} GiB of batches in /dev/shm (space: {room})",
+            remedy(
+                "set data.num_workers to 0, or enlarge /dev/shm (docker run --shm-size 8g)", {"data.num_workers": 0}
+            ),
             workers=workers,
             need=gib(need),
             room=free,
@@ -199,7 +205,7 @@ def _models(plan: Plan) -> Message:
     task = tasks.of(plan)
     presets = ", ".join(task.presets)
     if not task.from_hub:
-        return say("name one of {presets}, and set model.from_scratch true", presets=presets)
+        return say("use one of {presets}, and set model.from_scratch to true", presets=presets)
     return say(
-        "name a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
+        "use a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
     )

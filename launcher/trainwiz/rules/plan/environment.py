@@ -16,18 +16,19 @@ OLDEST_PYTHON = (3, 10)
 
 @rule("TW101", level=Level.ERROR, field="python")
 def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
-    """The training interpreter is Python 3.10 or newer.
+    """The training interpreter must be Python 3.10 or newer.
 
-    Without it: pip says no word and installs accelerate 1.10.1, the last one for Python 3.9; train.py stops at its
+    Without it: pip silently installs accelerate 1.10.1, the last version for Python 3.9; train.py stops at its
     first batch with `TypeError: zip() takes no keyword arguments`.
-    Why: accelerate 1.11 and later ask for Python 3.10, and so does the generated script.
-    Instead: make an environment with a newer Python and name it: `trainwiz check --python PATH`.
-    Source: `Requires-Python: >=3.10.0` of accelerate 1.11 to 1.15; https://docs.python.org/3/library/functions.html#zip
+    Why: accelerate 1.11 and later require Python 3.10, and so does the generated script.
+    Instead: create an environment with a newer Python and select it: `trainwiz check --python PATH`.
+    Source: `Requires-Python: >=3.10.0` of accelerate 1.11 to 1.15;
+    https://docs.python.org/3/library/functions.html#zip
     """
     interpreter = machine.interpreter
     if interpreter and interpreter.python_version and parts(interpreter.python_version) < OLDEST_PYTHON:
         yield violation(
-            "{python} is Python {version}; 3.10 is the oldest that works",
+            "{python} is Python {version}; Python 3.10 or newer is required",
             remedy("choose another interpreter: --python PATH"),
             python=interpreter.python,
             version=interpreter.python_version,
@@ -36,12 +37,13 @@ def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
 
 @rule("TW102", level=Level.ERROR, field="python")
 def torch_is_installed(machine: Machine) -> Iterator[Violation]:
-    """The training interpreter has torch.
+    """torch must be installed in the training interpreter.
 
-    Without it: every rank ends at once with `ModuleNotFoundError: No module named 'torch'`.
-    Why: trainwiz may run in another environment than the training; what counts is the interpreter named by --python,
-    else the one that runs trainwiz.
-    Instead: install torch there, by the line for your CUDA version, or name the interpreter that has it.
+    Without it: every rank fails immediately with `ModuleNotFoundError: No module named 'torch'`.
+    Why: trainwiz and the training can run in different environments. The training uses the interpreter given with
+    --python; by default it is the one that runs trainwiz.
+    Instead: install torch in that interpreter with the command for your CUDA version, or select an interpreter that
+    has torch.
     Source: https://pytorch.org/get-started/locally/
     """
     interpreter = machine.interpreter
@@ -53,13 +55,13 @@ def torch_is_installed(machine: Machine) -> Iterator[Violation]:
 
 @rule("TW103", level=Level.ERROR, field="python")
 def torch_imports(machine: Machine) -> Iterator[Violation]:
-    """`import torch` works in the training interpreter.
+    """`import torch` must work in the training interpreter.
 
-    Without it: every rank ends with this same import error. torchrun and `accelerate launch` import torch themselves,
-    and end with it before they start any.
-    Why: usually a half-finished upgrade, two packages that each bring CUDA libraries, or an LD_LIBRARY_PATH that puts
-    older ones first.
-    Instead: reinstall torch in a clean environment; look at LD_LIBRARY_PATH if the error names a .so file.
+    Without it: every rank fails with the same import error. torchrun and `accelerate launch` import torch
+    themselves and fail with it before they start any rank.
+    Why: the usual cause is a half-finished upgrade, two packages that each bring CUDA libraries, or an
+    LD_LIBRARY_PATH that puts older libraries first.
+    Instead: reinstall torch in a clean environment. If the error names a .so file, check LD_LIBRARY_PATH.
     Source: seen with torch 2.13 and an LD_LIBRARY_PATH with another libstdc++.so.6
     """
     interpreter = machine.interpreter
@@ -74,8 +76,8 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
         )
         return
     yield violation(
-        "torch {version} does not import in {python}: {error}",
-        remedy("type: {python} -m pip install --force-reinstall torch", python=interpreter.python),
+        "torch {version} cannot be imported in {python}: {error}",
+        remedy("run: {python} -m pip install --force-reinstall torch", python=interpreter.python),
         version=interpreter.version("torch"),
         python=interpreter.python,
         error=interpreter.error,
@@ -84,12 +86,13 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
 
 @rule("TW104", level=Level.ERROR, field="machine.device")
 def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """A plan for CUDA needs a torch that was built with CUDA.
+    """A plan for CUDA needs a CUDA build of torch.
 
-    Without it: accelerate falls back to the CPU without a word. Under its MULTI_GPU or FSDP, each process then believes
-    that it is alone: N independent trainings, each of them the main process, overwrite each other's checkpoints.
-    Why: `pip install torch` from the CPU index, or a later package that replaced torch.
-    Instead: install the CUDA build of torch.
+    Without it: accelerate silently falls back to the CPU. With MULTI_GPU or FSDP, each process then believes that
+    it is the only one: N independent trainings run, each as the main process, and overwrite each other's
+    checkpoints.
+    Why: torch was installed with `pip install torch` from the CPU index, or a later package replaced it.
+    Instead: install a CUDA build of torch.
     Source: seen with accelerate 1.15, 2 processes on a machine without GPUs; huggingface/accelerate issue 2741.
     """
     interpreter = machine.interpreter
@@ -100,7 +103,7 @@ def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
         yield violation(
             "machine.device is cuda, but torch {version} in {python} was built without CUDA",
             remedy(
-                "install a CUDA build (see https://pytorch.org/get-started/locally/), or set machine.device cpu",
+                "install a CUDA build (see https://pytorch.org/get-started/locally/), or set machine.device to cpu",
                 {"machine.device": "cpu"},
             ),
             version=version,
@@ -112,20 +115,20 @@ def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """A plan for CUDA needs a machine with an NVIDIA driver and GPUs.
 
-    Without it: as with a torch without CUDA: accelerate quietly trains on the CPU, with several processes as several
-    independent trainings.
-    Why: a login node without GPUs, a container started without `--gpus all`, or a driver that does not match the
-    kernel.
-    Instead: start on a machine with GPUs; to check a plan for another machine, give that machine's description:
-    `trainwiz doctor --json > box.json` there, `trainwiz check --machine box.json` here.
+    Without it: accelerate silently trains on the CPU, as it does when torch has no CUDA; several processes become
+    several independent trainings.
+    Why: this is a login node without GPUs, a container started without `--gpus all`, or a driver that does not
+    match the kernel.
+    Instead: start the training on a machine with GPUs. To check a plan for another machine, run `trainwiz doctor
+    --json > box.json` there, then `trainwiz check --machine box.json` here.
     Source: seen with accelerate 1.15, 2 processes on a machine without GPUs;
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     """
     if plan.machine.device == "cuda" and machine.driver_version is None and not machine.gpus:
         yield violation(
-            "the plan wants GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
+            "the plan needs GPUs on each machine: {ranks}; this machine has no GPU and no NVIDIA driver",
             remedy(
-                "start it where the GPUs are (in a container: --gpus all), or set machine.device cpu",
+                "start it on a machine with GPUs (in a container: --gpus all), or set machine.device to cpu",
                 {"machine.device": "cpu"},
             ),
             ranks=plan.machine.ranks_per_machine,
@@ -134,11 +137,11 @@ def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW106", level=Level.ERROR, field="machine.device")
 def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """The driver's CUDA is at least as new as the major version that torch was built for.
+    """The CUDA major version of the driver must not be older than the one that torch was built for.
 
-    Without it: `The NVIDIA driver on your system is too old (found version …)`, as a warning; torch then sees no GPU,
+    Without it: torch only warns `The NVIDIA driver on your system is too old (found version …)`, then sees no GPU,
     and accelerate trains on the CPU.
-    Why: within a major version CUDA runs on older drivers, across major versions it does not.
+    Why: CUDA runs on older drivers within the same major version, but not across major versions.
     Instead: update the driver, or install a torch built for an older CUDA.
     Source: c10/cuda/CUDAFunctions.cpp of torch (`cudaErrorInsufficientDriver`);
     https://docs.nvidia.com/deploy/cuda-compatibility/ (minor version compatibility)
@@ -149,8 +152,8 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
     driver = machine.cuda_driver_version
     if driver and parts(driver)[:1] < parts(interpreter.cuda_build)[:1]:
         yield violation(
-            "the driver serves CUDA {driver}, but torch {version} was built for CUDA {build}",
-            remedy("update the driver, or install a torch for CUDA {major}", major=parts(driver)[0]),
+            "the driver supports CUDA {driver}, but torch {version} was built for CUDA {build}",
+            remedy("update the driver, or install a torch built for CUDA {major}", major=parts(driver)[0]),
             driver=driver,
             version=interpreter.version("torch"),
             build=interpreter.cuda_build,
@@ -159,14 +162,15 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW107", level=Level.ERROR, field="machine.num_processes")
 def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """torch sees as many GPUs as the driver shows and the plan needs.
+    """torch must see all the GPUs that the plan needs.
 
-    Without it: accelerate counts round, so that two ranks share a GPU, and NCCL ends with `Duplicate GPU detected`;
-    other scripts stop with `invalid device ordinal`.
-    Why: the driver and torch disagree: CUDA_VISIBLE_DEVICES, a MIG partition, or a broken device.
-    Instead: look at what torch says of it, `python -c "import torch; torch.cuda.init()"`.
-    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of GPUs
-    faked; the first words are in NCCL's src/init.cc
+    Without it: accelerate wraps around the GPU list and puts two ranks on one GPU, and NCCL fails with `Duplicate
+    GPU detected`; other scripts stop with `invalid device ordinal`.
+    Why: torch sees fewer GPUs than the driver shows because of CUDA_VISIBLE_DEVICES, a MIG partition, or a broken
+    device.
+    Instead: check what torch reports: `python -c "import torch; torch.cuda.init()"`.
+    Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of
+    GPUs faked; the first words are in NCCL's src/init.cc
     """
     interpreter, ranks = machine.interpreter, plan.machine.ranks_per_machine
     if plan.machine.device != "cuda" or not interpreter or interpreter.torch_gpus is None or not interpreter.cuda_build:
@@ -174,25 +178,27 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
     if not interpreter.torch_gpus < ranks <= len(machine.gpus):
         return
     seen = say(
-        "torch sees GPUs: {seen}, the driver shows {there}, the plan needs {ranks}",
+        "GPUs seen by torch: {seen}, shown by the driver: {there}, needed by the plan: {ranks}",
         seen=interpreter.torch_gpus,
         there=len(machine.gpus),
         ranks=ranks,
     )
     if interpreter.cuda_error:
-        seen = say("{seen}; torch says: {error}", seen=seen, error=interpreter.cuda_error)
+        seen = say("{seen}; torch reports: {error}", seen=seen, error=interpreter.cuda_error)
     command = f"{interpreter.python} -c 'import torch; torch.cuda.init()'"
-    yield Violation(seen, remedy("look at CUDA_VISIBLE_DEVICES, and type: {command}", command=command))
+    yield Violation(seen, remedy("check CUDA_VISIBLE_DEVICES, and run: {command}", command=command))
 
 
 @rule("TW108", level=Level.ERROR, field="machine.device")
 def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """torch was compiled for the GPU's architecture.
+    """torch must be compiled for the architecture of the GPU.
 
-    Without it: `CUDA error: no kernel image is available for execution on the device`, at the first kernel. When CUDA
-    is first used, torch warns that the GPU `is not compatible with the current PyTorch installation`, and goes on.
-    Why: builds for a new CUDA drop old architectures (Pascal, Volta), and older builds do not know the newest GPUs.
-    Instead: install a torch for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
+    Without it: the first kernel fails with `CUDA error: no kernel image is available for execution on the device`.
+    Before that, when CUDA is first used, torch only warns that the GPU `is not compatible with the current PyTorch
+    installation`.
+    Why: builds for a new CUDA version drop old architectures (Pascal, Volta), and older builds do not support the
+    newest GPUs.
+    Instead: install a torch build for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
     Source: `_check_cubins` and `_check_capability` in torch/cuda/__init__.py (2.13), seen with the GPU's capability
     faked; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
     """
@@ -202,8 +208,11 @@ def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Viol
     for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
         if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
             yield violation(
-                "{gpu} has compute capability {capability}; torch {version} was compiled for {known}",
-                remedy("install a torch for another CUDA (https://pytorch.org/get-started/previous-versions/)"),
+                "{gpu} has compute capability {capability}, but torch {version} was compiled for {known}",
+                remedy(
+                    "install a torch built for another CUDA version "
+                    "(https://pytorch.org/get-started/previous-versions/)"
+                ),
                 gpu=gpu.name,
                 capability=".".join(str(n) for n in gpu.compute_capability),
                 version=interpreter.version("torch"),

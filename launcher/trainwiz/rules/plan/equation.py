@@ -14,12 +14,12 @@ from trainwiz.rules.registry import rule
 
 @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
 def batch_equation_holds(plan: Plan) -> Iterator[Violation]:
-    """The real batch is micro-batch × accumulation × world.
+    """The real batch must equal micro-batch × accumulation × world size.
 
-    Without it: DeepSpeed stops with `Check batch related parameters. train_batch_size is not equal to …`; every other
-    engine trains with the product, whatever the real batch was meant to be, and the learning rate no longer fits it.
-    Why: the three factors are all that an engine knows. The real batch is what the gradient is averaged over.
-    Instead: give the real batch and let trainwiz solve the rest; the message names the nearest that work.
+    Without it: DeepSpeed stops with `Check batch related parameters. train_batch_size is not equal to …`. Every
+    other engine trains with the product instead of the intended real batch, and the learning rate no longer fits.
+    Why: engines know only these three factors. The real batch is what the gradient is averaged over.
+    Instead: set the real batch and let trainwiz solve for the rest; the message lists the nearest values that work.
     Source: seen with DeepSpeed 0.19.8; deepspeedai/DeepSpeed issues 3982, 6914
     """
     planned = plan.batch
@@ -35,13 +35,13 @@ def batch_equation_holds(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW402", level=Level.WARNING, field="batch.real_batch_size")
 def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]:
-    """The training data has at least as many samples as a real batch.
+    """The training data must have at least as many samples as the real batch.
 
-    Without it: the generated loop fills up with samples that count zero: some ranks compute on nothing but padding, and
-    each update is a whole epoch. Loaders that drop the last batch train on nothing; others hang, with
-    ranks out of step.
-    Why: a real batch is cut over all ranks and micro-batches; there are not enough samples to go round.
-    Instead: a smaller real batch, fewer ranks, more data, or shorter sequences.
+    Without it: the generated loop pads with samples that count zero: some ranks compute only padding, and each
+    update is a whole epoch. Loaders that drop the last batch train on nothing; others hang because the ranks get
+    out of step.
+    Why: a real batch is split across all ranks and micro-batches, and there are not enough samples for all of them.
+    Instead: use a smaller real batch, fewer ranks, more data, or shorter sequences.
     Source: `RealBatches` in the generated train.py
     """
     if project.train is None:
@@ -53,7 +53,7 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
         if tasks.of(plan).generative:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield violation(
-            "a real batch is {real} samples over {ranks} ranks; the training data has {have}",
+            "a real batch has {real} samples over {ranks} ranks, but the training data has {have}",
             remedy("set batch.real_batch_size to at most {samples}, or use more data", samples=samples),
             real=real,
             ranks=plan.machine.num_processes,
@@ -63,19 +63,19 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
 
 @rule("TW403", level=Level.ERROR, field="batch.sequence_length")
 def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]:
-    """A sequence is no longer than the positions that the model has learned.
+    """A sequence must not be longer than the number of positions the model has learned.
 
-    Without it: `IndexError: index out of range in self` on the CPU; on a GPU `device-side assert triggered`, blamed on
-    some later line.
-    Why: GPT-2 and OPT look positions up in a table of fixed size. Rotary models (Llama, Qwen) compute them instead.
-    Instead: a shorter sequence length, or a rotary model.
+    Without it: `IndexError: index out of range in self` on the CPU; on a GPU, `device-side assert triggered`,
+    reported at some later line.
+    Why: GPT-2 and OPT look up positions in a table of fixed size. Rotary models (Llama, Qwen) compute them instead.
+    Instead: use a shorter sequence length, or a rotary model.
     Source: https://huggingface.co/docs/transformers/model_doc/gpt2 (n_positions)
     """
     most = project.model.max_positions if project.model else None
     if most is not None and plan.batch.sequence_length > most:
         yield violation(
-            "batch.sequence_length is {length}; {model} has {most} positions",
-            remedy("set batch.sequence_length {most}", {"batch.sequence_length": most}, most=most),
+            "batch.sequence_length is {length}, but {model} has {most} positions",
+            remedy("set batch.sequence_length to {most}", {"batch.sequence_length": most}, most=most),
             length=plan.batch.sequence_length,
             model=plan.model.name,
             most=most,
@@ -87,8 +87,8 @@ def _nearest(conflict: batch.Conflict) -> Fix | None:
         return None
     nearest = conflict.nearest[0]
     return remedy(
-        "set batch.real_batch_size {real}, batch.per_device_batch_size {micro}, "
-        "batch.gradient_accumulation_steps {accumulation}",
+        "set batch.real_batch_size to {real}, batch.per_device_batch_size to {micro}, "
+        "batch.gradient_accumulation_steps to {accumulation}",
         {
             "batch.real_batch_size": nearest.real,
             "batch.per_device_batch_size": nearest.micro,

@@ -14,12 +14,12 @@ from trainwiz.rules.registry import rule
 
 @rule("TW611", level=Level.ERROR, field="machine.num_processes")
 def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
-    """The world divides evenly over the machines.
+    """machine.num_processes must be divisible by the number of machines.
 
-    Without it: accelerate rounds down: 2 machines and 3 processes become 1 rank on each, a world of 2, and nothing says
-    so. The real batch is then a third smaller than planned.
-    Why: num_processes counts ranks over all machines, not on each.
-    Instead: machines × GPUs per machine.
+    Without it: accelerate rounds down: 3 processes on 2 machines become 1 rank on each, a world size of 2, without
+    any message. The real batch is then a third smaller than planned.
+    Why: num_processes counts the ranks on all machines, not on each.
+    Instead: set it to machines × GPUs per machine.
     Source: seen with accelerate 1.15
     """
     world, machines = plan.machine.num_processes, plan.machine.num_machines
@@ -27,7 +27,7 @@ def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
         low, high = world // machines * machines, (world // machines + 1) * machines
         yield violation(
             "machine.num_processes {world} is not divisible by machine.num_machines {machines}",
-            remedy("set machine.num_processes {low} or {high}", {"machine.num_processes": high}, low=low, high=high),
+            remedy("set machine.num_processes to {low} or {high}", {"machine.num_processes": high}, low=low, high=high),
             world=world,
             machines=machines,
         )
@@ -35,19 +35,19 @@ def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW612", level=Level.ERROR, field="machine.num_processes")
 def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
-    """Each machine has at least one rank.
+    """Each machine must have at least one rank.
 
-    Without it: a bare `AssertionError` of torchrun's, 5 seconds after the start.
-    Why: num_processes counts ranks over all machines, not on each.
-    Instead: machines × GPUs per machine.
+    Without it: torchrun stops with a bare `AssertionError`, 5 seconds after the start.
+    Why: num_processes counts the ranks on all machines, not on each.
+    Instead: set it to machines × GPUs per machine.
     Source: seen with accelerate 1.15, 2 machines and 1 process
     """
     world, machines = plan.machine.num_processes, plan.machine.num_machines
     if world < machines:
         yield violation(
-            "machine.num_processes is {world} for {machines} machines; it counts the ranks of all of them",
+            "machine.num_processes is {world} for {machines} machines; it must count the ranks of all machines",
             remedy(
-                "set machine.num_processes {machines} or a multiple of it",
+                "set machine.num_processes to {machines} or a multiple of it",
                 {"machine.num_processes": machines},
                 machines=machines,
             ),
@@ -58,37 +58,38 @@ def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW613", level=Level.ERROR, field="machine.main_process_ip")
 def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
-    """Several machines have an address to meet at.
+    """Multiple machines need a rendezvous address.
 
-    Without it: each machine waits for the others at its own loopback address, 15 minutes: `Timed out after 901 seconds
-    waiting for clients. 1/2 clients joined.` on the first, `The client socket has timed out` on the others. `accelerate
-    launch` looks for a machine called None.
-    Why: torchrun's rendezvous is at main_process_ip; absent, it is 127.0.0.1.
-    Instead: an address of the first machine that the others reach (`hostname -I` there).
+    Without it: each machine waits for the others at its own loopback address for 15 minutes: the first reports
+    `Timed out after 901 seconds waiting for clients. 1/2 clients joined.`, the others `The client socket has timed
+    out`. `accelerate launch` looks for a host called None.
+    Why: torchrun uses main_process_ip for the rendezvous; if it is missing, torchrun uses 127.0.0.1.
+    Instead: set it to an address of the first machine that the others can reach (run `hostname -I` there).
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
         yield violation(
-            "machine.num_machines is {machines}, and machine.main_process_ip is not given",
-            remedy("set machine.main_process_ip to an address of the first machine (hostname -I there)"),
+            "machine.num_machines is {machines}, but machine.main_process_ip is not set",
+            remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)"),
             machines=plan.machine.num_machines,
         )
 
 
 @rule("TW614", level=Level.ERROR, field="machine.main_process_ip")
 def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
-    """Several machines do not meet at a loopback address.
+    """The rendezvous address of multiple machines must not be a loopback address.
 
-    Without it: each machine meets itself, and waits 15 minutes for the others.
-    Why: 127.0.0.1, ::1 and localhost are another place on each machine.
-    Instead: an address of the first machine that the others reach (`hostname -I` there).
+    Without it: each machine connects to itself, and waits 15 minutes for the others.
+    Why: 127.0.0.1, ::1 and localhost refer to the local machine on each machine.
+    Instead: set an address of the first machine that the others can reach (run `hostname -I` there).
     Source: seen with torchrun 2.13; https://www.rfc-editor.org/rfc/rfc6890
     """
     address = plan.machine.main_process_ip
     if plan.machine.num_machines > 1 and address is not None and _is_loopback(address):
         yield violation(
-            "machine.main_process_ip {address} is a different place on each of the {machines} machines",
-            remedy("set machine.main_process_ip to an address of the first machine (hostname -I there)"),
+            "machine.main_process_ip {address} is a loopback address: each of the {machines} machines would "
+            "connect to itself",
+            remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)"),
             address=address,
             machines=plan.machine.num_machines,
         )
@@ -96,38 +97,38 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW615", level=Level.ERROR, field="machine.main_process_port")
 def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
-    """Several machines meet at a fixed port.
+    """Multiple machines need a fixed rendezvous port.
 
-    Without it: the first machine opens a port of its own choice, and the others call at port 0: nobody meets, even on
-    one machine.
-    Why: port 0 means "any free port", which only one machine can know.
-    Instead: a port that is open between the machines, 29500 by habit.
+    Without it: the first machine opens a random port, and the others connect to port 0: the rendezvous fails, even
+    on one machine.
+    Why: port 0 means "any free port", and only one machine knows which port that is.
+    Instead: set a port that is open between the machines, usually 29500.
     Source: seen with torchrun 2.13
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_port == 0:
         yield violation(
-            "machine.main_process_port is 0 with {machines} machines",
-            remedy("set machine.main_process_port 29500", {"machine.main_process_port": 29500}),
+            "machine.main_process_port is 0, but there are {machines} machines",
+            remedy("set machine.main_process_port to 29500", {"machine.main_process_port": 29500}),
             machines=plan.machine.num_machines,
         )
 
 
 @rule("TW616", level=Level.ERROR, field="machine.main_process_port")
 def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
-    """On the machine where several meet, the port is free.
+    """The rendezvous port must be free on the machine that hosts the rendezvous.
 
-    Without it: `EADDRINUSE` on that machine (from `accelerate launch`, a ConnectionError). The others are taken up by
-    what listens there, and wait for its answer without end: torchrun's 15 minutes do not count.
-    Why: something listens there already, often the ranks of a run that was killed.
-    Instead: another port, the same on all machines; or end what listens (`ss -ltnp`).
+    Without it: that machine fails with `EADDRINUSE` (`accelerate launch` raises a ConnectionError). The others
+    connect to the process that listens there, and wait forever for its answer: torchrun's 15 minutes do not apply.
+    Why: another process already listens on the port, often the ranks of a run that was killed.
+    Instead: use another port, the same on all machines; or end the process that listens (`ss -ltnp`).
     Source: seen with torchrun 2.13; `prepare_multi_gpu_env` in accelerate 1.15
     """
     port = project.port_in_use
     if plan.machine.num_machines > 1 and port is not None and machine.probed and _is_here(plan, machine):
         yield violation(
-            "port {port}, where {machines} machines are to meet, is taken on this one",
+            "port {port}, the rendezvous port of the {machines} machines, is in use on this machine",
             remedy(
-                "set machine.main_process_port {other}, or end what listens there (ss -ltnp)",
+                "set machine.main_process_port to {other}, or end the program that uses the port (ss -ltnp)",
                 {"machine.main_process_port": port + 1},
                 other=port + 1,
             ),
@@ -138,20 +139,20 @@ def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iter
 
 @rule("TW617", level=Level.HINT, field="machine.main_process_port")
 def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
-    """On one machine, the planned port is free.
+    """On a single machine, the planned port should be free.
 
-    Without it: `trainwiz launch` takes another port by itself. By hand, torchrun may end with `EADDRINUSE`, or two
-    trainings meet at one port and one of them waits for ever.
-    Why: something listens there already: another training, or the ranks of a run that was killed.
-    Instead: machine.main_process_port 0 (any free port), or end what listens (`ss -ltnp`).
+    Without it: `trainwiz launch` selects another port automatically. If you launch by hand, torchrun may stop with
+    `EADDRINUSE`, or two trainings may use the same port, and one of them waits forever.
+    Why: another process already listens on the port: another training, or the ranks of a run that was killed.
+    Instead: set machine.main_process_port 0 (any free port), or end the process that listens (`ss -ltnp`).
     Source: https://pytorch.org/docs/stable/elastic/run.html
     """
     port = project.port_in_use
     if plan.machine.num_machines == 1 and plan.machine.num_processes > 1 and port is not None and machine.probed:
         yield violation(
-            "port {port} is taken on this machine; trainwiz launch takes another",
+            "port {port} is in use on this machine; trainwiz launch will use another one",
             remedy(
-                "by hand, give another: machine.main_process_port {other}",
+                "when starting by hand, use another port: machine.main_process_port {other}",
                 {"machine.main_process_port": port + 1},
                 other=port + 1,
             ),
@@ -161,19 +162,19 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Vio
 
 @rule("TW618", level=Level.WARNING, field="supervision.max_restarts")
 def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
-    """Restarts by trainwiz are for one machine.
+    """trainwiz can restart runs on a single machine only.
 
-    Without it: a failure ends the run on all machines, as if supervision.max_restarts were 0.
-    Why: each machine's launch sees its own ranks only; what begins again must be sure that all others have ended.
-    Instead: let the scheduler start the job again (`sbatch --requeue`): a preempted run goes on by itself, a failed one
-    with `trainwiz launch --resume`.
+    Without it: any failure ends the run on all machines, as if supervision.max_restarts were 0.
+    Why: the launch on each machine sees only its own ranks; before a restart, all other ranks must have ended.
+    Instead: let the scheduler restart the job (`sbatch --requeue`): a preempted run continues automatically, a
+    failed one with `trainwiz launch --resume`.
     Source: docs/reliability.md
     """
     if plan.supervision.max_restarts and plan.machine.num_machines > 1:
         yield violation(
-            "supervision.max_restarts is {n}, which does nothing over {machines} machines",
+            "supervision.max_restarts is {n}, but it has no effect with {machines} machines",
             remedy(
-                "set supervision.max_restarts 0, and let the scheduler start the job again",
+                "set supervision.max_restarts to 0, and let the scheduler restart the job",
                 {"supervision.max_restarts": 0},
             ),
             n=plan.supervision.max_restarts,

@@ -19,19 +19,19 @@ CROWDED = 0.85
 
 @rule("TW321", level=Level.ERROR, field="strategy.kind")
 def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
-    """Weights, gradients and optimizer state of one rank fit into its GPU.
+    """Weights, gradients and optimizer state of each rank must fit in its GPU.
 
-    Without it: `torch.OutOfMemoryError: CUDA out of memory`, at the latest in the first optimizer step.
-    Why: AdamW with fp32 master weights takes 16 bytes per parameter, before any activation; ZeRO and FSDP divide parts
-    of that by the world.
-    Instead: a higher ZeRO stage or FSDP, more ranks, or offload.
+    Without it: `torch.OutOfMemoryError: CUDA out of memory`, in the first optimizer step at the latest.
+    Why: AdamW with fp32 master weights takes 16 bytes per parameter before any activations; ZeRO and FSDP divide
+    parts of that by the world size.
+    Instead: use a higher ZeRO stage or FSDP, more ranks, or offload.
     Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the table in trainwiz.estimate.state, whose 16 and 20
     bytes (alone, under DDP) were the limit on a CPU with torch 2.13
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.device_bytes_per_rank > smallest:
         yield violation(
-            "{strategy} keeps {need} GiB of model state per rank ({parameters} parameters); a GPU has {have} GiB",
+            "{strategy} needs {need} GiB of model state per rank ({parameters} parameters), but a GPU has {have} GiB",
             Fix(message=_more_sharding(plan)),
             strategy=plan.strategy.label,
             need=gib(estimate.device_bytes_per_rank),
@@ -42,18 +42,18 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iter
 
 @rule("TW322", level=Level.WARNING, field="strategy.kind")
 def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
-    """Model state leaves room for activations.
+    """The model state must leave enough GPU memory for activations.
 
-    Without it: `CUDA out of memory` in the first forward pass, or later, at the first long sequence.
+    Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
     Why: activations grow with micro-batch × sequence length, and the loss alone takes about 12 bytes × tokens ×
     vocabulary.
-    Instead: a smaller micro-batch with more accumulation (the real batch stays), or more sharding.
+    Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
     Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and CROWDED * smallest < estimate.device_bytes_per_rank <= smallest:
         yield violation(
-            "{strategy} fills {need} of {have} GiB with model state; activations come on top",
+            "{strategy} uses {need} of {have} GiB for model state; activations need more memory on top",
             Fix(message=_more_sharding(plan)),
             strategy=plan.strategy.label,
             need=gib(estimate.device_bytes_per_rank),
@@ -88,20 +88,20 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
 
 @rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")
 def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
-    """Offloaded state fits into the memory of each machine.
+    """Offloaded state must fit in the memory of each machine.
 
-    Without it: the kernel kills a rank. All that is seen is `exit code: -9`, often minutes into the start.
-    Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, 20 with the parameters; pinned blocks
-    are rounded up to powers of two.
-    Instead: more machines (each keeps its part), nvme at stage 3, or less offload.
-    Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights and
-    gradients, which stay on the GPU)
+    Without it: the kernel kills a rank. The only visible sign is `exit code: -9`, often minutes after the start.
+    Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, or 20 with offloaded parameters;
+    pinned blocks are rounded up to powers of two.
+    Instead: use more machines (each keeps only its part), nvme at stage 3, or less offload.
+    Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights
+    and gradients, which stay on the GPU)
     """
     need, have = estimate.host_bytes_per_machine, machine.memory.total_bytes
     if plan.machine.device != "cpu" and have and need > have:
         yield violation(
-            "offload needs {need} GiB of host memory on each machine; there are {have} GiB",
-            remedy("use nvme with ZeRO 3, more machines, or offload less"),
+            "offload needs {need} GiB of host memory on each machine, but there are only {have} GiB",
+            remedy("use nvme with ZeRO 3, use more machines, or offload less"),
             need=gib(need),
             have=gib(have),
         )
@@ -109,20 +109,20 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
 
 @rule("TW324", level=Level.ERROR, field="machine.num_processes")
 def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
-    """The state of all CPU ranks fits into the machine's memory.
+    """The state of all CPU ranks must fit in the machine's memory.
 
-    Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`). Where a limit is set (ulimit),
-    `DefaultCPUAllocator: can't allocate memory`, at the latest in the first optimizer step.
-    Why: on the CPU all ranks of a machine share its memory, and ddp keeps a whole copy on each.
-    Instead: fewer ranks, or ZeRO 3, which keeps one copy between them.
+    Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`). If a limit is set (ulimit),
+    `DefaultCPUAllocator: can't allocate memory`, in the first optimizer step at the latest.
+    Why: on the CPU, all ranks of a machine share its memory, and ddp keeps a full copy on each rank.
+    Instead: use fewer ranks, or ZeRO 3, which keeps one copy across all ranks.
     Source: seen with torch 2.13: within a byte per parameter, the table in trainwiz.estimate.state is the limit
     """
     ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
     if plan.machine.device == "cpu" and have and need > have:
         yield violation(
-            "model state of {ranks} CPU ranks needs {need} GiB; this machine has {have} GiB",
-            remedy("choose a smaller model or fewer ranks"),
+            "the model state of {ranks} CPU ranks needs {need} GiB, but this machine has {have} GiB",
+            remedy("use a smaller model or fewer ranks"),
             ranks=ranks,
             need=gib(need),
             have=gib(have),
@@ -140,7 +140,7 @@ def _more_sharding(plan: Plan) -> Message:
     if strategy.partitions_weights and strategy.uses_deepspeed:
         return say("use more GPUs, or offload the optimizer: strategy.offload_optimizer_device cpu")
     if strategy.partitions_weights:
-        return say("use more GPUs, or DeepSpeed ZeRO 3 with strategy.offload_optimizer_device cpu")
+        return say("use more GPUs, or use DeepSpeed ZeRO 3 with strategy.offload_optimizer_device cpu")
     if plan.machine.num_processes == 1:
-        return say("use more GPUs with ZeRO 3 or fsdp, or strategy.kind deepspeed with optimizer offload")
-    return say("set strategy.kind deepspeed with strategy.zero_stage 3, or fsdp")
+        return say("use more GPUs with ZeRO 3 or fsdp, or set strategy.kind to deepspeed with optimizer offload")
+    return say("set strategy.kind to deepspeed with strategy.zero_stage 3, or to fsdp")

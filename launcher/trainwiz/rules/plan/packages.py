@@ -26,11 +26,11 @@ OLDEST = {
 
 @rule("TW111", level=Level.ERROR, field="engine")
 def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """The training interpreter has accelerate.
+    """accelerate must be installed in the training interpreter.
 
-    Without it: `ModuleNotFoundError: No module named 'accelerate'` on every rank.
-    Why: the generated train.py is written on accelerate; trainwiz itself may live in another environment.
-    Instead: install it into the training interpreter.
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'accelerate'`.
+    Why: the generated train.py uses accelerate; trainwiz itself can be installed in another environment.
+    Instead: install accelerate in the training interpreter.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/install
     """
     if plan.engine == "accelerate" and (python := _lacks(machine, "accelerate")):
@@ -41,11 +41,11 @@ def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
 
 @rule("TW112", level=Level.ERROR, field="strategy.kind")
 def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """A DeepSpeed plan needs DeepSpeed.
+    """A DeepSpeed plan needs the deepspeed package.
 
-    Without it: `ImportError: DeepSpeed is not installed`, after the ranks have imported torch.
-    Why: accelerate does not depend on DeepSpeed.
-    Instead: install it, or choose fsdp (on GPUs) or ddp.
+    Without it: `ImportError: DeepSpeed is not installed` after the ranks have imported torch.
+    Why: accelerate does not depend on DeepSpeed, and does not install it.
+    Instead: install DeepSpeed, or choose fsdp (on GPUs) or ddp.
     Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
     """
     if strategies.of(plan).uses_deepspeed and (python := _lacks(machine, "deepspeed")):
@@ -58,16 +58,16 @@ def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW113", level=Level.ERROR, field="task")
 def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """The tasks on text need transformers.
+    """Text tasks need transformers.
 
     Without it: `ModuleNotFoundError: No module named 'transformers'` when task.py is imported.
-    Why: models and tokenizers come from transformers; trainwiz does not depend on it, since only these tasks need it.
-    Instead: `pip install -r requirements.txt` in the project, or the line shown.
+    Why: models and tokenizers come from transformers. Only these tasks need it, and trainwiz does not depend on it.
+    Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt
     """
     if "transformers" in tasks.of(plan).packages and (python := _lacks(machine, "transformers")):
         yield violation(
-            "the task {task} needs transformers, which is not installed in {python}",
+            "the task {task} needs transformers, but it is not installed in {python}",
             install(python, _wanted("transformers")),
             task=plan.task,
             python=python,
@@ -76,11 +76,12 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violatio
 
 @rule("TW114", level=Level.ERROR, field="data.train")
 def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
-    """Data from the hub needs the datasets package.
+    """Data from the Hugging Face Hub needs the datasets package.
 
-    Without it: `ModuleNotFoundError: No module named 'datasets'` when the data is loaded, after all ranks have started.
-    Why: files and the embedded text are read without it, so nothing else brings it along.
-    Instead: install it, or name a local .txt or .jsonl file.
+    Without it: `ModuleNotFoundError: No module named 'datasets'` when the data is loaded, after all ranks have
+    started.
+    Why: local files and the embedded text are read without this package, and no other package installs it.
+    Instead: install datasets, or use a local .txt or .jsonl file.
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
@@ -95,17 +96,17 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Ite
 
 @rule("TW115", level=Level.WARNING, field="tracking.log_with")
 def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """A tracker that is asked for is installed.
+    """The tracker set in tracking.log_with must be installed.
 
-    Without it: accelerate drops the tracker with one warning among many and trains on; there is nothing to look at.
-    Why: it keeps only those trackers whose package imports.
-    Instead: install the package, or set tracking.log_with none: metrics.jsonl is written in any case.
+    Without it: accelerate drops the tracker with one warning among many and trains on; nothing is tracked.
+    Why: accelerate keeps only the trackers whose package can be imported.
+    Instead: install the package, or set tracking.log_with to none; metrics.jsonl is always written.
     Source: `filter_trackers` in accelerate/tracking.py (1.15).
     """
     tracker = plan.tracking.log_with
     if tracker != "none" and (python := _lacks(machine, tracker)):
         yield violation(
-            "tracking.log_with is {tracker}, which is not installed in {python}; nothing would be tracked",
+            "tracking.log_with is {tracker}, but it is not installed in {python}; nothing would be tracked",
             install(python, tracker),
             tracker=tracker,
             python=python,
@@ -114,12 +115,12 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW116", level=Level.WARNING, field="python")
 def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """Packages are not older than those that generated projects were tried with.
+    """Packages should not be older than the versions that generated projects were tested with.
 
-    Without it: anything may differ: accelerate before 1.10 raises in `no_sync` under ZeRO 2 and 3, DeepSpeed before
-    0.16 lacks keys that ds_config.json writes.
-    Why: these packages change their behaviour between minor versions, mostly without an error.
-    Instead: upgrade, or try a short run first (schedule.n_steps 10) and look at its numbers.
+    Without it: any behavior may differ: accelerate before 1.10 raises in `no_sync` under ZeRO 2 and 3, and
+    DeepSpeed before 0.16 lacks keys that ds_config.json contains.
+    Why: these packages change their behavior between minor versions, mostly without an error.
+    Instead: upgrade, or try a short run first (schedule.n_steps 10) and check its numbers.
     Source: huggingface/accelerate issue 3481; deepspeedai/DeepSpeed issue 6793
     """
     used = {"torch", "accelerate"} if plan.engine == "accelerate" else {"torch"}
@@ -130,7 +131,7 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
         version = interpreter.version(name) if interpreter else None
         if interpreter and version and name in used and parts(version) < parts(oldest):
             yield violation(
-                "{package} {version} is older than {oldest}, the oldest version that was tried",
+                "{package} {version} is older than {oldest}, the oldest tested version",
                 install(interpreter.python, _wanted(name)),
                 package=name,
                 version=version,
@@ -140,11 +141,12 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 @rule("TW117", level=Level.ERROR, field="task")
 def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """The task image_classification needs pillow, and its embedded pictures scikit-learn.
+    """The task image_classification needs pillow; its embedded images also need scikit-learn.
 
-    Without it: `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`) on every rank.
-    Why: pillow reads pictures, and scikit-learn carries the handwritten digits; only this task needs them.
-    Instead: `pip install -r requirements.txt` in the project, or the line shown.
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`).
+    Why: pillow reads the images, and the embedded handwritten digits come from scikit-learn. Only this task needs
+    them.
+    Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt
     """
     task = tasks.of(plan)
@@ -157,7 +159,7 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
     if missing and machine.interpreter:
         python = machine.interpreter.python
         yield violation(
-            "the task image_classification needs {packages}, not installed in {python}",
+            "the task image_classification needs {packages}; not installed in {python}",
             install(python, *(_wanted(name) for name in missing)),
             packages=", ".join(missing),
             python=python,

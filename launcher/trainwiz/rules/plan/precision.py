@@ -17,53 +17,54 @@ FP8_LIBRARIES = ("torchao", "transformer-engine", "msamp")
 
 @rule("TW201", level=Level.ERROR, field="precision.mixed_precision")
 def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
-    """fp16 does not go with the CPU.
+    """fp16 does not work on the CPU.
 
-    Without it: accelerate reports `mixed_precision: fp16` and computes in fp32 with fp32's memory; DeepSpeed stops with
-    `ValueError: Type fp16 is not supported on your device.`
-    Why: for fp16 accelerate switches autocast on only where the device is no CPU, and says nothing.
-    Instead: bf16, which needs no loss scaling and works on CPUs, or no.
+    Without it: accelerate reports `mixed_precision: fp16` but computes in fp32 and uses as much memory as fp32;
+    DeepSpeed stops with `ValueError: Type fp16 is not supported on your device.`
+    Why: accelerate enables fp16 autocast only if the device is not the CPU, and reports nothing.
+    Instead: use bf16, which needs no loss scaling and works on CPUs, or no.
     Source: seen with accelerate 1.15 and DeepSpeed 0.19.8; `Accelerator.__init__`, `_do_sanity_check`.
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp16":
         better = "bf16" if strategies.of(plan).computes_in("bf16") else "no"
         yield violation(
-            "fp16 on the CPU: accelerate would say fp16 and compute in fp32, DeepSpeed would stop",
-            remedy("set precision.mixed_precision bf16, or no", {"precision.mixed_precision": better}),
+            "fp16 on the CPU: accelerate would report fp16 but compute in fp32, DeepSpeed would stop with an error",
+            remedy("set precision.mixed_precision to bf16 or no", {"precision.mixed_precision": better}),
         )
 
 
 @rule("TW202", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
-    """fp8 does not go with the CPU.
+    """fp8 does not work on the CPU.
 
     Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
-    With torchao, which it takes as well, the CPU emulates the products and trains several times slower than in fp32.
-    Why: fp8 saves time in the tensor cores of Ada, Hopper and newer GPUs only.
-    Instead: bf16, or no.
+    accelerate also accepts torchao; the CPU then emulates the fp8 products and trains several times slower than in
+    fp32.
+    Why: fp8 saves time only on the tensor cores of Ada, Hopper and newer GPUs.
+    Instead: use bf16, or no.
     Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
         yield violation(
-            "fp8 needs a GPU with fp8 tensor cores; machine.device is cpu",
-            remedy("set precision.mixed_precision bf16, or no", {"precision.mixed_precision": "bf16"}),
+            "fp8 needs a GPU with fp8 tensor cores, but machine.device is cpu",
+            remedy("set precision.mixed_precision to bf16 or no", {"precision.mixed_precision": "bf16"}),
         )
 
 
 @rule("TW203", level=Level.WARNING, field="precision.mixed_precision")
 def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """bf16 wants GPUs of compute capability 8.0 (Ampere) or higher.
+    """bf16 needs GPUs of compute capability 8.0 (Ampere) or higher to be fast.
 
-    Without it: it trains, several times slower than fp16 would, and nothing says so.
-    Why: older GPUs have no bf16 tensor cores; torch emulates it, and `torch.cuda.is_bf16_supported()` still says True,
-    so accelerate accepts it.
-    Instead: fp16 on Volta and Turing (V100, T4); watch that the loss scale does not fall to nothing.
+    Without it: training works, but several times slower than in fp16, and no message says why.
+    Why: older GPUs have no bf16 tensor cores. torch emulates bf16, and `torch.cuda.is_bf16_supported()` still
+    returns True, so accelerate accepts it.
+    Instead: use fp16 on Volta and Turing (V100, T4), and check that the loss scale does not drop towards zero.
     Source: `is_bf16_supported(including_emulation=True)` in torch/cuda/__init__.py (2.13).
     """
     if plan.precision.mixed_precision == "bf16" and (gpu := _below(plan, machine, AMPERE)):
         yield violation(
-            "bf16 on {gpu} (compute capability {capability}) is emulated and slow; it is in hardware from 8.0 on",
-            remedy("set precision.mixed_precision fp16", {"precision.mixed_precision": "fp16"}),
+            "bf16 on {gpu} (compute capability {capability}) is emulated and slow; hardware support starts at 8.0",
+            remedy("set precision.mixed_precision to fp16", {"precision.mixed_precision": "fp16"}),
             gpu=gpu.name,
             capability=_capability(gpu),
         )
@@ -75,16 +76,16 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
     Without it: accelerate logs one warning, `… insufficient for FP8 mixed precision training`, and trains in fp16
     instead.
-    Why: older tensor cores have no fp8. accelerate asks nvidia-smi for the first GPU of the machine alone.
-    Instead: bf16 on Ampere, fp16 before it.
+    Why: older tensor cores do not support fp8. accelerate asks nvidia-smi only about the first GPU of the machine.
+    Instead: use bf16 on Ampere, and fp16 on older GPUs.
     Source: `AcceleratorState.__init__` and `check_cuda_fp8_capability` in accelerate 1.15, seen with the GPU's
     capability faked
     """
     if plan.precision.mixed_precision == "fp8" and (gpu := _below(plan, machine, ADA)):
         better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"
         yield violation(
-            "fp8 needs compute capability 8.9; {gpu} has {capability}",
-            remedy("set precision.mixed_precision {better}", {"precision.mixed_precision": better}, better=better),
+            "fp8 needs compute capability 8.9, but {gpu} has {capability}",
+            remedy("set precision.mixed_precision to {better}", {"precision.mixed_precision": better}, better=better),
             gpu=gpu.name,
             capability=_capability(gpu),
         )
@@ -95,8 +96,8 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """fp8 needs torchao, transformer-engine or msamp.
 
     Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
-    Why: torch alone has the fp8 types, but no recipe to train with them.
-    Instead: install torchao, the lightest of them, or use bf16.
+    Why: torch itself only provides the fp8 data types, not a recipe to train with them.
+    Instead: install torchao, the lightest of the three, or use bf16.
     Source: seen with accelerate 1.15; https://huggingface.co/docs/accelerate/usage_guides/low_precision_training
     """
     interpreter = machine.interpreter
@@ -104,20 +105,20 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
         return
     if all(interpreter.packages.get(name, "unknown") is None for name in FP8_LIBRARIES):
         yield violation(
-            "fp8 needs torchao, transformer-engine or msamp; {python} has none of them",
-            remedy("type: {python} -m pip install torchao", python=interpreter.python),
+            "fp8 needs torchao, transformer-engine or msamp, but {python} has none of them",
+            remedy("run: {python} -m pip install torchao", python=interpreter.python),
             python=interpreter.python,
         )
 
 
 @rule("TW206", level=Level.HINT, field="precision.mixed_precision")
 def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """On a GPU with bf16, training in fp32 gives away most of its speed.
+    """On a GPU that supports bf16, training in fp32 wastes most of its speed.
 
-    Without it: nothing breaks; matrix products run at a fraction of the tensor cores' rate, activations take twice the
-    memory.
-    Why: an A100 does 312 TFLOPS dense in bf16, and 19.5 in fp32 (156 with TF32).
-    Instead: bf16, unless the task is known to need fp32. Master weights stay in fp32 either way.
+    Without it: nothing breaks, but matrix products run at a fraction of the tensor cores' speed, and activations
+    take twice the memory.
+    Why: an A100 reaches 312 dense TFLOPS in bf16, and 19.5 in fp32 (156 with TF32).
+    Instead: use bf16, unless the task is known to need fp32. Master weights stay in fp32 either way.
     Source: https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet.pdf
     """
     gpus = machine.gpus[: plan.machine.ranks_per_machine]
@@ -126,7 +127,7 @@ def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
         yield violation(
             "{gpu} computes bf16 many times faster than fp32",
-            remedy("set precision.mixed_precision bf16", {"precision.mixed_precision": "bf16"}),
+            remedy("set precision.mixed_precision to bf16", {"precision.mixed_precision": "bf16"}),
             gpu=gpus[0].name,
         )
 

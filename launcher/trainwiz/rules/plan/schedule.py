@@ -16,23 +16,23 @@ HOT = 0.01
 
 @rule("TW411", level=Level.ERROR, field="schedule.train_strategy")
 def length_is_given(plan: Plan) -> Iterator[Violation]:
-    """The plan says how long: n_steps with train_strategy steps, n_epochs with epochs.
+    """The plan must set n_steps if train_strategy is steps, or n_epochs if it is epochs.
 
-    Without it: every rank imports torch, and ends with `n_steps 0, n_epochs 0: one of them says how long`.
-    Why: the schedule, the progress bar and the checkpoints all count towards the last update.
-    Instead: give the one that train_strategy names.
+    Without it: every rank imports torch, then stops with `n_steps 0, n_epochs 0: one of them says how long`.
+    Why: the schedule, the progress bar and the checkpoints all count up to the last update.
+    Instead: set the one that matches train_strategy.
     Source: seen with the generated train.py
     """
     schedule = plan.schedule
     if schedule.train_strategy == "steps" and schedule.n_steps is None:
         yield violation(
-            "schedule.train_strategy is steps, and schedule.n_steps is not given",
+            "schedule.train_strategy is steps, but schedule.n_steps is not set",
             remedy("set schedule.n_steps"),
             where="schedule.n_steps",
         )
     if schedule.train_strategy == "epochs" and schedule.n_epochs is None:
         yield violation(
-            "schedule.train_strategy is epochs, and schedule.n_epochs is not given",
+            "schedule.train_strategy is epochs, but schedule.n_epochs is not set",
             remedy("set schedule.n_epochs"),
             where="schedule.n_epochs",
         )
@@ -40,19 +40,20 @@ def length_is_given(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW412", level=Level.WARNING, field="schedule.train_strategy")
 def length_is_given_once(plan: Plan) -> Iterator[Violation]:
-    """Steps or epochs, not both.
+    """Set either n_steps or n_epochs, not both.
 
-    Without it: train_strategy decides, and the other number is ignored; whoever reads the plan later may trust
-    the wrong one.
-    Why: transformers' Trainer lets max_steps win over epochs without a word; plans come from such habits.
-    Instead: leave the one empty that does not count.
+    Without it: train_strategy decides which one applies; the other number is ignored, and can mislead whoever reads
+    the plan later.
+    Why: in transformers' Trainer, max_steps silently overrides the number of epochs; many plans carry over this
+    habit.
+    Instead: leave the unused one empty.
     Source: https://huggingface.co/docs/transformers/main_classes/trainer (max_steps overrides num_train_epochs)
     """
     schedule = plan.schedule
     if schedule.n_steps is not None and schedule.n_epochs is not None:
         ignored = "schedule.n_epochs" if schedule.train_strategy == "steps" else "schedule.n_steps"
         yield violation(
-            "both are given: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
+            "both are set: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
             remedy("leave {ignored} empty", {ignored: None}, ignored=ignored),
             steps=schedule.n_steps,
             epochs=schedule.n_epochs,
@@ -63,21 +64,21 @@ def length_is_given_once(plan: Plan) -> Iterator[Violation]:
 
 @rule("TW413", level=Level.ERROR, field="schedule.n_warmup_steps")
 def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
-    """Warm-up ends before the training does.
+    """Warm-up must be shorter than the training.
 
-    Without it: the learning rate reaches its value at the last update or never; the run looks fine and learns too
-    little.
-    Why: warm-up counts updates, not micro-batches or samples. Numbers copied from a run on fewer GPUs or with a smaller
-    batch are too large.
-    Instead: a few percent of the updates.
+    Without it: the learning rate reaches its target only at the last update, or never; the run looks fine but
+    learns too little.
+    Why: warm-up counts updates, not micro-batches or samples. Numbers copied from a run with fewer GPUs or a
+    smaller batch are too large.
+    Instead: use a few percent of the updates.
     Source: huggingface/accelerate issues 2926, 2142, 1382
     """
     warmup, total = plan.schedule.n_warmup_steps, total_updates(plan, project)
     if total is not None and 0 < total <= warmup:
         better = total // 20
         yield violation(
-            "schedule.n_warmup_steps is {warmup}, and the whole training is {total} updates",
-            remedy("set schedule.n_warmup_steps {better}", {"schedule.n_warmup_steps": better}, better=better),
+            "schedule.n_warmup_steps is {warmup}, but the whole training has only {total} updates",
+            remedy("set schedule.n_warmup_steps to {better}", {"schedule.n_warmup_steps": better}, better=better),
             warmup=warmup,
             total=total,
         )
@@ -85,20 +86,23 @@ def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
 
 @rule("TW414", level=Level.WARNING, field="checkpoint.checkpointing_steps")
 def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
-    """checkpointing_steps is no more than the updates of the whole training.
+    """checkpointing_steps must not exceed the total number of updates.
 
-    Without it: the only checkpoint is the one at the end; whatever interrupts the run costs all of it.
-    Why: checkpointing_steps counts updates, and there are fewer.
-    Instead: let no more work lie between two checkpoints than you would do again. 0 says that only the end is wanted.
+    Without it: the only checkpoint is the one written at the end; any interruption loses the whole run.
+    Why: checkpointing_steps counts updates, and the training has fewer.
+    Instead: save often enough that you can afford to repeat the work between two checkpoints. 0 means to save only
+    at the end.
     Source: the generated train.py
     """
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
     if total is not None and every > total:
         better = max(1, total // 4)
         yield violation(
-            "checkpoint.checkpointing_steps is {every}, but the whole training is {total} updates",
+            "checkpoint.checkpointing_steps is {every}, but the whole training has only {total} updates",
             remedy(
-                "set checkpoint.checkpointing_steps {better}", {"checkpoint.checkpointing_steps": better}, better=better
+                "set checkpoint.checkpointing_steps to {better}",
+                {"checkpoint.checkpointing_steps": better},
+                better=better,
             ),
             every=every,
             total=total,
@@ -107,19 +111,19 @@ def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Vi
 
 @rule("TW415", level=Level.WARNING, field="tracking.logging_steps")
 def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
-    """logging_steps is no more than the updates of the whole training.
+    """logging_steps must not exceed the total number of updates.
 
-    Without it: metrics.jsonl holds one line, the last.
-    Why: logging_steps counts updates, and there are fewer.
-    Instead: log every 1 to 10 updates; between log points nothing is read from the device.
+    Without it: metrics.jsonl has only one line, the last one.
+    Why: logging_steps counts updates, and the training has fewer.
+    Instead: log every 1 to 10 updates; nothing is read from the device between log points.
     Source: the generated train.py
     """
     every, total = plan.tracking.logging_steps, total_updates(plan, project)
     if total is not None and every > total:
         better = max(1, total // 10)
         yield violation(
-            "tracking.logging_steps is {every}, but the whole training is {total} updates",
-            remedy("set tracking.logging_steps {better}", {"tracking.logging_steps": better}, better=better),
+            "tracking.logging_steps is {every}, but the whole training has only {total} updates",
+            remedy("set tracking.logging_steps to {better}", {"tracking.logging_steps": better}, better=better),
             every=every,
             total=total,
         )
@@ -127,33 +131,36 @@ def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation
 
 @rule("TW416", level=Level.HINT, field="optimizer.gradient_clipping")
 def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
-    """Gradients are clipped.
+    """Gradients should be clipped.
 
-    Without it: one bad batch can throw the weights far away; the loss jumps, and sometimes never comes back.
-    Why: gradient norms of language models have heavy tails. Almost every published run clips at norm 1.0.
-    Instead: 1.0. If 0 is meant, it is written to ds_config.json as 0.0: DeepSpeed 0.19 reads an absent value as 1.0.
+    Without it: one bad batch can push the weights far off; the loss jumps and sometimes never recovers.
+    Why: the gradient norms of language models are heavy-tailed. Almost every published run clips at norm 1.0.
+    Instead: set 1.0. If you really want 0, it is written to ds_config.json as 0.0, because DeepSpeed 0.19 reads a
+    missing value as 1.0.
     Source: https://arxiv.org/abs/2005.14165, appendix B; seen with DeepSpeed 0.19.8 and 0.16.5
     """
     if plan.optimizer.gradient_clipping == 0:
         yield violation(
             "optimizer.gradient_clipping is 0: gradients are not clipped",
-            remedy("set optimizer.gradient_clipping 1.0, unless that is meant", {"optimizer.gradient_clipping": 1.0}),
+            remedy(
+                "set optimizer.gradient_clipping to 1.0, unless 0 is intended", {"optimizer.gradient_clipping": 1.0}
+            ),
         )
 
 
 @rule("TW417", level=Level.WARNING, field="optimizer.learning_rate")
 def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
-    """AdamW's learning rate is below 0.01.
+    """The learning rate of AdamW should be below 0.01.
 
     Without it: the loss rises or becomes nan within the first updates.
-    Why: AdamW divides by the gradient's size, so each update moves each weight by about the learning rate itself. Rates
-    like 0.1 belong to SGD.
-    Instead: 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 from scratch.
+    Why: AdamW divides by the size of the gradient, so each update moves each weight by about the learning rate.
+    Rates like 0.1 are for SGD.
+    Instead: use 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 for training from scratch.
     Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
     """
     if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
         yield violation(
             "optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
-            remedy("set optimizer.learning_rate 3e-4, or optimizer.name sgd", {"optimizer.learning_rate": 3e-4}),
+            remedy("set optimizer.learning_rate to 3e-4, or optimizer.name to sgd", {"optimizer.learning_rate": 3e-4}),
             rate=plan.optimizer.learning_rate,
         )

@@ -15,11 +15,11 @@ from trainwiz.rules.registry import rule
 
 @rule("TW317", level=Level.ERROR, field="deepspeed")
 def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
-    """What `deepspeed` names in zero_optimization, its offload blocks, fp16 and bf16 is known to DeepSpeed.
+    """The zero_optimization, offload, fp16 and bf16 settings in `deepspeed` must be known to DeepSpeed.
 
-    Without it: pydantic's `Extra inputs are not permitted` on every rank, after the model is built.
-    Why: these blocks are read by classes that forbid anything else.
-    Instead: the setting as DeepSpeed spells it.
+    Without it: every rank fails with pydantic's `Extra inputs are not permitted` after the model is built.
+    Why: DeepSpeed parses these blocks with classes that reject unknown keys.
+    Instead: spell the setting as DeepSpeed does.
     Source: seen with DeepSpeed 0.19.8
     """
     if not strategies.of(plan).uses_deepspeed:
@@ -30,21 +30,21 @@ def deepspeed_knows_the_settings(plan: Plan) -> Iterator[Violation]:
             continue
         near = nearest(name, STRICT_BLOCKS[block])
         fix = Fix(message=say("did you mean {key}?", key=f"{block}.{near}") if near else say("delete it"))
-        yield violation("DeepSpeed refuses {key} in {block}", fix, key=name, block=block)
+        yield violation("DeepSpeed does not accept {key} in {block}", fix, key=name, block=block)
 
 
 @rule("TW318", level=Level.WARNING, field="deepspeed")
 def settings_need_deepspeed(plan: Plan) -> Iterator[Violation]:
-    """Settings of DeepSpeed mean something under DeepSpeed only.
+    """DeepSpeed settings only take effect under DeepSpeed.
 
-    Without it: they are ignored: no file is written that could hold them.
-    Why: ds_config.json is written for strategy.kind deepspeed alone.
-    Instead: strategy.kind deepspeed, or no such settings.
+    Without it: the settings are ignored: no ds_config.json is written.
+    Why: ds_config.json is written only for strategy.kind deepspeed.
+    Instead: set strategy.kind to deepspeed, or remove these settings.
     Source: trainwiz's own files
     """
     if plan.deepspeed and not strategies.of(plan).uses_deepspeed:
         yield violation(
-            "settings of DeepSpeed are ignored: strategy.kind is {kind}",
-            remedy("set strategy.kind deepspeed, or take the section deepspeed out"),
+            "DeepSpeed settings are ignored: strategy.kind is {kind}",
+            remedy("set strategy.kind to deepspeed, or remove the section deepspeed"),
             kind=plan.strategy.kind,
         )

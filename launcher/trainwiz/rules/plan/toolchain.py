@@ -14,18 +14,20 @@ from trainwiz.rules.registry import rule
 
 @rule("TW121", level=Level.ERROR, field="strategy.kind")
 def compiler_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
-    """DeepSpeed on the CPU, or with offload, needs a C++ compiler.
+    """DeepSpeed needs a C++ compiler on the CPU and for offload.
 
-    Without it: `RuntimeError: Error building extension 'cpu_adam'`, above it `c++: not found`, after the model is
-    loaded.
-    Why: DeepSpeed compiles these ops on first use: deepspeed_shm_comm on CPU ranks, cpu_adam with an offloaded
-    optimizer, async_io with nvme. The build takes 25 to 100 seconds without any output, once.
-    Instead: install a compiler, or choose a strategy that builds nothing (ddp, fsdp, ZeRO on GPUs without offload).
-    Source: seen with DeepSpeed 0.19.8 and a PATH without compiler; https://www.deepspeed.ai/tutorials/advanced-install/
+    Without it: after the model is loaded, the run fails with `RuntimeError: Error building extension 'cpu_adam'`,
+    preceded by `c++: not found`.
+    Why: DeepSpeed compiles these ops on first use: deepspeed_shm_comm on CPU ranks, cpu_adam for an offloaded
+    optimizer, async_io for nvme. The build runs once, takes 25 to 100 seconds, and prints nothing.
+    Instead: install a compiler, or choose a strategy that compiles nothing (ddp, fsdp, ZeRO on GPUs without
+    offload).
+    Source: seen with DeepSpeed 0.19.8 and a PATH without compiler;
+    https://www.deepspeed.ai/tutorials/advanced-install/
     """
     if (op := _built(plan)) and machine.toolchain.cxx is None and machine.probed:
         yield violation(
-            "DeepSpeed must compile {op} for this plan, and there is no C++ compiler",
+            "DeepSpeed must compile {op} for this plan, but there is no C++ compiler",
             remedy("install one: apt-get install g++ (or dnf install gcc-c++), or set CXX"),
             op=op,
         )
@@ -35,16 +37,17 @@ def compiler_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
 def python_headers_are_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """DeepSpeed's ops need the C headers of the training interpreter.
 
-    Without it: `RuntimeError: Error building extension 'cpu_adam'`, and in the middle of what the build says `fatal
-    error: Python.h: No such file or directory`.
-    Why: a distribution's python3 comes without them; the ops are Python extensions.
-    Instead: install the distribution's python3-dev package, or use a Python that brings its headers (conda, uv, pyenv).
+    Without it: `RuntimeError: Error building extension 'cpu_adam'`, with `fatal error: Python.h: No such file or
+    directory` in the middle of the build output.
+    Why: the ops are Python extensions, and a Linux distribution's python3 package does not include the headers.
+    Instead: install the distribution's python3-dev package, or use a Python that includes its headers (conda, uv,
+    pyenv).
     Source: seen with DeepSpeed 0.19.8; https://pytorch.org/docs/stable/cpp_extension.html
     """
     interpreter = machine.interpreter
     if (op := _built(plan)) and interpreter and interpreter.python_headers is False:
         yield violation(
-            "DeepSpeed must compile {op} for this plan, and {python} has no Python.h",
+            "DeepSpeed must compile {op} for this plan, but {python} has no Python.h",
             remedy("install the headers: apt-get install python3-dev (or dnf install python3-devel)"),
             op=op,
             python=interpreter.python,
@@ -53,20 +56,22 @@ def python_headers_are_there(plan: Plan, machine: Machine) -> Iterator[Violation
 
 @rule("TW123", level=Level.ERROR, field="strategy.kind")
 def no_build_lock_is_left(plan: Plan, project: Project) -> Iterator[Violation]:
-    """No lock of a killed DeepSpeed build is left.
+    """A lock file left by a killed DeepSpeed build must be deleted.
 
-    Without it: every rank waits for ever, without a word, as soon as it wants that op.
-    Why: torch marks a running build by a file named `lock`, and waits while it exists. A build that was killed
-    (Ctrl-C, out of memory, the end of a batch job) leaves it behind, and nobody looks whether the builder still lives.
-    Instead: remove the file. If the folder is shared between machines, first make sure that none of them is building.
+    Without it: every rank that needs that op waits forever, without any message.
+    Why: torch marks a running build with a file named `lock` and waits while the file exists. A killed build
+    (Ctrl-C, out of memory, end of a batch job) leaves the file behind, and nothing checks whether the builder is
+    still alive.
+    Instead: delete the file. If the folder is shared between machines, first make sure that none of them is
+    building.
     Source: torch/utils/file_baton.py; huggingface/transformers issue 26015
     """
     if not strategies.of(plan).uses_deepspeed:
         return
     for lock in project.build_locks:
         yield violation(
-            "{lock} is left from a build that nobody runs any more; DeepSpeed would wait for it for ever",
-            remedy("type: rm {lock}", lock=lock),
+            "{lock} was left behind by a build that is no longer running; DeepSpeed would wait for it forever",
+            remedy("run: rm {lock}", lock=lock),
             lock=lock,
         )
 

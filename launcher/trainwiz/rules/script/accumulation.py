@@ -18,12 +18,12 @@ _MAKERS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 @rule("TW720", level=Level.ERROR, field="script")
 def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
-    """An update comes after every n-th micro-batch: (i + 1) % n == 0 for a counter that begins at 0.
+    """Update after every n micro-batches: (i + 1) % n == 0 if the counter starts at 0.
 
-    Without it: with `i % n == 0` the first update sees 1 micro-batch while the loss is divided by n, and each later one
-    mixes the rest of one window with the beginning of the next.
-    Why: i is 0 in the first turn, and 0 % n is 0.
-    Instead: `if (i + 1) % n == 0`, or enumerate(loader, 1); or accelerate's accumulate().
+    Without it: with `i % n == 0`, the first update sees only 1 micro-batch while the loss is divided by n, and each
+    later update mixes the rest of one window with the start of the next.
+    Why: i is 0 in the first iteration, and 0 % n is 0.
+    Instead: write `if (i + 1) % n == 0`, or use enumerate(loader, 1); or use accelerate's accumulate().
     Source: seen with 13 batches and n = 4; accelerate's complete_nlp_example.py has it
     """
     for window in script.training.windows:
@@ -34,35 +34,37 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
                 continue
             late = -window.early
             message = (
-                say("micro-batches before the first update: {late}; a window has {size}", late=late, size=size)
+                say("micro-batches before the first update: {late}; a full window has {size}", late=late, size=size)
                 if late > 0
                 else say(
-                    "micro-batches missing at the first update: {early}; a window has {size}", early=-late, size=size
+                    "micro-batches missing at the first update: {early}; a full window has {size}",
+                    early=-late,
+                    size=size,
                 )
             )
             yield Violation(
                 message,
-                remedy("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size),
+                remedy("use if (i + 1) % {size} == 0, with a counter that starts at 0", size=size),
                 place=script.place(window.test),
             )
 
 
 @rule("TW721", level=Level.ERROR, field="script")
 def windows_are_not_one_short(script: Script) -> Iterator[Violation]:
-    """The counter is taken modulo n, not modulo n - 1.
+    """Take the counter modulo n, not modulo n - 1.
 
-    Without it: with n = 4 and 13 batches the updates see 1, 3, 3, 3, 3 micro-batches while the loss is divided by 4; n
-    = 2 updates on every batch; n = 1 divides by zero.
-    Why: the condition stands in Colossal-AI's tutorial of gradient accumulation, and is copied from there.
-    Instead: `if (i + 1) % n == 0`.
+    Without it: with n = 4 and 13 batches, the updates see 1, 3, 3, 3 and 3 micro-batches while the loss is divided
+    by 4; n = 2 updates on every batch; n = 1 divides by zero.
+    Why: the condition comes from Colossal-AI's gradient accumulation tutorial, and is often copied from there.
+    Instead: write `if (i + 1) % n == 0`.
     Source: https://colossalai.org/docs/features/gradient_accumulation_with_booster/; seen by running it
     """
     for window in script.training.windows:
         if _is_less_one(window.size):
             size = ast.unparse(window.size.left)  # type: ignore[attr-defined]
             yield violation(
-                "updates come every {size} - 1 micro-batches, the loss is divided by {size}",
-                remedy("if (i + 1) % {size} == 0, with a counter that begins at 0", size=size),
+                "updates happen every {size} - 1 micro-batches, but the loss is divided by {size}",
+                remedy("use if (i + 1) % {size} == 0, with a counter that starts at 0", size=size),
                 size=size,
                 place=script.place(window.test),
             )
@@ -70,19 +72,20 @@ def windows_are_not_one_short(script: Script) -> Iterator[Violation]:
 
 @rule("TW722", level=Level.WARNING, field="script")
 def the_last_window_counts(script: Script) -> Iterator[Violation]:
-    """Micro-batches after the last whole window make an update too, or are dropped on purpose.
+    """Update after the leftover micro-batches at the end of an epoch too, or drop them on purpose.
 
-    Without it: their gradients stay in .grad and are added to the first update of the next epoch, computed from older
-    weights; at the end of the training they are lost.
-    Why: len(loader) is seldom a multiple of n, and zero_grad stands behind the update.
-    Instead: `if (i + 1) % n == 0 or i + 1 == len(loader)`; accelerate's accumulate() does it by itself.
+    Without it: their gradients stay in .grad and are added to the first update of the next epoch, although they
+    come from older weights; at the end of the training they are lost.
+    Why: len(loader) is rarely a multiple of n, and zero_grad is called only after an update.
+    Instead: write `if (i + 1) % n == 0 or i + 1 == len(loader)`; accelerate's accumulate() does this automatically.
     Source: accelerate's complete_nlp_example.py has it;
     https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
     """
     for window in script.training.windows:
         if not window.tail:
             yield violation(
-                "what is left over after the last {size} micro-batches of an epoch goes into the next one",
+                "micro-batches left over after the last full window of {size} in an epoch carry over into the next "
+                "epoch",
                 remedy("also update when i + 1 == len(loader)"),
                 size=ast.unparse(window.size),
                 place=script.place(window.test),
@@ -91,12 +94,12 @@ def the_last_window_counts(script: Script) -> Iterator[Violation]:
 
 @rule("TW723", level=Level.ERROR, field="script")
 def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
-    """A loss that is accumulated over n micro-batches by hand is divided by n.
+    """If you accumulate over n micro-batches by hand, divide the loss by n.
 
-    Without it: the gradient is n times that of the real batch; with SGD the learning rate is n times too high, and
+    Without it: the gradient is n times that of the real batch; with SGD, the learning rate is n times too high, and
     clipping at 1.0 cuts n times more.
     Why: gradients add up in .grad.
-    Instead: `loss = loss / n` before backward.
+    Instead: write `loss = loss / n` before backward.
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
     """
     for window in script.training.windows:
@@ -104,8 +107,8 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
             continue
         if _accelerator_size(script) is None and not _is_scaled(script, window):
             yield violation(
-                "the gradients of {size} micro-batches are added up, and the loss is not divided",
-                remedy("divide the loss by {size} before backward", size=ast.unparse(window.size)),
+                "the gradients of {size} micro-batches are added up, but the loss is not divided",
+                remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
                 size=ast.unparse(window.size),
                 place=script.place(window.backward.call),
             )
@@ -113,11 +116,13 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
 
 @rule("TW724", level=Level.ERROR, field="script")
 def losses_are_divided_once(script: Script) -> Iterator[Violation]:
-    """accelerator.backward and DeepSpeed's engine.backward divide by the accumulation themselves.
+    """Do not divide the loss by the accumulation if accelerator.backward or engine.backward already does.
 
-    Without it: the gradient is n times too small; weight decay and clipping no longer have the ratio that was meant.
-    Why: both divide the loss by the accumulation that they were told; a script written for plain torch does it as well.
-    Instead: give the loss as it is, or leave gradient_accumulation_steps out and count by hand.
+    Without it: the gradient is n times too small; its ratio to weight decay and clipping is no longer the intended
+    one.
+    Why: both accelerator.backward and DeepSpeed's engine.backward divide the loss by the accumulation they were
+    given; a script written for plain torch divides it again.
+    Instead: pass the undivided loss; or leave gradient_accumulation_steps out and count by hand.
     Source: accelerate 1.15, Accelerator.backward; https://deepspeed.readthedocs.io/en/latest/training.html
     """
     for backward in script.training.backwards:
@@ -130,8 +135,8 @@ def losses_are_divided_once(script: Script) -> Iterator[Violation]:
         if division is not None and not _is_multiplied(script, backward):
             name = dotted(backward.call.func)
             yield violation(
-                "{name} divides by the accumulation, and so does this line",
-                remedy("leave the division out"),
+                "{name} already divides by the accumulation, and this line divides again",
+                remedy("remove the division"),
                 name=name,
                 place=script.place(division),
             )

@@ -20,12 +20,13 @@ _KEEP_GRADIENTS = ("LowLevelZeroPlugin", "GeminiPlugin")
 
 @rule("TW731", level=Level.ERROR, field="script")
 def the_plugin_has_the_precision(script: Script) -> Iterator[Violation]:
-    """A plugin of Colossal-AI is given a precision that it has.
+    """A Colossal-AI plugin must use a precision that it supports.
 
     Without it: `AssertionError: precision fp32 is not supported` (Gemini), `only supports ['fp16', 'bf16', 'fp32']`
     (LowLevelZero), or with TorchDDPPlugin `TypeError: Can't instantiate abstract class BF16MixedPrecision`.
-    Why: each plugin computes in its own way; Booster's mixed_precision bf16 and fp8 were never written.
-    Instead: bf16 with LowLevelZero or Gemini; with TorchDDPPlugin fp16, or torch.autocast around the forward pass.
+    Why: each plugin has its own way to compute; bf16 and fp8 of Booster's mixed_precision were never implemented.
+    Instead: use bf16 with LowLevelZero or Gemini; with TorchDDPPlugin, use fp16, or torch.autocast around the
+    forward pass.
     Source: seen with Colossal-AI 0.5.0
     """
     for call in _plugins(script, *_PRECISIONS):
@@ -38,11 +39,11 @@ def the_plugin_has_the_precision(script: Script) -> Iterator[Violation]:
 
 @rule("TW732", level=Level.ERROR, field="script")
 def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
-    """LowLevelZeroPlugin has the stages 1 and 2; HybridParallelPlugin has 0 to 2, and with pipelines 0 and 1.
+    """LowLevelZeroPlugin supports stages 1 and 2; HybridParallelPlugin 0 to 2, or 0 and 1 with pipelines.
 
     Without it: `AssertionError: LowLevelZeroPlugin only supports stage 1/2 training`, or a bare AssertionError.
-    Why: sharded weights are Gemini's, or TorchFSDPPlugin's.
-    Instead: stage 2, or GeminiPlugin(placement_policy="static", shard_param_frac=1.0).
+    Why: only Gemini and TorchFSDPPlugin shard the weights.
+    Instead: use stage 2, or GeminiPlugin(placement_policy="static", shard_param_frac=1.0).
     Source: seen with Colossal-AI 0.5.0
     """
     for call in _plugins(script, *_STAGES):
@@ -52,7 +53,7 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
             stages = (0, 1)
         if type(given) is int and given not in stages:
             yield violation(
-                "{plugin} has no stage {stage}; it may be {legal}",
+                "{plugin} has no stage {stage}; choose one of {legal}",
                 remedy("set {name}={stage}", name=name, stage=stages[-1]),
                 plugin=_last(call),
                 stage=given,
@@ -63,11 +64,11 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
 
 @rule("TW733", level=Level.ERROR, field="script")
 def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
-    """Under GeminiPlugin the optimizer is HybridAdam, FusedAdam or CPUAdam.
+    """Under GeminiPlugin, the optimizer must be HybridAdam, FusedAdam or CPUAdam.
 
-    Without it: `AssertionError: You should use an optimizer in the available list`, when the model is boosted.
-    Why: Gemini moves the optimizer's state between host and device in chunks, which only these know.
-    Instead: from colossalai.nn.optimizer import HybridAdam
+    Without it: `AssertionError: You should use an optimizer in the available list` when the model is boosted.
+    Why: Gemini moves the optimizer state between host and device in chunks, which only these optimizers support.
+    Instead: use HybridAdam: from colossalai.nn.optimizer import HybridAdam
     Source: seen with Colossal-AI 0.5.0; colossalai/zero/gemini/gemini_optimizer.py
     """
     if not _plugins(script, "GeminiPlugin") or _plugins(script, *[n for n in _OWN if n != "GeminiPlugin"]):
@@ -78,8 +79,8 @@ def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
         module, _, name = script.names.resolved(call.node.func).rpartition(".")
         if module == "torch.optim" and name not in _GEMINIS:
             yield violation(
-                "Gemini refuses torch's {name}",
-                remedy("take colossalai.nn.optimizer.HybridAdam"),
+                "Gemini does not accept torch's {name}",
+                remedy("use colossalai.nn.optimizer.HybridAdam"),
                 name=name,
                 place=script.place(call.node),
             )
@@ -87,12 +88,12 @@ def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
 
 @rule("TW734", level=Level.ERROR, field="script")
 def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violation]:
-    """Under GeminiPlugin, several backward passes per update need enable_gradient_accumulation=True.
+    """Under GeminiPlugin, gradient accumulation needs enable_gradient_accumulation=True.
 
-    Without it: after the first backward pass the weights are gone until the update: the next forward pass computes with
-    gradients in their place, and the update sees the last micro-batch alone; nothing is said.
-    Why: Gemini writes gradients into the chunks of the parameters, unless it is told to have others for them.
-    Instead: GeminiPlugin(enable_gradient_accumulation=True)
+    Without it: the first backward pass overwrites the weights until the update: the next forward pass computes with
+    gradients in their place, and the update sees only the last micro-batch; there is no message.
+    Why: without this option, Gemini writes gradients into the chunks of the parameters.
+    Instead: set GeminiPlugin(enable_gradient_accumulation=True)
     Source: seen with Colossal-AI 0.5.0 on CPU ranks (`reuse_fp16_chunk` in zero/gemini/gemini_ddp.py);
     hpcaitech/ColossalAI issue 2496
     """
@@ -101,7 +102,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
         told = call.keyword("enable_gradient_accumulation")
         if not call.has_spread() and (told is None or _constant(told) is False):
             yield violation(
-                "micro-batches are accumulated in line {line}, and Gemini is not told so",
+                "line {line} accumulates micro-batches, but Gemini is not configured for it",
                 remedy("add enable_gradient_accumulation=True"),
                 line=windows[0].backward.call.lineno,
                 place=script.place(call.node),
@@ -110,12 +111,12 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
 
 @rule("TW735", level=Level.WARNING, field="script")
 def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
-    """Booster's mixed_precision acts with TorchDDPPlugin only.
+    """Booster's mixed_precision works with TorchDDPPlugin only.
 
-    Without it: Booster says in one line of the log that `the mixed_precision argument will be ignored`, and the plugin
-    computes in its own: fp16 where nothing else is said.
-    Why: these plugins cast and shard the weights themselves.
-    Instead: precision="bf16" of the plugin; mixed_precision=MixedPrecision(…) of TorchFSDPPlugin.
+    Without it: Booster logs one line, `the mixed_precision argument will be ignored`, and the plugin computes in
+    its own precision: fp16 by default.
+    Why: the other plugins cast and shard the weights themselves.
+    Instead: set precision="bf16" of the plugin, or mixed_precision=MixedPrecision(…) of TorchFSDPPlugin.
     Source: read in Colossal-AI 0.5.0 (booster/booster.py)
     """
     own = _plugins(script, *_OWN)
@@ -125,7 +126,7 @@ def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
         if isinstance(_constant(call.keyword("mixed_precision")), str):
             yield violation(
                 "{plugin} ignores Booster's mixed_precision",
-                remedy("give the precision to the plugin"),
+                remedy("pass the precision to the plugin"),
                 plugin=_last(own[0]),
                 place=script.place(call.node),
             )
@@ -133,11 +134,11 @@ def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
 
 @rule("TW736", level=Level.WARNING, field="script")
 def the_plugin_clips(script: Script) -> Iterator[Violation]:
-    """Under LowLevelZeroPlugin and GeminiPlugin the gradient is clipped by the plugin's max_norm.
+    """Under LowLevelZeroPlugin and GeminiPlugin, clip gradients with the plugin's max_norm.
 
-    Without it: torch.nn.utils.clip_grad_norm_ finds no gradients on the parameters, and clips nothing.
+    Without it: torch.nn.utils.clip_grad_norm_ finds no gradients on the parameters and clips nothing.
     Why: both plugins move gradients into their own buffers in the backward pass.
-    Instead: LowLevelZeroPlugin(max_norm=1.0)
+    Instead: set LowLevelZeroPlugin(max_norm=1.0)
     Source: read in Colossal-AI 0.5.0 (zero/low_level/low_level_optim.py, zero/gemini/gemini_ddp.py)
     """
     own = _plugins(script, *_KEEP_GRADIENTS)
@@ -145,8 +146,8 @@ def the_plugin_clips(script: Script) -> Iterator[Violation]:
         return
     for call in script.called("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
         yield violation(
-            "{plugin} leaves no gradients on the parameters: this clips nothing",
-            remedy("give the plugin max_norm"),
+            "{plugin} keeps gradients in its own buffers: this call clips nothing",
+            remedy("pass max_norm to the plugin"),
             plugin=_last(own[0]),
             place=script.place(call.node),
         )
@@ -171,7 +172,7 @@ def _outside(
     value = _constant(given)
     if isinstance(value, str) and value not in legal:
         yield violation(
-            "{who} has no precision {value}; it may be {legal}",
+            "{who} does not support precision {value}; choose one of {legal}",
             remedy("write {value}", value="bf16" if "bf16" in legal else legal[0]),
             who=who,
             value=value,

@@ -60,65 +60,71 @@ _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 @rule("TW701", level=Level.ERROR, field="script")
 def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
-    """A collective is called by all ranks, not under is_main_process.
+    """Collectives must be called on all ranks, not under is_main_process.
 
-    Without it: the ranks that call it wait for the others until the timeout, 10 to 30 minutes; GPUs show 100 % use.
+    Without it: the ranks that call it wait for the others until the timeout, 10 to 30 minutes; meanwhile the GPUs
+    show 100 % use.
     Why: gather, reduce, broadcast, barrier and wait_for_everyone return only when every rank has called them.
     Instead: call it on every rank, and put only what follows (print, log, write) under the condition.
-    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue 1171
+    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue
+    1171
     """
     for call in script.called(*COLLECTIVES):
         if not _is_in_group(call) and not _answered(script, call):
             yield from _single(
                 script,
                 call,
-                say("call {name} on every rank, outside of the condition", name=dotted(call.node.func) or call.name),
+                say("call {name} on every rank, outside the condition", name=dotted(call.node.func) or call.name),
             )
 
 
 @rule("TW702", level=Level.ERROR, field="script")
 def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
-    """Every rank takes part in saving and loading a training's state.
+    """All ranks must take part in saving and loading the training state.
 
-    Without it: under DeepSpeed and FSDP the main process waits for shards that nobody sends, until the timeout; under
-    DDP the random states of the other ranks are missing, and the resumed run is another one.
-    Why: save_state, save_checkpoint and Booster.save_model write one part per rank, and synchronise.
-    Instead: call it on every rank; it decides itself who writes what.
-    Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call this)
+    Without it: under DeepSpeed and FSDP, the main process waits until the timeout for shards that no rank sends;
+    under DDP, the random states of the other ranks are missing, and the resumed run differs.
+    Why: save_state, save_checkpoint and Booster.save_model write one part per rank, and synchronize.
+    Instead: call it on every rank; it decides by itself which rank writes what.
+    Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call
+    this)
     """
     for call in script.called(*SAVES):
         yield from _single(
-            script, call, say("call {name} on every rank; each writes its own part", name=dotted(call.node.func))
+            script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
 
 
 @rule("TW703", level=Level.ERROR, field="script")
 def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
-    """The forward pass of a prepared model runs on all ranks.
+    """The forward pass of a prepared model must run on all ranks.
 
-    Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks and wait for ever; DDP waits for the
-    gradients of the others in the backward pass, and for their buffers before the next forward pass.
-    Why: what prepare, deepspeed.initialize, boost or DistributedDataParallel return is not the bare model.
-    Instead: let all ranks run it, or take the bare model with accelerator.unwrap_model(model) (model.module under DDP),
-    which helps where the weights are whole on each rank: not under ZeRO 3 and FSDP.
+    Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks, and wait forever; DDP waits for the
+    gradients of the other ranks in the backward pass, and for their buffers before the next forward pass.
+    Why: prepare, deepspeed.initialize, boost and DistributedDataParallel return a wrapped model, not the bare one.
+    Instead: run it on all ranks; or get the bare model with accelerator.unwrap_model(model) (model.module under
+    DDP). This only helps if each rank has all weights, which is not the case under ZeRO 3 and FSDP.
     Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     for call in _forwards(script):
         if not _learns_nothing(script, call.node) and not _answered(script, call):
             yield from _single(
-                script, call, say("run {name} on every rank, or the bare model under DDP", name=dotted(call.node.func))
+                script,
+                call,
+                say("run {name} on every rank, or use the unwrapped model under DDP", name=dotted(call.node.func)),
             )
 
 
 @rule("TW704", level=Level.WARNING, field="script")
 def evaluation_uses_every_rank(script: Script) -> Iterator[Violation]:
-    """All ranks evaluate.
+    """All ranks must take part in evaluation.
 
-    Without it: the others run ahead into the next collective and wait there; after 10 to 30 minutes NCCL ends the job.
-    A prepared loader gives the main process only its share: the score is that of 1/N of the data. ZeRO 3 and FSDP hang
-    at the first layer, DDP where the model has buffers. Where it works, N - 1 GPUs are idle.
-    Why: evaluation under is_main_process is a habit from one GPU.
-    Instead: evaluate on every rank, join the results with accelerator.gather_for_metrics, print on the main process.
+    Without it: the other ranks run ahead to the next collective and wait there; after 10 to 30 minutes NCCL ends
+    the job. A prepared loader gives the main process only its share: the score covers only 1/N of the data. ZeRO 3
+    and FSDP hang at the first layer, DDP hangs if the model has buffers. Even if it works, N - 1 GPUs are idle.
+    Why: evaluation under is_main_process is a habit from training on one GPU.
+    Instead: evaluate on every rank, combine the results with accelerator.gather_for_metrics, and print on the main
+    process.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
     seen: set[ast.AST] = set()
@@ -128,7 +134,9 @@ def evaluation_uses_every_rank(script: Script) -> Iterator[Violation]:
             seen.add(around)
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
     for call in script.called(*_TRAINER):
-        yield from _single(script, call, say("call it on every rank; the Trainer prints and writes on one by itself"))
+        yield from _single(
+            script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
+        )
 
 
 def _forwards(script: Script) -> Iterator[Call]:
@@ -157,9 +165,9 @@ def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:
     guard = script.ranks.guard(call.node)
     name = dotted(call.node.func) or call.name
     if guard is None:
-        message = say("{name} runs on some ranks only: its function is called on one process", name=name)
+        message = say("{name} runs only on some ranks: its function is called on one process", name=name)
     else:
-        message = say("{name} runs on some ranks only: where {test}", name=name, test=describe(guard))
+        message = say("{name} runs only on some ranks: under the condition {test}", name=name, test=describe(guard))
     yield Violation(message, Fix(message=remedy), place=script.place(call.node))
 
 

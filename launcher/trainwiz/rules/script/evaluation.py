@@ -18,11 +18,11 @@ _COUNTS = ("num_items", "num_tokens", "n_tokens", "token_count", "ntokens")
 
 @rule("TW705", level=Level.ERROR, field="script")
 def metrics_are_gathered(script: Script) -> Iterator[Violation]:
-    """A metric sees the predictions of all ranks, by gather_for_metrics.
+    """Collect the predictions of all ranks with gather_for_metrics before computing a metric.
 
-    Without it: each rank scores its own share, and what the main process prints is the score of 1/N of the data.
+    Without it: each rank scores only its own share, and the main process prints the score of 1/N of the data.
     Why: a prepared loader gives each rank every N-th batch.
-    Instead: `predictions, references = accelerator.gather_for_metrics((predictions, batch["labels"]))` before
+    Instead: call `predictions, references = accelerator.gather_for_metrics((predictions, batch["labels"]))` before
     add_batch.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
@@ -33,8 +33,8 @@ def metrics_are_gathered(script: Script) -> Iterator[Violation]:
         calls = [n for value in given for n in script.names.feeding(value) if isinstance(n, ast.Call)]
         if not any("gather" in dotted(n.func) for n in calls):
             yield violation(
-                "{name} sees this rank's share of the data only",
-                remedy("gather predictions and references with accelerator.gather_for_metrics first"),
+                "{name} sees only this rank's share of the data",
+                remedy("first gather predictions and references with accelerator.gather_for_metrics"),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )
@@ -42,12 +42,12 @@ def metrics_are_gathered(script: Script) -> Iterator[Violation]:
 
 @rule("TW706", level=Level.WARNING, field="script")
 def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
-    """Evaluation gathers with gather_for_metrics, not with gather.
+    """In evaluation, use gather_for_metrics, not gather.
 
-    Without it: the last batch is filled up with samples from the beginning, so that all ranks have equally many; gather
-    keeps those, and they count twice in the score.
+    Without it: the last batch is padded with samples from the beginning, so that all ranks have the same number;
+    gather keeps these samples, and they count twice in the score.
     Why: accelerate's loaders have even_batches on; only gather_for_metrics knows how many samples were added.
-    Instead: accelerator.gather_for_metrics; or cut the gathered tensors to len(dataset) yourself.
+    Instead: use accelerator.gather_for_metrics; or truncate the gathered tensors to len(dataset) yourself.
     Source: https://huggingface.co/docs/accelerate/package_reference/accelerator (gather_for_metrics)
     """
     for call in script.called("Accelerator.gather"):
@@ -56,7 +56,7 @@ def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
         if training or not _over_prepared(script, call.node) or _cuts(script, call.node):
             continue
         yield violation(
-            "gather keeps the samples that fill up the last batch; they count twice",
+            "gather keeps the samples that pad the last batch; they are counted twice",
             remedy("use accelerator.gather_for_metrics"),
             place=script.place(call.node),
         )
@@ -64,14 +64,15 @@ def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
 
 @rule("TW707", level=Level.WARNING, field="script")
 def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
-    """With accumulation and padded sequences, the loss is a sum over tokens divided by all tokens of the update.
+    """With accumulation and padding, divide the summed loss by the number of tokens of the whole update.
 
-    Without it: a micro-batch of few tokens weighs as much as one of many: the gradient is not that of one big batch.
-    For 16 ragged sequences it was off by more than its own length.
-    Why: the model's loss is the mean over its micro-batch's tokens, and accumulation takes the mean of these means.
-    Instead: loss with reduction="sum" (or num_items_in_batch=…), times ranks and accumulation, divided by the number of
-    tokens of the whole update; or samples packed to equal length.
-    Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (variable size training samples)
+    Without it: a micro-batch with few tokens weighs as much as one with many: the gradient is not that of one big
+    batch. For 16 sequences of different lengths, the error was larger than the gradient itself.
+    Why: the model's loss is the mean over the tokens of its micro-batch, and accumulation averages these means.
+    Instead: compute the loss with reduction="sum" (or num_items_in_batch=…), multiply it by ranks and accumulation,
+    and divide it by the number of tokens of the whole update; or pack the samples to equal length.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (variable size training
+    samples)
     """
     accumulates = script.called("Accelerator.accumulate") and _accumulation(script)
     if not (accumulates or script.training.windows) or not _pads(script) or _counts_tokens(script):
@@ -80,20 +81,21 @@ def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
         parts = list(script.names.feeding(backward.loss))
         if any(isinstance(n, ast.Attribute) and n.attr == "loss" for n in parts):
             yield violation(
-                "the mean of the micro-batches' means: padded sequences have unequal numbers of tokens",
-                remedy("sum the loss over tokens, and divide by the tokens of the whole update"),
+                "this averages the micro-batch means, but padded sequences have different numbers of tokens",
+                remedy("sum the loss over tokens, and divide by the number of tokens in the whole update"),
                 place=script.place(backward.call),
             )
 
 
 @rule("TW708", level=Level.HINT, field="script")
 def averages_know_their_counts(script: Script) -> Iterator[Violation]:
-    """A mean over samples is a sum divided by their number, not by the number of batches.
+    """For a mean over samples, divide by the number of samples, not by the number of batches.
 
-    Without it: the last, smaller batch weighs as much as a full one, and on tokens a short batch as much as a long one;
-    perplexity made from it is off. With several ranks the number is that of one rank's share.
+    Without it: the last, smaller batch weighs as much as a full one; for a mean over tokens, a short batch weighs
+    as much as a long one, and perplexity computed from it is wrong. With several ranks, the result covers only one
+    rank's share.
     Why: `total += loss` over a loader, then `total / len(loader)`, is a mean of means.
-    Instead: add loss × count and count, over all ranks (accelerator.reduce), and divide once.
+    Instead: add up loss × count and count, sum them over all ranks (accelerator.reduce), and divide once.
     Source: https://huggingface.co/docs/transformers/perplexity
     """
     seen: set[ast.AST] = set()
@@ -106,8 +108,8 @@ def averages_know_their_counts(script: Script) -> Iterator[Violation]:
             if loop and node not in seen and _goes_over(script, loop, loader) and not _drops_last(script, loader):
                 seen.add(node)
                 yield violation(
-                    "the mean of the batches' means: a smaller last batch weighs as much as a full one",
-                    remedy("add up loss × count and count, and divide once"),
+                    "this averages the batch means: a smaller last batch weighs as much as a full one",
+                    remedy("add up loss × count and the counts, and divide once at the end"),
                     place=script.place(node),
                 )
 

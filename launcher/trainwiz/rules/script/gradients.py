@@ -19,12 +19,12 @@ _CLIPS = (
 
 @rule("TW710", level=Level.ERROR, field="script")
 def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
-    """Under accelerate the backward pass is accelerator.backward(loss); under DeepSpeed and Booster the engine's.
+    """Use accelerator.backward(loss) under accelerate, and the engine's backward under DeepSpeed and Booster.
 
-    Without it: fp16 gradients are not scaled (the optimizer's step then fails with `No inf checks were recorded`),
+    Without it: fp16 gradients are not scaled (the optimizer step then fails with `No inf checks were recorded`),
     DeepSpeed never steps, and the loss is not divided by the accumulation.
-    Why: scaling, division and DeepSpeed's engine live in that method.
-    Instead: accelerator.backward(loss), engine.backward(loss), or booster.backward(loss, optimizer).
+    Why: this method does the scaling, the division and the calls to DeepSpeed's engine.
+    Instead: call accelerator.backward(loss), engine.backward(loss), or booster.backward(loss, optimizer).
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration (backward)
     """
     owners = (("Accelerator.prepare", "accelerator.backward"), ("deepspeed.initialize", "engine.backward"))
@@ -37,7 +37,7 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
             continue  # another model's loss: a layer that is distilled by itself
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
-                "{call}: the engine's own backward is passed by",
+                "{call}: this bypasses the engine's own backward",
                 remedy("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss)),
                 call=ast.unparse(backward.call),
                 place=script.place(backward.call),
@@ -46,27 +46,28 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
 
 @rule("TW711", level=Level.ERROR, field="script")
 def accelerator_clips(script: Script) -> Iterator[Violation]:
-    """Under accelerate gradients are clipped by accelerator.clip_grad_norm_.
+    """Under accelerate, clip gradients with accelerator.clip_grad_norm_.
 
-    Without it: in fp16 the gradients are clipped while still multiplied by the loss scale (65536), so nearly to
-    nothing; under FSDP each rank clips by the norm of its own shard; under DeepSpeed nothing is clipped at all.
-    Why: torch.nn.utils.clip_grad_norm_ knows neither the scaler nor the shards; DeepSpeed keeps its gradients
+    Without it: in fp16, the gradients are clipped while still multiplied by the loss scale (65536), to almost
+    nothing; under FSDP, each rank clips by the norm of its own shard; under DeepSpeed, nothing is clipped at all.
+    Why: torch.nn.utils.clip_grad_norm_ does not know about the scaler or the shards; DeepSpeed keeps its gradients
     elsewhere.
-    Instead: accelerator.clip_grad_norm_(model.parameters(), 1.0); under DeepSpeed, gradient_clipping in its JSON.
+    Instead: call accelerator.clip_grad_norm_(model.parameters(), 1.0); under DeepSpeed, set gradient_clipping in
+    its JSON file.
     Source: huggingface/accelerate issues 3807, 2791, 3509; seen with DeepSpeed 0.19.8
     """
     for call in _torch_clips(script):
         if script.called("deepspeed.initialize") and not script.engines.accelerate:
             yield violation(
-                "under DeepSpeed {name} clips nothing",
-                remedy("write gradient_clipping into DeepSpeed's configuration"),
+                "{name} clips nothing under DeepSpeed",
+                remedy("set gradient_clipping in DeepSpeed's configuration"),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )
         elif script.called("Accelerator.prepare") and not script.called("Accelerator.unscale_gradients"):
             name = dotted(call.node.func).rpartition(".")[2]
             yield violation(
-                "{name} of torch knows neither loss scale nor shards; under DeepSpeed it does nothing",
+                "torch's {name} ignores the loss scale and the shards; under DeepSpeed it has no effect",
                 remedy("use accelerator.{name}", name=name),
                 name=name,
                 place=script.place(call.node),
@@ -75,12 +76,12 @@ def accelerator_clips(script: Script) -> Iterator[Violation]:
 
 @rule("TW712", level=Level.ERROR, field="script")
 def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Violation]:
-    """With a GradScaler, scaler.unscale_(optimizer) comes before clipping.
+    """With a GradScaler, call scaler.unscale_(optimizer) before clipping.
 
-    Without it: gradients are clipped while multiplied by the loss scale (65536 at first): their norm is far above any
-    limit, and each update is clipped to almost nothing.
-    Why: scaler.scale(loss) multiplies the loss, and only scaler.step divides again.
-    Instead: scaler.unscale_(optimizer), then clip, then scaler.step(optimizer).
+    Without it: gradients are clipped while still multiplied by the loss scale (65536 at first): their norm is far
+    above any limit, and each update is clipped to almost nothing.
+    Why: scaler.scale(loss) multiplies the loss, and only scaler.step divides the gradients again.
+    Instead: call scaler.unscale_(optimizer), then clip, then call scaler.step(optimizer).
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient clipping)
     """
     scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
@@ -89,20 +90,20 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Vi
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
             continue
         yield violation(
-            "the gradients are clipped while still multiplied by the loss scale",
-            remedy("call scaler.unscale_(optimizer) before it"),
+            "the gradients are clipped while they are still multiplied by the loss scale",
+            remedy("call scaler.unscale_(optimizer) before clipping"),
             place=script.place(call.node),
         )
 
 
 @rule("TW713", level=Level.ERROR, field="script")
 def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violation]:
-    """Under accumulate(), gradients are clipped where accelerator.sync_gradients is true.
+    """Under accumulate(), clip gradients only if accelerator.sync_gradients is true.
 
-    Without it: the sum so far is clipped after each micro-batch, so that early micro-batches weigh less; in fp16 the
+    Without it: the sum so far is clipped after each micro-batch, and early micro-batches weigh less; in fp16, the
     second call fails with `unscale_() has already been called on this optimizer since the last update()`.
-    Why: accumulate() makes step and zero_grad wait by itself, but not the clipping.
-    Instead: `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`.
+    Why: accumulate() delays step and zero_grad automatically, but not the clipping.
+    Instead: write `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`.
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (gradient clipping)
     """
     if not _accumulates(script):
@@ -112,7 +113,7 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violatio
         guards = script.tree.guards(call.node, within=blocks[0]) if blocks else []
         if blocks and not any(_waits(script, guard.test) for guard in guards):
             yield violation(
-                "clips after every micro-batch, not once before the update",
+                "this clips after every micro-batch instead of once before the update",
                 remedy("put it under: if accelerator.sync_gradients"),
                 place=script.place(call.node),
             )
@@ -120,11 +121,11 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violatio
 
 @rule("TW714", level=Level.ERROR, field="script")
 def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
-    """zero_grad comes after the step, or before the backward pass, not between them.
+    """Call zero_grad after the step or before the backward pass, not between them.
 
-    Without it: the optimizer steps with gradients of zero; the loss does not move, and nothing fails.
-    Why: zero_grad throws away what backward has just computed.
-    Instead: backward, step, zero_grad.
+    Without it: the optimizer steps with zero gradients; the loss does not change, and there is no error.
+    Why: zero_grad discards what backward has just computed.
+    Instead: call backward, then step, then zero_grad.
     Source: https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
     """
     for scope in script.training.backwards:
@@ -134,8 +135,8 @@ def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
             zero = next(s for s in block if s.lineno == after[0][0])
             yield violation(
-                "zero_grad stands between backward and step: the update has no gradient",
-                remedy("move it behind the step"),
+                "zero_grad is between backward and step: the update has no gradients",
+                remedy("move it after the step"),
                 place=script.place(zero),
             )
 

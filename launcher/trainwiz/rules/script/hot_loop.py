@@ -15,11 +15,11 @@ _READS = ("item", "tolist", "cpu", "numpy")
 
 @rule("TW740", level=Level.HINT, field="script")
 def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
-    """The loss is read from the device at log points, not in every micro-batch.
+    """Read the loss from the device at log points, not in every micro-batch.
 
-    Without it: the host waits for the device each time, and the device then waits for the host: a loop that logged loss
-    and weight norm every micro-batch had 240 waits per update, a clean one 8.
-    Why: .item(), float() and .cpu() return only when everything that was queued is done.
+    Without it: each time, the host waits for the device, and then the device waits for the host: a loop that logged
+    loss and weight norm in every micro-batch had 240 waits per update, a clean one 8.
+    Why: .item(), float() and .cpu() return only when all queued work is done.
     Instead: add up loss.detach() on the device, and read the sum every 10 updates.
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid unnecessary CPU-GPU sync)
     """
@@ -34,8 +34,8 @@ def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
             continue
         if any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(read)):
             yield violation(
-                "{call} makes the host wait for the device in every micro-batch",
-                remedy("add up the detached loss on the device, and read it at log points"),
+                "{call} makes the host wait for the device at every micro-batch",
+                remedy("add up the detached loss on the device, and read it when logging"),
                 call=ast.unparse(call),
                 place=script.place(call),
             )
@@ -43,12 +43,12 @@ def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
 
 @rule("TW741", level=Level.HINT, field="script")
 def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
-    """Lines are printed at log points, and by one process.
+    """Print at log points only, and from one process only.
 
-    Without it: N processes print the same line for every micro-batch; a terminal or a network file system slows the
-    training down, and the line that matters is lost.
-    Why: a print of the loss also waits for the device.
-    Instead: under `if step % 10 == 0`, with accelerator.print or on rank 0.
+    Without it: N processes print the same line for every micro-batch; a terminal or a network file system slows
+    down the training, and the important line is lost.
+    Why: printing the loss also waits for the device.
+    Instead: print under `if step % 10 == 0`, with accelerator.print or on rank 0.
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
     """
     if not script.engines.distributed:
@@ -56,19 +56,20 @@ def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
     for call, _ in _every_turn(script):
         if dotted(call.func) == "print" and not script.ranks.is_single(call):
             yield violation(
-                "every process prints in every micro-batch",
-                remedy("print every so many updates, on the main process"),
+                "every process prints at every micro-batch",
+                remedy("print every N updates, on the main process"),
                 place=script.place(call),
             )
 
 
 @rule("TW742", level=Level.WARNING, field="script")
 def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
-    """Norms of weights and gradients are measured at log points, not in every micro-batch.
+    """Measure norms of weights and gradients at log points, not in every micro-batch.
 
-    Without it: each measurement reads all parameters, and waits for the device once per tensor.
-    Why: inside a window a gradient's norm is that of a partial sum, which says nothing; a weight has not changed.
-    Instead: take the norm that clip_grad_norm_ returns, once per update; measure weights every 10 to 100 updates.
+    Without it: each measurement reads all parameters and waits for the device once per tensor.
+    Why: within a window, the gradient norm is that of a partial sum, which tells nothing; the weights have not
+    changed.
+    Instead: use the norm that clip_grad_norm_ returns, once per update; measure weights every 10 to 100 updates.
     Source: counted: 240 waits per update at accumulation 8, against 8 of a clean loop
     """
     windows = {w.loop for w in script.training.windows}
@@ -84,8 +85,8 @@ def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
         if accumulates and over is not None and over not in seen:
             seen.add(over)
             yield violation(
-                "the norms of all parameters are measured in every micro-batch",
-                remedy("measure them once per update at most, at log points"),
+                "the norms of all parameters are computed at every micro-batch",
+                remedy("compute them at most once per update, when logging"),
                 place=script.place(call),
             )
 

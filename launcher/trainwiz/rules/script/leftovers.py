@@ -25,12 +25,12 @@ _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm", "tqdm.notebook.tqdm", "tqdm.autonot
 
 @rule("TW760", level=Level.ERROR, field="script")
 def no_fixed_gpu(script: Script) -> Iterator[Violation]:
-    """No tensor and no model goes to a GPU of a fixed number.
+    """Do not put tensors or models on a GPU with a fixed number.
 
-    Without it: every process uses GPU 0, which runs out of memory, while the others are idle; or NCCL stops with
+    Without it: every process uses GPU 0, which runs out of memory while the others are idle; or NCCL stops with
     `Duplicate GPU detected`.
     Why: "cuda:0" and .cuda(0) mean the same GPU in every process.
-    Instead: accelerator.device; in plain torch, torch.device("cuda", local_rank).
+    Instead: use accelerator.device; in plain torch, torch.device("cuda", local_rank).
     Source: `"cuda:0"` seen on two ranks, with the number of GPUs faked;
     https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
     """
@@ -41,9 +41,9 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
         )
         if value is not None and number:
             yield violation(
-                "{call}: every process uses this one GPU",
+                "{call}: every process uses this same GPU",
                 remedy(
-                    "use the device of the process: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK"
+                    "use the process's own device: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK"
                 ),
                 call=ast.unparse(value),
                 place=script.place(call.node),
@@ -52,13 +52,13 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
 
 @rule("TW761", level=Level.WARNING, field="script")
 def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
-    """The device is the engine's: accelerator.device, or the one of the local rank.
+    """Use the engine's device: accelerator.device, or the device of the local rank.
 
-    Without it: in plain torch without torch.cuda.set_device all processes use GPU 0; under accelerate the script no
-    longer runs on the CPU, on a Mac or on other accelerators, and a model that is moved before prepare has to fit
-    whole, which under ZeRO 3 and FSDP it may not.
-    Why: .cuda() and .to("cuda") are left over from one GPU.
-    Instead: .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
+    Without it: in plain torch without torch.cuda.set_device, all processes use GPU 0; under accelerate, the script
+    no longer runs on the CPU, on a Mac or on other accelerators, and a model that is moved before prepare must fit
+    on the device as a whole, which it may not under ZeRO 3 and FSDP.
+    Why: .cuda() and .to("cuda") are left over from training on one GPU.
+    Instead: use .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration
     """
     # DeepSpeed and Colossal-AI make the local rank's GPU the current one, and their examples say .cuda().
@@ -70,19 +70,19 @@ def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
         bare = value is None or (isinstance(value, ast.Constant) and value.value == "cuda")
         if bare:
             yield violation(
-                "the device is not the engine's: .cuda() is left over from one GPU",
-                remedy("leave it to prepare, or use .to(accelerator.device) or the local rank's device"),
+                "this is not the engine's device: .cuda() is left over from single-GPU code",
+                remedy("let prepare move it, or use .to(accelerator.device) or the device of the local rank"),
                 place=script.place(call.node),
             )
 
 
 @rule("TW762", level=Level.HINT, field="script")
 def one_progress_bar(script: Script) -> Iterator[Violation]:
-    """Only one process shows a progress bar.
+    """Only one process should show a progress bar.
 
-    Without it: N bars write over each other, and a log file holds N times as many lines.
+    Without it: N bars overwrite each other, and a log file has N times as many lines.
     Why: each process runs the whole script.
-    Instead: tqdm(…, disable=not accelerator.is_local_main_process), or accelerate.utils.tqdm.
+    Instead: use tqdm(…, disable=not accelerator.is_local_main_process), or accelerate.utils.tqdm.
     Source: https://huggingface.co/docs/accelerate/package_reference/utilities (tqdm)
     """
     trains = {script.tree.scope(b.call) for b in script.training.backwards}
@@ -99,11 +99,12 @@ def one_progress_bar(script: Script) -> Iterator[Violation]:
 
 @rule("TW763", level=Level.WARNING, field="script")
 def one_tracker(script: Script) -> Iterator[Violation]:
-    """Only the main process opens a tracker.
+    """Only the main process should open a tracker.
 
-    Without it: N event files, or N runs, each with the numbers of one rank; the curves are drawn over each other.
+    Without it: there are N event files or N runs, each with the numbers of one rank; the curves overlap.
     Why: each process runs the whole script.
-    Instead: accelerator.init_trackers and accelerator.log, which act on the main process; or `if rank == 0`.
+    Instead: use accelerator.init_trackers and accelerator.log, which act only on the main process; or `if rank ==
+    0`.
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
     for call in script.called(*_TRACKERS) if _several(script) else ():
@@ -118,13 +119,13 @@ def one_tracker(script: Script) -> Iterator[Violation]:
 
 @rule("TW764", level=Level.WARNING, field="script")
 def one_wandb_run(script: Script) -> Iterator[Violation]:
-    """wandb is started, and logged to, on the main process only, or with a group.
+    """Start wandb and log to it on the main process only, or use a group.
 
-    Without it: each rank makes a run of its own; where only rank 0 called init, wandb.log ends the other ranks with
-    `You must call wandb.init() before wandb.log()`.
-    Why: wandb knows nothing of ranks.
-    Instead: `if accelerator.is_main_process: wandb.init(…)`, the same around wandb.log; or accelerator.init_trackers
-    and accelerator.log.
+    Without it: each rank creates its own run; if only rank 0 called init, wandb.log ends the other ranks with `You
+    must call wandb.init() before wandb.log()`.
+    Why: wandb does not know about ranks.
+    Instead: use `if accelerator.is_main_process: wandb.init(…)`, with the same condition for wandb.log; or
+    accelerator.init_trackers and accelerator.log.
     Source: https://docs.wandb.ai/guides/track/log/distributed-training/
     """
     if not _several(script) or any(call.keyword("group") is not None for call in script.called("wandb.init")):

@@ -36,11 +36,11 @@ _RESTORES = (
 
 @rule("TW750", level=Level.WARNING, field="script")
 def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
-    """DistributedSampler.set_epoch is called at the beginning of each epoch.
+    """Call DistributedSampler.set_epoch at the start of each epoch.
 
-    Without it: every epoch has the same order, and a resumed run begins with the order of epoch 0 again.
+    Without it: every epoch has the same order, and a resumed run starts with the order of epoch 0 again.
     Why: the sampler's permutation is a function of (seed, epoch), and the epoch stays 0 unless it is set.
-    Instead: `sampler.set_epoch(epoch)` before `for batch in loader`.
+    Instead: call `sampler.set_epoch(epoch)` before `for batch in loader`.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
     if any(isinstance(c.node.func, ast.Attribute) and c.node.func.attr == "set_epoch" for c in script.calls):
@@ -54,27 +54,27 @@ def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
         off = isinstance(shuffle, ast.Constant) and shuffle.value is False
         if call.name.endswith("DistributedSampler") and not off and not _is_for_evaluation(script, call):
             yield violation(
-                "set_epoch is never called: every epoch has the same order",
-                remedy("call sampler.set_epoch(epoch) at the beginning of each epoch"),
+                "set_epoch is never called: every epoch uses the same order",
+                remedy("call sampler.set_epoch(epoch) at the start of each epoch"),
                 place=script.place(call.node),
             )
 
 
 @rule("TW751", level=Level.WARNING, field="script")
 def seeds_are_written_down(script: Script) -> Iterator[Violation]:
-    """A seed is a number that a second run knows too, not the clock or a process id.
+    """Use a seed that a second run can use too, not the clock or a process id.
 
-    Without it: a resumed run shuffles differently, so some samples come twice and others never; ranks that seed by
-    themselves build different models and split different permutations.
-    Why: what is derived from the clock cannot be derived again.
-    Instead: one seed from the configuration, for all ranks.
+    Without it: a resumed run shuffles differently: some samples come twice and others never; ranks that choose
+    their own seeds build different models and split different permutations.
+    Why: a value that comes from the clock cannot be computed again.
+    Instead: set one seed in the configuration, for all ranks.
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     for call in script.called(*_SEEDS):
         for node in (n for value in call.node.args for n in ast.walk(value)):
             if isinstance(node, ast.Call) and script.names.resolved(node.func) in _CLOCKS:
                 yield violation(
-                    "the seed comes from {source}: no second run has it",
+                    "the seed comes from {source}: another run cannot reproduce it",
                     remedy("take the seed from the configuration"),
                     source=dotted(node.func),
                     place=script.place(call.node),
@@ -84,11 +84,11 @@ def seeds_are_written_down(script: Script) -> Iterator[Violation]:
 
 @rule("TW752", level=Level.WARNING, field="script")
 def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
-    """A seed that is set inside of the training loop depends on epoch or update.
+    """A seed that is set inside the training loop must depend on the epoch or the update.
 
-    Without it: every turn draws the same dropout masks and the same augmentation; a resumed run repeats those of the
-    beginning.
-    Why: seeding with a constant winds the generator back to the same point.
+    Without it: every iteration draws the same dropout masks and the same augmentation; a resumed run repeats those
+    of the start.
+    Why: seeding with a constant resets the generator to the same state.
     Instead: seed once before the loop, or with (seed, epoch) or (seed, update).
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
@@ -105,7 +105,7 @@ def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
         constant = not names & moving and not any(isinstance(n, ast.Call) for n in ast.walk(call.node.args[0]))
         if constant and not any(script.tree.guards(call.node, within=loop) for loop in inner[:1]):
             yield violation(
-                "the same seed in every turn of the loop: the same random numbers each time",
+                "the seed is the same in every iteration: the random numbers repeat",
                 remedy("seed once before the loop, or add the epoch to the seed"),
                 place=script.place(call.node),
             )
@@ -113,12 +113,12 @@ def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
 
 @rule("TW753", level=Level.WARNING, field="script")
 def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
-    """A loader whose first batches are skipped at resume draws its order from a generator that can be set again.
+    """If a resumed run skips batches, the loader must shuffle with a generator that can be seeded again.
 
-    Without it: the resumed run shuffles anew; it skips other samples than those that were seen, so that some come twice
-    in the epoch and others never.
-    Why: shuffle=True draws from torch's global generator, whose state at that point depends on all that came before.
-    Instead: a generator seeded with (seed, epoch), or a sampler made from it; then skipping is exact.
+    Without it: the resumed run shuffles in a different order: the samples it skips are not those that were seen,
+    and some come twice in the epoch and others never.
+    Why: shuffle=True uses torch's global generator, whose state at that point depends on everything before.
+    Instead: use a generator seeded with (seed, epoch), or a sampler built from it; skipping is then exact.
     Source: https://docs.pytorch.org/docs/stable/data.html (generator); huggingface/accelerate issue 2016
     """
     if script.engines.accelerate or not _resumes(script):
@@ -134,20 +134,21 @@ def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
         shuffles = isinstance(shuffle, ast.Constant) and shuffle.value is True
         if shuffles and not keywords.keys() & {"generator", "sampler", "batch_sampler", None}:
             yield violation(
-                "batches are skipped in an order that is shuffled anew",
-                remedy("give the DataLoader a generator that is seeded with the epoch"),
+                "batches are skipped after the order was shuffled again",
+                remedy("pass the DataLoader a generator seeded with the epoch"),
                 place=script.place(skips[0]),
             )
 
 
 @rule("TW754", level=Level.HINT, field="script")
 def random_states_are_restored_last(script: Script) -> Iterator[Violation]:
-    """The random states are restored after the batches were skipped, just before the training goes on.
+    """Restore the random states after skipping batches, just before the training continues.
 
-    Without it: the resumed run is not the same one: of 6 runs resumed in mid-epoch none was bitwise equal.
-    Why: load_state restores the generators; making the data iterator and skipping then draw from them.
-    Instead: make the iterator, skip, then restore the random states; or save at the end of an epoch, where 2 of 2 runs
-    were equal.
+    Without it: the resumed run is not the same: of 6 runs resumed in mid-epoch, none was bitwise equal.
+    Why: load_state restores the generators, but creating the data iterator and skipping batches then draw from
+    them.
+    Instead: create the iterator, skip, then restore the random states; or save at the end of an epoch, where 2 of 2
+    runs were equal.
     Source: counted with accelerate 1.15; huggingface/accelerate issue 2016 and pull request 4071
     """
     loads = script.called("Accelerator.load_state", *_RESTORES)
@@ -156,8 +157,8 @@ def random_states_are_restored_last(script: Script) -> Iterator[Violation]:
         return
     if max(c.node.lineno for c in loads) < min(c.node.lineno for c in skips):
         yield violation(
-            "the random states are restored before the batches are skipped, which draws from them",
-            remedy("skip first and restore the random states after, or save between epochs"),
+            "the random states are restored before the batches are skipped, and skipping uses random numbers",
+            remedy("skip the batches first and then restore the random states, or save between epochs"),
             place=script.place(skips[0].node),
         )
 

@@ -20,15 +20,15 @@ _SAVES = ("save_state", "save_pretrained", "save_model", "save_checkpoint", "sav
 
 @rule("TW755", level=Level.WARNING, field="script")
 def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
-    """The newest checkpoint is the one with the highest update, not the youngest folder.
+    """Find the newest checkpoint by its update number, not by the time of its folder.
 
-    Without it: after copying, touching or a clock that was set back another folder is the youngest, and so is one that
-    a crash left half written, or logs/; the run resumes from there or fails.
-    Why: times say when something in a folder changed last, not what is in it.
-    Instead: sort by the number in the name: `key=lambda p: int(p.name.rsplit("-", 1)[1])`, and leave out incomplete
-    ones.
-    Source: accelerate's complete_nlp_example.py does it; after the clock was set back, transformers' Trainer deleted
-    the checkpoint that it had just saved
+    Without it: after copying, a touch or a clock change, another folder may have the latest time; it may also be a
+    half-written folder left by a crash, or logs/; the run resumes from there or fails.
+    Why: the time tells when something in a folder last changed, not what is in it.
+    Instead: sort by the number in the name: `key=lambda p: int(p.name.rsplit("-", 1)[1])`, and skip incomplete
+    checkpoints.
+    Source: accelerate's complete_nlp_example.py does it; after the clock was set back, transformers' Trainer
+    deleted the checkpoint that it had just saved
     """
     for call, key in _sorts(script):
         names = (
@@ -42,7 +42,7 @@ def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
         )
         if names & _TIMES and _is_about_checkpoints(script, call):
             yield violation(
-                "the checkpoint is chosen by the time of its folder",
+                "the checkpoint is selected by its folder's timestamp",
                 remedy("sort by the number in the name"),
                 place=script.place(call.node),
             )
@@ -50,12 +50,12 @@ def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
 
 @rule("TW756", level=Level.ERROR, field="script")
 def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
-    """Checkpoints are sorted by their number, or the number in the name is padded with zeros.
+    """Sort checkpoints by number, or pad the number in the name with zeros.
 
-    Without it: checkpoint-900 comes after checkpoint-1000; a resumed run starts from an old one, and the rotation
-    deletes the newest.
-    Why: names are compared letter by letter.
-    Instead: `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
+    Without it: checkpoint-900 comes after checkpoint-1000; a resumed run starts from an old checkpoint, and
+    rotation deletes the newest.
+    Why: names are compared character by character.
+    Instead: use `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
     Source: https://docs.python.org/3/howto/sorting.html
     """
     if any(
@@ -73,12 +73,13 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
 
 @rule("TW757", level=Level.WARNING, field="script")
 def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violation]:
-    """A checkpoint is deleted only when its successor is complete.
+    """Delete a checkpoint only after the next one is complete.
 
-    Without it: a crash or a full disk while saving leaves nothing to resume from: with total_limit=1, killed during
-    saves, 34 of 40 runs had nothing loadable left.
-    Why: a save takes seconds to minutes, and is where the disk runs full.
-    Instead: write into a folder beside it, rename it when it is complete, then delete the old one; keep at least 2.
+    Without it: a crash or a full disk while saving leaves nothing to resume from: of 40 runs with total_limit=1
+    that were killed during saves, 34 had no loadable checkpoint left.
+    Why: a save takes seconds to minutes, and this is when the disk fills up.
+    Instead: write to a separate folder next to it, rename it when it is complete, then delete the old one; keep at
+    least 2.
     Source: counted with accelerate 1.15, which deletes before it writes
     """
     for call in script.calls:
@@ -86,13 +87,13 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violatio
         if isinstance(limit, ast.Constant) and limit.value == 1:
             yield violation(
                 "total_limit=1: the only checkpoint is deleted before the next one is written",
-                remedy("keep at least 2"),
+                remedy("keep at least 2 checkpoints"),
                 place=script.place(limit),
             )
         elif call.name == "shutil.rmtree" and call.node.args and _is_written_next(script, call):
             yield violation(
-                "{path} is deleted before its successor is written",
-                remedy("write beside it, rename, then delete the old one"),
+                "{path} is deleted before its replacement is written",
+                remedy("write to a temporary path, rename it, then delete the old one"),
                 path=ast.unparse(call.node.args[0]),
                 place=script.place(call.node),
             )
@@ -100,19 +101,19 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violatio
 
 @rule("TW758", level=Level.WARNING, field="script")
 def loading_runs_no_code(script: Script) -> Iterator[Violation]:
-    """torch.load says weights_only=True.
+    """Call torch.load with weights_only=True.
 
-    Without it: before torch 2.6 a file that somebody else made runs whatever code it holds; from 2.6 on the default is
+    Without it: before torch 2.6, a file from someone else runs any code that it contains; since 2.6 the default is
     True, and a checkpoint with other objects fails with `Weights only load failed`.
-    Why: torch's files are pickles, and unpickling calls what the file names.
-    Instead: torch.load(path, weights_only=True, map_location="cpu"), or safetensors; weights_only=False only for files
-    of your own.
+    Why: torch's files are pickles, and unpickling calls whatever the file names.
+    Instead: use torch.load(path, weights_only=True, map_location="cpu"), or safetensors; use weights_only=False
+    only for your own files.
     Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html
     """
     for call in script.called("torch.load"):
         if call.keyword("weights_only") is None and not call.has_spread():
             yield violation(
-                "without weights_only: what the file holds may run, or, from torch 2.6 on, is refused",
+                "without weights_only, code in the file may run, or torch 2.6 and newer may refuse to load it",
                 remedy("add weights_only=True"),
                 place=script.place(call.node),
             )
@@ -120,20 +121,20 @@ def loading_runs_no_code(script: Script) -> Iterator[Violation]:
 
 @rule("TW759", level=Level.WARNING, field="script")
 def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
-    """trust_remote_code=True goes with a revision.
+    """Use trust_remote_code=True only together with a revision.
 
-    Without it: code from the hub runs on every rank, with your tokens and files; whoever may write to that repository
-    decides what runs tomorrow.
-    Why: the newest commit is fetched, not the one that you have read.
-    Instead: leave it out where transformers knows the model; else add revision="<the commit you read>".
+    Without it: code from the hub runs on every rank, with access to your tokens and files; anyone who can write to
+    that repository decides what runs tomorrow.
+    Why: the newest commit is downloaded, not the one that you have read.
+    Instead: remove it if transformers supports the model; if not, add revision="<the commit you read>".
     Source: https://huggingface.co/docs/transformers/custom_models (trust_remote_code)
     """
     for call in script.calls:
         value = call.keyword("trust_remote_code")
         if isinstance(value, ast.Constant) and value.value is True and call.keyword("revision") is None:
             yield violation(
-                "trust_remote_code=True runs whatever is in the repository on the day of the run",
-                remedy("leave it out, or pin revision to a commit that you have read"),
+                "trust_remote_code=True runs any code that is in the repository at that time",
+                remedy("remove it, or pin revision to a commit that you have read"),
                 place=script.place(value),
             )
 

@@ -25,13 +25,13 @@ _MAKERS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 @rule("TW726", level=Level.ERROR, field="script")
 def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
-    """The total of a prepared scheduler counts the steps of all processes.
+    """The total steps of a prepared scheduler must count the steps of all processes.
 
-    Without it: with N processes the schedule is over after 1/N of the training, and the rest trains with a rate of 0,
-    or of less than 0: a linear decay over 10 steps on 2 processes gave 0.8, 0.6, … 0.0, −0.2.
+    Without it: with N processes, the schedule ends after 1/N of the training, and the rest trains with a learning
+    rate of 0 or below: a linear decay over 10 steps on 2 processes gave 0.8, 0.6, … 0.0, −0.2.
     Why: a prepared scheduler steps once per process at each update.
-    Instead: num_training_steps = updates × accelerator.num_processes; or len(loader) × epochs taken before prepare; or
-    do not prepare the scheduler and step it where accelerator.sync_gradients is true.
+    Instead: set num_training_steps = updates × accelerator.num_processes; or take len(loader) × epochs before
+    prepare; or do not prepare the scheduler, and step it only if accelerator.sync_gradients is true.
     Source: huggingface/accelerate issues 2926, 2142, 1382; seen with accelerate 1.15
     """
     if any(c.keyword("step_scheduler_with_optimizer") or c.keyword("split_batches") for c in script.called(*_MAKERS)):
@@ -42,7 +42,8 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
             continue
         if _counts_one_rank(script, total):
             yield violation(
-                "the scheduler is prepared: on N processes it takes N steps per update, and {total} counts one",
+                "the scheduler is prepared: with N processes it takes N steps per update, but {total} counts one "
+                "per update",
                 remedy("multiply the total (and the warm-up) by accelerator.num_processes"),
                 total=ast.unparse(total),
                 place=script.place(total),
@@ -51,11 +52,11 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
 
 @rule("TW727", level=Level.ERROR, field="script")
 def schedules_count_updates(script: Script) -> Iterator[Violation]:
-    """A schedule whose total counts updates is stepped once per update.
+    """A schedule that counts updates must be stepped once per update.
 
-    Without it: the learning rate reaches its end after 1/n of the training, n being the accumulation.
-    Why: scheduler.step() stands beside the backward pass, and optimizer.step() under a condition.
-    Instead: step the scheduler where the optimizer steps; under accumulate(), prepare it as well.
+    Without it: the learning rate reaches its final value after 1/n of the training, where n is the accumulation.
+    Why: scheduler.step() is next to the backward pass, while optimizer.step() is under a condition.
+    Instead: step the scheduler where the optimizer steps; under accumulate(), prepare the scheduler too.
     Source: huggingface/accelerate issues 2142, 1382
     """
     totals = dict(_schedules(script))
@@ -72,7 +73,7 @@ def schedules_count_updates(script: Script) -> Iterator[Violation]:
         blocks = [w for w in script.tree.withs(call.node) if ".accumulate(" in ast.unparse(w.items[0].context_expr)]
         if window or blocks:
             yield violation(
-                "the scheduler steps after every micro-batch, and its total {total} counts updates",
+                "the scheduler steps after every micro-batch, but its total {total} counts updates",
                 remedy("step it under the same condition as the optimizer"),
                 total=ast.unparse(total),
                 place=script.place(call.node),

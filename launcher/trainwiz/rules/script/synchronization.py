@@ -16,12 +16,12 @@ _PARTITIONING = {2, 3}
 
 @rule("TW728", level=Level.ERROR, field="script")
 def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
-    """The last micro-batch of a window runs outside of no_sync.
+    """The last micro-batch of a window must run outside no_sync.
 
-    Without it: each rank steps with its own gradient; the models drift apart, and the one that is saved has learned
-    from 1/N of the data.
-    Why: gradients are averaged over ranks in the backward pass outside of no_sync, and only there.
-    Instead: no_sync around all micro-batches but the last; or accelerate's accumulate().
+    Without it: each rank steps with its own gradient; the models drift apart, and the saved model has learned from
+    only 1/N of the data.
+    Why: gradients are averaged over the ranks only in a backward pass outside no_sync.
+    Instead: use no_sync for all micro-batches except the last; or use accelerate's accumulate().
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html (no_sync)
     """
     for call in _no_syncs(script):
@@ -32,8 +32,8 @@ def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
             tail = any(_is_boundary(script, inside[0], g.test) and g.positive for g in guards)
             if tail or not guards:
                 yield violation(
-                    "every backward pass is inside of no_sync: gradients are never averaged over ranks",
-                    remedy("leave the last micro-batch of each window outside of no_sync"),
+                    "every backward pass is inside no_sync: gradients are never averaged over ranks",
+                    remedy("run the last micro-batch of each window outside no_sync"),
                     place=script.place(call.node),
                 )
         elif (
@@ -42,27 +42,28 @@ def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
             and any(g.positive and _is_boundary(script, inside[0], g.test) for g in script.tree.guards(block))
         ):
             yield violation(
-                "no_sync is around the last micro-batch of the window, the one that must synchronise",
-                remedy("turn the condition around"),
+                "no_sync covers the last micro-batch of the window, which must synchronize",
+                remedy("invert the condition"),
                 place=script.place(call.node),
             )
 
 
 @rule("TW729", level=Level.ERROR, field="script")
 def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violation]:
-    """There is no no_sync at ZeRO 2 and 3, nor under Gemini and LowLevelZero at stage 2.
+    """no_sync does not work with ZeRO 2 and 3, nor with Gemini and LowLevelZero at stage 2.
 
-    Without it: DeepSpeed stops with `no_sync context manager is incompatible with gradient partitioning logic of ZeRO
-    stage N`; accelerator.no_sync silently does nothing there (≥ 1.10); Colossal-AI's plugins stop as well.
-    Why: a gradient that is kept in parts must be reduced in every backward pass.
-    Instead: let the engine accumulate (gradient_accumulation_steps), or go down to ZeRO 1.
-    Source: seen with DeepSpeed 0.19.8 and Colossal-AI 0.5.0; huggingface/accelerate issue 3481, DeepSpeed issue 6793
+    Without it: DeepSpeed stops with `no_sync context manager is incompatible with gradient partitioning logic of
+    ZeRO stage N`; accelerator.no_sync silently does nothing there (≥ 1.10); Colossal-AI's plugins stop too.
+    Why: a partitioned gradient must be reduced in every backward pass.
+    Instead: let the engine accumulate (gradient_accumulation_steps), or use ZeRO 1.
+    Source: seen with DeepSpeed 0.19.8 and Colossal-AI 0.5.0; huggingface/accelerate issue 3481, DeepSpeed issue
+    6793
     """
     reason = _partitions(script)
     for call in _no_syncs(script) if reason else ():
         yield violation(
-            "no_sync does not go together with {reason}",
-            remedy("leave no_sync out, and let the engine accumulate"),
+            "no_sync cannot be used with {reason}",
+            remedy("remove no_sync, and let the engine accumulate"),
             reason=reason,
             place=script.place(call.node),
         )
@@ -70,12 +71,13 @@ def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violati
 
 @rule("TW730", level=Level.WARNING, field="script")
 def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
-    """One accumulate() block holds one forward and one backward pass of its model.
+    """Each accumulate() block must contain one forward and one backward pass of its model.
 
-    Without it: the block counts as one micro-batch: the loss of each pass is divided by the number of blocks, so that
-    the gradient is twice that of the real batch; under DDP both passes synchronise, under DeepSpeed both may step.
+    Without it: the block counts as one micro-batch: the loss of each pass is divided by the number of blocks, and
+    with two passes the gradient is twice that of the real batch; under DDP both passes synchronize, under DeepSpeed
+    both may step.
     Why: accumulate() counts how often it is entered, not how often the model runs.
-    Instead: one block per pass; or add the losses and call backward once.
+    Instead: use one block per pass; or add up the losses and call backward once.
     Source: https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization
     """
     for block in (n for n in script.tree.nodes if isinstance(n, ast.With)):
@@ -90,7 +92,7 @@ def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
         if len(runs) >= 2 and not any(script.tree.exclusive(runs[0].node, r.node) for r in runs[1:]):
             yield violation(
                 "{n} forward and backward passes in one accumulate() count as one micro-batch",
-                remedy("give each pass a block of its own, or add the losses and call backward once"),
+                remedy("put each pass into its own accumulate() block, or add the losses and call backward once"),
                 n=len(passes),
                 place=script.place(passes[1].call),
             )

@@ -136,8 +136,11 @@ def load(
         document = read(path)
         if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed"):
             raise UsageError(
-                say("{file} is no configuration of accelerate or DeepSpeed, and no plan", file=path),
-                say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
+                say("{file} is neither an accelerate or DeepSpeed configuration nor a plan", file=path),
+                say(
+                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
+                    "batch size"
+                ),
             )
         documents[path] = document
     files = Files(documents=documents, script=scripts.read(script) if script else None, versions=versions)
@@ -167,7 +170,7 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
         engine, _, version = word.partition("=")
         if engine not in _TRIED or not version[:1].isdigit():
             raise UsageError(
-                say("--engine-version {word} is not like deepspeed=0.16.5", word=word),
+                say("--engine-version {word} does not have the form deepspeed=0.16.5", word=word),
                 say("engines: {names}", names=", ".join(_TRIED)),
             )
         versions[engine] = version

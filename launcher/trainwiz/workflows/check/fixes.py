@@ -66,10 +66,10 @@ def apply(before: Mapping[str, str], after: Mapping[str, str], *, confirmed: boo
     for path, new in changed.items():
         _show(path, before[path], new)
     if not changed:
-        console.talk(t("nothing that could be changed without asking what is meant"))
+        console.talk(t("nothing can be fixed without knowing what you intend"))
         return False
     if not confirmed and not _asked():
-        console.talk(t("nothing was written; --yes writes it"))
+        console.talk(t("nothing was written; add --yes to write the changes"))
         return False
     for path, new in changed.items():
         configurations.write(path, new)
@@ -86,5 +86,5 @@ def _show(path: str, old: str, new: str) -> None:
 def _asked() -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    console.talk(t("Write this? [y/N]"))
+    console.talk(t("Write these changes? [y/N]"))
     return sys.stdin.readline().strip().lower() in ("y", "yes", "是")

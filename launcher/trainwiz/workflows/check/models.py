@@ -33,8 +33,8 @@ def of_documents(
     cache, found = HubCache(), {}
     if named and probing.architecture(named, Path(), cache) is None:
         raise UsageError(
-            say("of the model {name} there is no config.json here", name=named),
-            say("--model takes a preset of trainwiz, a folder with a config.json, or a hub id that was downloaded"),
+            say("no config.json found here for model {name}", name=named),
+            say("--model takes a trainwiz preset, a folder with a config.json, or the hub id of a downloaded model"),
         )
     for path in splitting:
         for name, root in _names(path, named, script):

@@ -29,6 +29,6 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
     """Raise `Refused` if a finding forbids the launch."""
     if stopping := errors(findings):
         raise Refused(
-            say("nothing was started: {n} finding(s) of level error", n=len(stopping)),
-            say("trainwiz explain {rule} tells more; --ignore {rule} launches in spite of it", rule=stopping[0].rule),
+            say("nothing was started: {n} finding(s) at level error", n=len(stopping)),
+            say("details: trainwiz explain {rule}; launch anyway: --ignore {rule}", rule=stopping[0].rule),
         )

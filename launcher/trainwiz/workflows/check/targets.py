@@ -43,7 +43,7 @@ def sort(
             continue
         if path.endswith(".py"):
             raise UsageError(
-                say("{path} is a script, and no configuration", path=path),
+                say("{path} is a script, not a configuration", path=path),
                 say("trainwiz lint {path}; or trainwiz check FILE --script {path}", path=path),
             )
         if _is_plan(path, read):
@@ -87,8 +87,8 @@ def _in_folder(path: str, read: Read) -> list[str]:
     found = [document.path for document in configurations.find(path, read)]
     if not found:
         raise UsageError(
-            say("{folder} holds no trainwiz.yaml, and no configuration of accelerate or DeepSpeed", folder=path),
-            say("go into a project's folder or name it, or make one: trainwiz init {folder}", folder=path),
+            say("{folder} contains no trainwiz.yaml and no accelerate or DeepSpeed configuration", folder=path),
+            say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
         )
     return found
 
@@ -98,7 +98,7 @@ def default_file() -> str:
     path = configurations.default_path()
     if not Path(path).is_file():
         raise UsageError(
-            say("accelerate has no file of its own here: {path} does not exist", path=path),
-            say("accelerate config would make it; trainwiz init makes a project instead"),
+            say("accelerate's default config file {path} does not exist", path=path),
+            say("create it with accelerate config, or create a project with trainwiz init"),
         )
     return path

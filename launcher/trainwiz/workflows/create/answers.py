@@ -76,7 +76,7 @@ def with_edited_plan(answers: Answers, folder: Path) -> Answers:
     """The same answers for a plan that was edited by hand, whose values all stay where they can."""
     values = flat(plans.read(folder / PLAN_FILE))
     del values["version"]
-    there = Source(kind="file", reason=say("as it stands in trainwiz.yaml"))
+    there = Source(kind="file", reason=say("from trainwiz.yaml"))
     sources = {key: there for key in values if key not in answers.earlier}
     return dataclasses.replace(answers, edited_plan=values, sources={**sources, **answers.sources})
 
@@ -107,7 +107,7 @@ def _flags(flags: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
     if stage is not None and single.get("strategy.zero_stage", stage) != stage:
         problems.append(
             say(
-                "strategy.zero_stage: --strategy says {one}, --zero-stage says {other}; give one of them",
+                "strategy.zero_stage: --strategy gives {one}, but --zero-stage gives {other}; use only one of them",
                 one=stage,
                 other=single["strategy.zero_stage"],
             )

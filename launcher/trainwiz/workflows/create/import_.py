@@ -134,7 +134,7 @@ def _refuse_unknown(left: Sequence[Left]) -> None:
     if unknown is not None:
         raise Refused(
             say("{path} {value}: {why}; nothing was written", path=unknown.path, value=unknown.value, why=unknown.why),
-            say("decide it: --set {key}=…", key=unknown.key),
+            say("set it: --set {key}=…", key=unknown.key),
         )
 
 
@@ -165,7 +165,7 @@ def sources(adoption: Adoption) -> dict[str, Source]:
             reason = say("{file}: {why}", file=name, why=carried.why)
         found[key] = Source(kind="file", reason=reason)
     found[_SETTINGS] = Source(
-        kind="file", reason=say("as DeepSpeed was set; delete a line to get trainwiz's own value")
+        kind="file", reason=say("from the DeepSpeed configuration; delete a line to use trainwiz's own value")
     )
     return found
 
@@ -174,7 +174,7 @@ def _of_settings(adoption: Adoption, settings: Mapping[str, Any]) -> dict[str, S
     found = {}
     for path in settings:
         at = adoption.place_of_setting(path)
-        reason = say("{place}", place=at) if at else say("left out, so DeepSpeed's own default")
+        reason = say("{place}", place=at) if at else say("not set; DeepSpeed's default")
         found[f"{_SETTINGS}.{path}"] = Source(kind="file", reason=reason)
     return found
 

@@ -19,8 +19,11 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
     paths = [*typed, *([targets.default_file()] if default else [])]
     if not paths:
         raise UsageError(
-            say("no file is named"),
-            say("trainwiz import accelerate.yaml ds_config.json --into my-project, or --default for accelerate's own"),
+            say("no file given"),
+            say(
+                "run: trainwiz import accelerate.yaml ds_config.json --into my-project; --default imports "
+                "accelerate's default file"
+            ),
         )
     by_kind = _by_kind(paths)
     given = by_kind.get("deepspeed")
@@ -35,17 +38,17 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
     if accelerate and given and accelerate.kind != "DEEPSPEED":
         raise UsageError(
             say(
-                "{file} has distributed_type {kind}, so nothing would read {other}",
+                "{file} has distributed_type {kind}, which does not use {other}",
                 file=accelerate.document.path,
                 kind=accelerate.kind or "NO",
                 other=given,
             ),
-            say("import one of them, or set distributed_type: DEEPSPEED"),
+            say("import only one of them, or set distributed_type: DEEPSPEED"),
         )
     if accelerate and given and named and os.path.realpath(named) != os.path.realpath(given):
         raise UsageError(
-            say("{file} names {named}, and not {other}", file=accelerate.document.path, named=named, other=given),
-            say("import {file} alone, or let it name {other}", file=accelerate.document.path, other=given),
+            say("{file} refers to {named}, not to {other}", file=accelerate.document.path, named=named, other=given),
+            say("import only {file}, or make it refer to {other}", file=accelerate.document.path, other=given),
         )
     return accelerate, _deepspeed(files, given or named)
 
@@ -58,17 +61,20 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
         kind = config.kind_of(document)
         if kind == "plan":
             raise UsageError(
-                say("{file} is a plan already", file=path), say("trainwiz init DIR --answers {file}", file=path)
+                say("{file} is already a plan", file=path), say("trainwiz init DIR --answers {file}", file=path)
             )
         if kind == "unknown":
             raise UsageError(
-                say("{file} is no configuration of accelerate or DeepSpeed", file=path),
-                say("an accelerate file has a distributed_type, a DeepSpeed file a zero_optimization or a batch size"),
+                say("{file} is not an accelerate or DeepSpeed configuration", file=path),
+                say(
+                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
+                    "batch size"
+                ),
             )
         if kind in found and os.path.realpath(found[kind]) != os.path.realpath(path):
             raise UsageError(
-                say("{one} and {other} are two files of the same kind", one=found[kind], other=path),
-                say("import them one by one, each into a folder of its own"),
+                say("{one} and {other} are files of the same kind", one=found[kind], other=path),
+                say("import them one at a time, each into its own folder"),
             )
         found[kind] = path
     return found
@@ -103,8 +109,8 @@ def _named(accelerate: Accelerate, *, optional: bool) -> str | None:
     found = accelerate.files.get(name)
     if found is None and not optional:
         raise UsageError(
-            say("{file} names {named}, which is not there", file=accelerate.document.path, named=name),
-            say("correct deepspeed_config_file, or name that file as well"),
+            say("{file} refers to {named}, which does not exist", file=accelerate.document.path, named=name),
+            say("correct deepspeed_config_file, or pass that file as well"),
         )
     return found
 

@@ -54,12 +54,12 @@ def _saved(request: Request, session: Path) -> store.Saved | None:
     where = shlex.quote(str(request.folder))
     if request.resume and saved is None:
         raise UsageError(
-            say("there are no kept answers for {folder}", folder=request.folder),
+            say("no saved answers for {folder}", folder=request.folder),
             say("trainwiz init {folder}", folder=where),
         )
     if saved and saved.answers and not request.resume and request.terminal and not request.defaults:
         console.talk(
-            t("Answers of an interrupted init are kept; go on with: trainwiz init {folder} --resume", folder=where),
+            t("Answers from an interrupted init were kept; to continue: trainwiz init {folder} --resume", folder=where),
             style="dim",
         )
     return saved if request.resume else None
@@ -81,7 +81,7 @@ def _collect(request: Request, saved: store.Saved | None) -> Answers:
 
 def _refuse_incomplete(request: Request, answers: Answers) -> None:
     """Name everything that a person would be asked, at once."""
-    missing = [] if request.yes else [say("--yes confirms that the project may be written")]
+    missing = [] if request.yes else [say("--yes: confirm that the project may be written")]
     if not request.defaults:
         known = {**answers.earlier, **answers.given}
         missing += [
@@ -92,9 +92,9 @@ def _refuse_incomplete(request: Request, answers: Answers) -> None:
     if missing:
         raise PlanError(
             missing,
-            head=say("there is no terminal to ask on; missing: {n}", n=len(missing)),
+            head=say("cannot ask questions without a terminal; missing: {n}", n=len(missing)),
             remedy=say(
-                "give answers with --set KEY=VALUE or --answers FILE, or take defaults: trainwiz init {folder} "
+                "pass answers with --set KEY=VALUE or --answers FILE, or use the defaults: trainwiz init {folder} "
                 "--defaults --yes",
                 folder=shlex.quote(str(request.folder)),
             ),
@@ -108,7 +108,9 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
     if answers.edited_plan:
         kept |= values_to_keep(kept, answers.edited_plan, planner.decide)
     for lost in dropped:
-        console.talk(t("{key}: the earlier {value} no longer fits and is decided anew", key=lost.key, value=lost.value))
+        console.talk(
+            t("{key}: the earlier value {value} no longer fits; a new value is chosen", key=lost.key, value=lost.value)
+        )
     final = {**answers.given, **kept}
     decided = planner.decide(final)
     found = planner.findings(decided.plan, complete=True)
@@ -116,7 +118,7 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
         findings.show(found)
     if errors(found):
         raise Refused(
-            say("the plan has errors: {n}; nothing was written", n=len(errors(found))),
-            say("change the named keys with --set KEY=VALUE"),
+            say("the plan has {n} error(s); nothing was written", n=len(errors(found))),
+            say("change these keys with --set KEY=VALUE"),
         )
     return final, decided

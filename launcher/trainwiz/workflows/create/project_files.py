@@ -34,7 +34,7 @@ def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
             return "overwrite" if force else None
         case "keep" | "overwrite" | "beside":
             if force and on_conflict != "overwrite":
-                raise UsageError(say("--force and --on-conflict {way} contradict each other", way=on_conflict))
+                raise UsageError(say("--force cannot be combined with --on-conflict {way}", way=on_conflict))
             return on_conflict
     raise UsageError(say("--on-conflict: {given} is not one of keep, overwrite, beside", given=repr(on_conflict)))
 
@@ -45,16 +45,16 @@ def check_folder(folder: Path) -> None:
         raise UsageError(say("{folder} is not a usable folder name", folder=repr(str(folder))))
     try:
         if folder.is_symlink() and not folder.exists():
-            raise UsageError(say("{folder} is a link that leads nowhere", folder=folder))
+            raise UsageError(say("{folder} is a broken link", folder=folder))
         nearest = folder.absolute()
         while not nearest.exists():
             nearest = nearest.parent
     except OSError as error:
         raise UsageError(say("{folder}: {problem}", folder=folder, problem=error.strerror)) from None
     if not nearest.is_dir():
-        raise UsageError(say("{path} is a file; a project needs a folder", path=nearest), say("name another folder"))
+        raise UsageError(say("{path} is a file; a project needs a folder", path=nearest), say("choose another folder"))
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(say("no permission to write in {path}", path=nearest), say("name another folder"))
+        raise UsageError(say("no permission to write to {path}", path=nearest), say("choose another folder"))
 
 
 def write(
@@ -90,7 +90,7 @@ def report(written: Written, folder: Path, answers: Mapping[str, Any], options: 
     """
     report_files(written, folder)
     console.talk()
-    console.talk(t("The same without questions:"))
+    console.talk(t("The same command without questions:"))
     console.talk(f"  {_command(folder, answers, options)}", style="bold")
     report_next(folder)
 
@@ -100,13 +100,13 @@ def report_files(written: Written, folder: Path) -> None:
     for path in written.written:
         console.data(str(folder / path))
     for path in written.beside:
-        console.talk(t("{path}: yours is kept; compare it with the new one", path=folder / path), style="warning")
+        console.talk(t("{path}: your file was kept; compare it with the new one", path=folder / path), style="warning")
     for path in written.kept:
-        console.talk(t("{path}: kept as it is", path=folder / path), style="warning")
+        console.talk(t("{path}: kept unchanged", path=folder / path), style="warning")
     for path in written.removed:
-        console.talk(t("{path}: removed, the plan no longer needs it", path=folder / path))
+        console.talk(t("{path}: removed; the plan no longer needs it", path=folder / path))
     if not written.written and not written.beside:
-        console.talk(t("Nothing changed in {folder}: it already is this project.", folder=folder))
+        console.talk(t("Nothing changed: {folder} is already up to date.", folder=folder))
 
 
 def report_next(folder: Path) -> None:
@@ -114,10 +114,10 @@ def report_next(folder: Path) -> None:
     console.talk()
     console.talk(t("Next:"))
     where = shlex.quote(str(folder))
-    console.talk(t("  trainwiz launch {folder}    checks everything once more, then trains", folder=where))
+    console.talk(t("  trainwiz launch {folder}    checks everything again, then trains", folder=where))
     console.talk(
         t(
-            "  {file}    is yours to edit; trainwiz check {folder} checks it",
+            "  {file}    can be edited; trainwiz check {folder} checks it",
             file=shlex.quote(str(folder / "trainwiz.yaml")),
             folder=where,
         )
@@ -162,17 +162,17 @@ class _Resolver:
 
         choices = (
             ("keep", t("keep      leave the file as it is")),
-            ("overwrite", t("overwrite take the new one; yours is lost")),
-            ("beside", t("beside    write the new one beside it, as {name}.new", name=conflict.path)),
+            ("overwrite", t("overwrite use the new file; your version is lost")),
+            ("beside", t("beside    write the new file next to it, as {name}.new", name=conflict.path)),
         )
         while True:
             reply = ask(
-                Asked(prompt=conflict.path, default="keep", reason=t("nothing of yours is lost"), choices=choices)
+                Asked(prompt=conflict.path, default="keep", reason=t("your file stays unchanged"), choices=choices)
             )
             if reply.action is None:
                 return reply.value or "keep"  # type: ignore[return-value]
             if reply.action is Action.HELP:
-                console.talk(t("The lines above with - are in your file, those with + in the new one."))
+                console.talk(t("Above, lines with - are in your file, lines with + are in the new one."))
 
 
 def _agrees(file: Path, plan: Plan) -> bool:
@@ -201,10 +201,10 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
         show(folder, conflict)
     raise Refused(
         say(
-            "files with something of yours in them: {files}; nothing was written",
+            "these files contain edits of yours: {files}; nothing was written",
             files=", ".join(c.path for c in conflicts),
         ),
-        say("add --on-conflict beside (new ones as .new), --on-conflict keep, or --force to overwrite them"),
+        say("add --on-conflict beside (writes .new files), --on-conflict keep, or --force to overwrite them"),
     )
 
 

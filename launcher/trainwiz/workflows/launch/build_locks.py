@@ -27,8 +27,8 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
         if lock.shared:
             tell(
                 say(
-                    "a build lock is left on a disk that other machines may share: {lock}; where none of them builds, "
-                    "remove it, or the next attempt waits for ever",
+                    "a build lock remains on a disk that other machines may share: {lock}; if no machine is "
+                    "building, delete it, or the next attempt will wait forever",
                     lock=lock.path,
                 )
             )
@@ -36,4 +36,4 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
         with contextlib.suppress(OSError):
             if lock.path.stat().st_ino == lock.inode:
                 lock.path.unlink()
-                tell(say("removed the build lock that the killed attempt left: {lock}", lock=lock.path))
+                tell(say("removed the build lock left by the killed attempt: {lock}", lock=lock.path))

@@ -29,7 +29,7 @@ def ranks(words: str, world: int) -> list[int]:
     chosen = sorted({int(word) for word in words.split(",") if word.isdigit()})
     if not names_ranks(words) or not chosen or chosen[-1] >= world:
         raise UsageError(
-            say("--debug {words}: the ranks here are 0 to {last}", words=words, last=world - 1),
+            say("--debug {words}: the ranks on this machine are 0 to {last}", words=words, last=world - 1),
             say("trainwiz launch --debug 0, --debug 0,1 or --debug all"),
         )
     return chosen
@@ -41,13 +41,17 @@ def chosen(request: Request, *, world: int, machines: int = 1, launcher: str | N
         return []
     if machines > 1:
         raise UsageError(
-            say("--debug is for one machine; the plan has {n}", n=machines),
-            say("debug a smaller world: trainwiz init --set machine.num_machines=1 in a folder of its own"),
+            say("--debug works on one machine only; the plan has {n}", n=machines),
+            say("debug on one machine: trainwiz init --set machine.num_machines=1 in a separate folder"),
         )
     if launcher:
-        raise UsageError(say("--debug needs ranks that trainwiz starts itself; these go through {name}", name=launcher))
+        raise UsageError(
+            say("--debug needs ranks that trainwiz starts itself; these are started by {name}", name=launcher)
+        )
     if request.max_restarts or request.auto_batch:
-        raise UsageError(say("--debug goes with neither --max-restarts nor --auto-batch: one world, looked at closely"))
+        raise UsageError(
+            say("--debug cannot be combined with --max-restarts or --auto-batch: it debugs a single attempt")
+        )
     found = ranks(request.debug, world)
     if not request.dry_run:
         _needs_debugpy(request.python)
@@ -76,22 +80,24 @@ def tell(debug_ports: Mapping[int, int]) -> None:
     if not debug_ports:
         return
     for rank, port in debug_ports.items():
-        line = t("rank {rank} waits for a debugger on 127.0.0.1:{port}", rank=rank, port=port)
+        line = t("rank {rank} is waiting for a debugger on 127.0.0.1:{port}", rank=rank, port=port)
         console.talk(line, style="bold")
         wanted = commands.port_of(rank)
         if port != wanted:
-            taken = t("port {wanted}, which .vscode/launch.json has for it, is taken", wanted=wanted)
+            taken = t("port {wanted}, set for this rank in .vscode/launch.json, is already in use", wanted=wanted)
             console.talk(taken, style="warning")
-    console.talk(t('VS Code: Run and Debug, "attach to rank N"; other editors: attach to a Python remote (debugpy)'))
+    console.talk(
+        t('VS Code: Run and Debug, "attach to rank N"; other editors: attach to a remote Python process (debugpy)')
+    )
     if os.environ.get("SSH_CONNECTION"):
         tunnels = " ".join(f"-L {port}:127.0.0.1:{port}" for port in debug_ports.values())
-        console.talk(t("from your own machine: ssh {tunnels} {host}", tunnels=tunnels, host=os.uname().nodename))
-    console.talk(t("all other ranks wait as long as it takes, and no hang is looked for; Ctrl-C ends it"))
+        console.talk(t("run on your own machine: ssh {tunnels} {host}", tunnels=tunnels, host=os.uname().nodename))
+    console.talk(t("all other ranks wait without a time limit, and hang detection is off; Ctrl-C ends the run"))
 
 
 def _needs_debugpy(python: str) -> None:
     if capture([python, "-c", _PROBE], timeout=_PROBE_SECONDS).code == 1:
         raise Refused(
-            say("--debug needs debugpy, which {python} does not have", python=python),
+            say("--debug needs debugpy, which is not installed for {python}", python=python),
             say("{python} -m pip install debugpy", python=python),
         )

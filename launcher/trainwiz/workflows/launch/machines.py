@@ -25,7 +25,7 @@ def call_roll(
     me = rollcall.Machine(rank=place.rank, hostname=os.uname().nodename, plan=digest, machines=place.machines)
     console.talk(
         t(
-            "machine {rank} of {n}: roll-call at {address}:{port}, for up to {wait:g} s",
+            "machine {rank} of {n}: waiting for all machines to connect at {address}:{port}, up to {wait:g} s",
             rank=place.rank,
             n=place.machines,
             address=place.address,

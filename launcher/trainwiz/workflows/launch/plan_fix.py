@@ -75,15 +75,20 @@ def apply(request: Request) -> Request | None:
     plan, folder = plans.read(plan_file), plan_file.parent
     if plan.machine.num_machines > 1:
         raise UsageError(
-            say("--apply-fix changes the files of one machine, and this plan has {n}", n=plan.machine.num_machines),
-            say("trainwiz diagnose says what to change; make it on each machine with trainwiz init"),
+            say(
+                "--apply-fix only changes files on one machine, but this plan has {n} machines",
+                n=plan.machine.num_machines,
+            ),
+            say("run trainwiz diagnose to see what to change; make the change on each machine with trainwiz init"),
         )
     run, diagnosis = _newest_failure(folder)
     machine = facts.machine(machine_file=None, python=request.python, folder=str(folder))
     found = solved(plan, folder, machine, diagnosis)
     if found is None:
         raise TrainwizError(
-            say("run {name} failed, and no change of the plan mends it: {cause}", name=run.name, cause=diagnosis.cause),
+            say(
+                "run {name} failed, and no change to the plan can fix it: {cause}", name=run.name, cause=diagnosis.cause
+            ),
             diagnosis.remedy,
         )
     change, changed = found
@@ -97,7 +102,7 @@ def apply(request: Request) -> Request | None:
 def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     made = runs.every(folder)
     if not made:
-        raise UsageError(say("{folder} has no runs", folder=folder / runs.RUNS), say("start one: trainwiz launch"))
+        raise UsageError(say("{folder} has no runs", folder=folder / runs.RUNS), say("start a run: trainwiz launch"))
     run = made[-1]
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.read(run).alive:
@@ -105,7 +110,7 @@ def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     found = diagnose.of_run(run, outcome)[0] if outcome is None or outcome.exit_code else None
     if found is None:
         raise UsageError(
-            say("the newest run, {name}, did not fail: there is nothing to mend", name=run.name),
+            say("the newest run, {name}, did not fail; nothing to fix", name=run.name),
             say("trainwiz launch, or trainwiz launch --resume"),
         )
     return run, found
@@ -150,8 +155,8 @@ def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> Non
         words += ["--set", f"{key}={value}"]
     raise Refused(
         say(
-            "the change alters files that you have edited: {files}; nothing was written",
+            "the fix would change files that you edited: {files}; nothing was written",
             files=", ".join(c.path for c in edited),
         ),
-        say("to see what differs, and to decide: {line}", line=shlex.join(words)),
+        say("see the differences and decide: {line}", line=shlex.join(words)),
     )

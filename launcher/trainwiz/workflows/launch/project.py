@@ -98,8 +98,8 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
         preflight.refuse_errors(findings)
         if not machine.probed:
             raise Refused(
-                say("{file} describes a machine; a launch happens on the one that is here", file=request.machine),
-                say("leave --machine away, or add --dry-run to see what would be done there"),
+                say("{file} describes a machine; a launch always runs on this machine", file=request.machine),
+                say("omit --machine, or add --dry-run to see what would be done there"),
             )
     return findings
 
@@ -111,8 +111,11 @@ def _place(request: Request, plan: Plan) -> Place | None:
         return None
     if request.max_restarts or request.auto_batch:
         raise UsageError(
-            say("--max-restarts and --auto-batch are for one machine; the plan has {n}", n=machines),
-            say("let the scheduler start the job again: a preempted run goes on by itself, a failed one with --resume"),
+            say("--max-restarts and --auto-batch work on one machine only; the plan has {n}", n=machines),
+            say(
+                "let the scheduler start the job again: a preempted run continues by itself, a failed run "
+                "continues with --resume"
+            ),
         )
     rank = request.machine_rank
     return cluster.place(plan, 0 if rank is None and request.dry_run else rank, os.environ)
@@ -126,7 +129,7 @@ def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[
         return
     with ports.claim(wanted) as port:
         if port.wanted not in (0, port.number) and not alone:
-            console.talk(t("port {wanted} is taken; using {port}", wanted=port.wanted, port=port.number))
+            console.talk(t("port {wanted} is in use; using {port}", wanted=port.wanted, port=port.number))
         yield port.number
 
 
@@ -150,4 +153,4 @@ def _by_hand(prepared: Prepared, arguments: Sequence[str], added: Mapping[str, s
         machine_rank=prepared.place.rank if prepared.place else 0,
     )
     typed = [commands.line(({**environ, **added}, argv)) for environ, argv in lines]
-    return [t("the same by hand, in {folder}:", folder=prepared.command.cwd), *typed]
+    return [t("to do the same by hand, in {folder}:", folder=prepared.command.cwd), *typed]

@@ -71,8 +71,8 @@ def understood(words: list[str] | None, config: str, arguments: Sequence[str], *
     first, *others = words or [""]
     if others and not config:
         raise UsageError(
-            say("{word}: one project at a time", word=others[0]),
-            say("arguments for the training script go after --"),
+            say("{word}: only one project can be launched at a time", word=others[0]),
+            say("put arguments for the training script after --"),
         )
     options["python"] = interpreter.located(options["python"] or sys.executable)
     options["ignore"] = selection.prefixes(options["ignore"] or ())
@@ -103,10 +103,12 @@ def names_ranks(word: str) -> bool:
 
 def _check(request: Request) -> None:
     if request.json and not request.dry_run:
-        raise UsageError(say("--json goes with --dry-run; a launch shows the training's own output"))
+        raise UsageError(say("--json needs --dry-run; a launch shows the training's own output"))
     if request.on_hang not in (None, "wait", "stop"):
-        raise UsageError(say("--on-hang {word}: wait or stop", word=request.on_hang))
+        raise UsageError(say("--on-hang {word}: must be wait or stop", word=request.on_hang))
     if request.new and request.resume:
-        raise UsageError(say("--new starts anew and --resume goes on: one of them"))
+        raise UsageError(say("--new starts over and --resume continues; use only one of them"))
     if request.apply_fix and (request.config or request.json):
-        raise UsageError(say("--apply-fix is for projects of trainwiz, and goes with neither --config nor --json"))
+        raise UsageError(
+            say("--apply-fix only works with trainwiz projects and cannot be combined with --config or --json")
+        )

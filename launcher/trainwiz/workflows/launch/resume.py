@@ -44,13 +44,13 @@ def _preempted(request: Request, plan: Plan, folder: Path) -> Run | None:
     same_plan = command.get("plan_hash") == plan.digest()
     if same_plan and command.get("arguments") == redaction.arguments(request.arguments):
         console.talk(
-            t("run {name} was preempted: going on from its last checkpoint (--new starts anew)", name=run.name),
+            t("run {name} was preempted: continuing from its last checkpoint (--new starts over)", name=run.name),
             style="warning",
         )
         return run
     console.talk(
         t(
-            "run {name} was preempted, but the plan or the arguments differ: starting anew (--resume goes on)",
+            "run {name} was preempted, but the plan or the arguments changed: starting over (--resume continues it)",
             name=run.name,
         ),
         style="warning",

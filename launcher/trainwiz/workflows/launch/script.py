@@ -71,7 +71,7 @@ def launch(request: Request) -> int:
             if launcher := command.launcher:
                 console.talk(
                     t(
-                        "through {launcher}, since not all of {config} is known",
+                        "launching through {launcher}, because trainwiz does not know everything in {config}",
                         launcher=launcher,
                         config=request.config,
                     )
@@ -83,20 +83,20 @@ def _check_usage(request: Request) -> None:
     script = request.script
     if not script:
         raise UsageError(
-            say("--config needs the script to launch"),
+            say("--config needs a script to launch"),
             say("trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
         )
     if request.resume:
         raise UsageError(
-            say("--resume is for projects of trainwiz; how {script} resumes is its own", script=script),
-            say("give {script} its own argument for it", script=script),
+            say("--resume only works with trainwiz projects; {script} resumes in its own way", script=script),
+            say("pass {script} its own argument for resuming", script=script),
         )
     if request.auto_batch:
         raise UsageError(
-            say("--auto-batch is for projects of trainwiz: how {script} takes its batch is its own", script=script)
+            say("--auto-batch only works with trainwiz projects: {script} sets its batch size itself", script=script)
         )
     if not Path(script).is_file():
-        raise UsageError(say("there is no script {script}", script=script))
+        raise UsageError(say("script {script} does not exist", script=script))
 
 
 def _findings(request: Request, machine: Machine) -> tuple[Finding, ...]:

@@ -77,26 +77,31 @@ def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
     names, values = joined[::2], joined[1::2]
     if len(names) != len(values) or not all(name.startswith("--") for name in names):
         raise UsageError(
-            say("{words}: settings of the script are written --name value", words=" ".join(words)),
+            say("{words}: write script settings as --name value", words=" ".join(words)),
             say("trainwiz rehearse DIR -- --hidden_size 32"),
         )
     found = {name[2:]: value for name, value in zip(names, values, strict=True)}
     for name, word in found.items():
         if name not in fields:
-            raise UsageError(say("{name}: neither Config nor TaskConfig has such a field", name=name))
+            raise UsageError(say("{name}: no such field in Config or TaskConfig", name=name))
         if name in setup.RESERVED:
-            raise UsageError(say("{name} is what a rehearsal sets itself", name=name), say("leave it out"))
+            raise UsageError(say("{name} is set by the rehearsal itself", name=name), say("remove it"))
         try:
             _typed(fields[name], word)
         except ValueError:
             raise UsageError(
-                say("{name}: {word} is not of the kind of {default}", name=name, word=word, default=fields[name])
+                say(
+                    "{name}: {word} does not have the same type as {default}",
+                    name=name,
+                    word=word,
+                    default=fields[name],
+                )
             ) from None
     return found
 
 
 def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *, train: bool) -> Iterator[Check]:
-    console.talk(t("looking at task.py …"), style="dim")
+    console.talk(t("checking task.py …"), style="dim")
     cut, scale = rehearsals.first_parts(environment.folder, fields, environment.workspace.place("data"))
     model, problem = _small_model(environment, small, fields)
     if problem:
@@ -136,8 +141,8 @@ def _small_model(
         name="small_model",
         title=say("small model"),
         verdict="failed",
-        found=say("{name} could not be made small: {what}", name=name, what=made["error"]["what"]),
-        fix=say("rehearse with a model of your own: trainwiz rehearse DIR -- --model_name FOLDER"),
+        found=say("cannot create a small version of {name}: {what}", name=name, what=made["error"]["what"]),
+        fix=say("rehearse with your own small model: trainwiz rehearse DIR -- --model_name FOLDER"),
     )
 
 
@@ -179,4 +184,4 @@ def _report(checks: Sequence[Check], small: Setup, request: Request, seconds: fl
     else:
         card.show(checks, seconds=seconds)
     if workspace.kept:
-        console.talk(t("logs, metrics and checkpoints of its runs: {folder}", folder=workspace.folder))
+        console.talk(t("logs, metrics and checkpoints of the runs: {folder}", folder=workspace.folder))
