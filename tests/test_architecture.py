@@ -58,7 +58,7 @@ def test_a_model_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ((id, message),) = found(capsys, "--model", "gpt2-124m")
     assert (id, "gpt2" in message) == ("TW387", True)
     assert run(["check", "acc.yaml", "--model", "other/model"]) == 2
-    assert "of the model other/model there is no config.json here" in capsys.readouterr().err
+    assert "no config.json found here for model other/model" in capsys.readouterr().err
 
 
 def test_a_model_that_was_downloaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_without_a_real_batch_there_is_one_preferred_micro_batch_per_rank() -> N
         (
             {"real": 33, "micro": 8, "world": 2}, "batch.real_batch_size",
             ("33 is not divisible by 8 × 2 = 16; nearest: 32 (accumulation 2) or 48 (accumulation 3); "
-             "no micro-batch fits, since 33 is not divisible by 2 ranks"),
+             "no micro-batch fits, because 33 is not divisible by 2 ranks"),
             ["32 = 8 × 2 × 2", "48 = 8 × 3 × 2"],
         ),
         (
@@ -115,7 +115,7 @@ def test_without_a_real_batch_there_is_one_preferred_micro_batch_per_rank() -> N
         (
             {"real": 65, "micro": 4, "accumulation": 2, "world": 4}, "batch.real_batch_size",
             ("65 is not divisible by 4 × 4 = 16; nearest: 64 (accumulation 4) or 80 (accumulation 5); "
-             "no micro-batch fits, since 65 is not divisible by 4 ranks"),
+             "no micro-batch fits, because 65 is not divisible by 4 ranks"),
             ["64 = 4 × 4 × 4", "80 = 4 × 5 × 4"],
         ),
     ],

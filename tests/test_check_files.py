@@ -97,7 +97,7 @@ def test_a_finding_shows_its_line(folder: Path, capsys: pytest.CaptureFixture[st
     assert lines[at + 2] == "  5 |   zero_stge: 3  # three"
     assert lines[at + 3] == "    |   ^^^^^^^^^"
     assert lines[at + 4] == "  → did you mean zero_stage?"
-    assert lines[-2:] == ["errors: 1, warnings: 1, hints: 0", "more about a rule: trainwiz explain TW654"]
+    assert lines[-2:] == ["errors: 1, warnings: 1, hints: 0", "details of a rule: trainwiz explain TW654"]
 
 
 def test_a_pair_is_judged_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,13 +135,13 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     assert run(["check", str(folder / "deep" / "er" / "none")]) == 2
     (folder / "empty").mkdir()
     assert run(["check", "empty"]) == 2
-    assert "no configuration of accelerate or DeepSpeed" in capsys.readouterr().err
+    assert "no accelerate or DeepSpeed configuration" in capsys.readouterr().err
 
 
 def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "package.json").write_text('{"name": "x"}')
     assert run(["check", "package.json"]) == 2
-    assert "is no configuration of accelerate or DeepSpeed" in capsys.readouterr().err
+    assert "package.json is neither an accelerate or DeepSpeed configuration nor a plan" in capsys.readouterr().err
     assert run(["check", "--skip-others", "package.json"]) == 0
     capsys.readouterr()
     (folder / "raw.yaml").write_bytes(b"distributed_type: MULTI_GPU\nnum_processes: 2 # caf\xe9\n")
@@ -194,7 +194,7 @@ def test_mending_shows_a_diff_and_keeps_comments(folder: Path, capsys: pytest.Ca
     assert file.read_text() == mended.replace("clipping: 1.0\n", "clipping: 1.0\n  zero3_save_16bit_model: true\n")
     assert "no findings" in capsys.readouterr().out
     assert run(["check", "acc.yaml", "--fix", "--yes", *VERSIONS]) == 0
-    assert "nothing that could be changed" in capsys.readouterr().err
+    assert "nothing can be fixed without knowing what you intend" in capsys.readouterr().err
 
 
 def test_mending_json_and_what_cannot_be_mended(folder: Path) -> None:
@@ -216,7 +216,7 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
         file.write_text(TYPO)
         child = pexpect.spawn(sys.executable, ["-m", "trainwiz", "check", "acc.yaml", "--fix"], cwd=folder,
                               env={**os.environ, "TRAINWIZ_LANG": "en"}, timeout=180, encoding="utf-8")  # fmt: skip
-        child.expect_exact("Write this? [y/N]")
+        child.expect_exact("Write these changes? [y/N]")
         child.sendline(answer)
         child.expect(pexpect.EOF)
         child.close()
@@ -345,7 +345,7 @@ def test_strange_values_are_no_crash(name: str, text: str, folder: Path, capsys:
 def test_a_file_that_is_too_long_is_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "x.json").write_text('{"zero_optimization": {"stage": 2}, "x": "' + 2_000_000 * "y" + '"}')
     (only,) = checked(capsys, "x.json")[1]
-    assert (only["rule"], only["message"]) == ("TW651", "the file has 2.0 MB, and no configuration is that long")
+    assert (only["rule"], only["message"]) == ("TW651", "the file has 2.0 MB, too large for a configuration")
 
 
 def test_a_file_named_from_the_root_of_a_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

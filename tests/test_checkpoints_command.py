@@ -58,7 +58,7 @@ def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
     shown = {row[0]: (row[1:5], " ".join(row[6:])) for row in rows[1:]}
     assert list(shown) == ["300", "800", "900", "1000"]
     assert shown["300"] == (["7.3", "KiB", "3", "2"], "yes yes")
-    assert shown["800"][1] == "no no: put aside as damaged"
+    assert shown["800"][1] == "no no: moved aside as damaged"
     assert shown["900"][1] == "yes no: model"
     assert shown["1000"][1] == "no -"
     assert str(run / "checkpoints") in done.err
@@ -78,8 +78,8 @@ def test_as_json_quick_and_by_any_name_of_the_place(tmp_path: Path) -> None:
     assert (quick.code, json.loads(quick.out)[0]["valid"]) == (0, None)
     nothing = projects.trainwiz("checkpoints", str(tmp_path / "runs"))
     assert nothing.code == 2
-    assert "holds no checkpoints" in nothing.err
-    assert "is no folder" in projects.trainwiz("checkpoints", str(tmp_path / "nowhere")).err
+    assert "no checkpoints in " in nothing.err
+    assert "is not a folder" in projects.trainwiz("checkpoints", str(tmp_path / "nowhere")).err
 
 
 def test_a_resumed_run_shows_those_of_its_lineage(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
     write(tmp_path, 300)
     command = f"-m trainwiz checkpoints {tmp_path}"
     terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=180)  # type: ignore[arg-type]
-    terminal.expect("comparing: [0-9]+ % of")
+    terminal.expect("verifying: [0-9]+ % of")
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
@@ -145,13 +145,21 @@ CONFIG = {"seed": 42, "real_batch_size": 32}
         (
             ("zero2", 2),
             plan_of("zero2", 4, **SGD),
-            "saved by 2 ranks, and zero2 loads it with as many only; the plan has 4",
+            "saved by 2 ranks, and zero2 can only load it with the same number of ranks; the plan has 4",
         ),
-        (("zero3", 2), plan_of("zero3", 4, **ON_NVME), "saved by 2 ranks, and zero3 loads it with as many only"),
-        (("zero2", 2), plan_of("zero3", 2), "was saved under zero2, whose files zero3 cannot load"),
-        (("fsdp", 2), plan_of("ddp", 2), "was saved under fsdp, whose files ddp cannot load"),
-        (("whole", 2), plan_of("ddp", 2, seed=43), "trained with seed 42, and the plan says 43"),
-        (("whole", 2), plan_of("ddp", 2, **{"batch.real_batch_size": 64}), "batch.real_batch_size 32, and the plan"),
+        (
+            ("zero3", 2),
+            plan_of("zero3", 4, **ON_NVME),
+            "saved by 2 ranks, and zero3 can only load it with the same number of ranks",
+        ),
+        (("zero2", 2), plan_of("zero3", 2), "was saved with zero2; zero3 cannot load its files"),
+        (("fsdp", 2), plan_of("ddp", 2), "was saved with fsdp; ddp cannot load its files"),
+        (("whole", 2), plan_of("ddp", 2, seed=43), "trained with seed 42, but the plan has 43"),
+        (
+            ("whole", 2),
+            plan_of("ddp", 2, **{"batch.real_batch_size": 64}),
+            "batch.real_batch_size 32, but the plan has 64",
+        ),
     ],
 )
 def test_what_a_plan_can_go_on_from(before: tuple[str, int], plan: Plan, says: str | None) -> None:
@@ -172,7 +180,7 @@ def test_a_launch_that_could_not_go_on_is_refused_before_anything_starts(tmp_pat
     write(folder / "runs" / "2026-11-21_01-02-03-1", 3, layout="zero2", world=4, config=config)
     refused = projects.trainwiz("launch", str(folder), "--resume", "--dry-run")
     assert refused.code == 1
-    assert "saved by 4 ranks, and zero2 loads it with as many only; the plan has 2" in refused.err
+    assert "saved by 4 ranks, and zero2 can only load it with the same number of ranks; the plan has 2" in refused.err
     assert "trainwiz export" in refused.err
     write(folder / "runs" / "2026-11-21_01-02-04-1", 3, layout="zero2", world=2, config=config)
     assert projects.trainwiz("launch", str(folder), "--resume", "--dry-run").code == 0
@@ -204,10 +212,10 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ((), 1, "it was saved as pipeline, which this trainwiz does not know"),
-        (("--checkpoint", "2"), 1, "its manifest does not say how the weights are spread over files"),
-        (("--checkpoint", "5"), 2, "has no complete checkpoint of update 5"),
-        (("--output", "{folder}"), 2, "is there already; nothing was written"),
+        ((), 1, "it was saved in the layout pipeline, which this version of trainwiz does not support"),
+        (("--checkpoint", "2"), 1, "its manifest does not say how the weights are split across files"),
+        (("--checkpoint", "5"), 2, "has no complete checkpoint for update 5"),
+        (("--output", "{folder}"), 2, "already exists; nothing was written"),
     ],
 )
 def test_what_cannot_be_exported_is_said(project: Path, words: tuple[str, ...], code: int, says: str) -> None:
@@ -223,13 +231,13 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     for each in (newest, before):
         rewrite(each, layout="whole")
     done = projects.trainwiz("export", str(project), "--python", "/nowhere/python")
-    assert (done.code, "the weights could not be gathered" in done.err) == (1, True)
+    assert (done.code, "cannot gather the weights" in done.err) == (1, True)
     done = projects.trainwiz("export", str(project))
-    assert f"skipping {newest}: damaged: model" in done.err
+    assert f"skipping damaged checkpoint {newest}: model" in done.err
     assert f"gathering the weights of {before}" in done.err
     (before / "stray.pkl").write_bytes(b"")
     done = projects.trainwiz("export", str(project), "--checkpoint", "3")
-    assert (done.code, "is as it was written" in done.err) == (1, True)
+    assert (done.code, "no intact checkpoint in" in done.err) == (1, True)
     (project / "task.py").unlink()
     done = projects.trainwiz("export", str(project / "output"))
-    assert (done.code, "no task.py above" in done.err) == (2, True)
+    assert (done.code, "no task.py found above" in done.err) == (2, True)

@@ -52,7 +52,9 @@ def test_nothing_is_said_of_the_cuda_of_a_torch_that_is_not_there() -> None:
                     dataclasses.replace(fixture("cpu"), toolchain=tools, interpreter=None)):  # fmt: skip
         assert str(judged(machine)["nvcc"].found) == "nvcc 12.8"
     assert str(judged(changed("cpu", toolchain=Toolchain(), packages={"torch": None}))["nvcc"].found) == "none"
-    assert "torch has no CUDA" in str(judged(changed("cpu", toolchain=tools))["nvcc"].found)
+    assert "not needed because torch was built without CUDA" in str(
+        judged(changed("cpu", toolchain=tools))["nvcc"].found
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,28 +86,30 @@ OLD_DRIVER = {"driver_version": "470.1", "cuda_driver_version": "11.4"}
     ("machine", "subject", "found", "fix"),
     [
         (changed("4xa100-40g", py_cuda_build=None, packages={"torch": "2.13.0+cpu"}), "agreement",
-         "there are GPUs, but torch 2.13.0+cpu was built without CUDA", "torch's cu126 build"),
+         "GPUs found, but torch 2.13.0+cpu was built without CUDA", "the cu126 build of torch"),
         (changed("4xa100-40g", **OLD_DRIVER), "agreement",
-         "torch was built for CUDA 12.6, the driver serves CUDA 11.4", "torch's cu118 build"),
+         "torch was built for CUDA 12.6, but the driver supports only up to CUDA 11.4", "the cu118 build of torch"),
         (changed("8xv100", py_arch_list=("sm_75", "sm_80", "compute_120")), "agreement",
          "no kernels for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75 sm_80 compute_120",
-         "torch's cu126 build"),
+         "the cu126 build of torch"),
         (changed("8xh100", py_arch_list=("sm_80", "sm_86")), "agreement",
-         "no kernels for NVIDIA H100 80GB HBM3 (compute capability 9.0), only for sm_80 sm_86", "torch's cu126 build"),
+         "no kernels for NVIDIA H100 80GB HBM3 (compute capability 9.0), only for sm_80 sm_86",
+         "the cu126 build of torch"),
         (changed("8xh100", py_torch_gpus=0, py_cuda_error="driver is too old"), "agreement",
-         "torch sees none of the GPUs: driver is too old", "torch.cuda.init()"),
-        (changed("8xh100", py_torch_gpus=0), "agreement", "torch sees none of the GPUs: no reason given", "init()"),
-        (changed("8xh100", py_backends=("gloo",)), "collectives", "no NCCL in this torch", "pytorch.org"),
+         "torch sees no GPU: driver is too old", "torch.cuda.init()"),
+        (changed("8xh100", py_torch_gpus=0), "agreement", "torch sees no GPU: no reason given", "init()"),
+        (changed("8xh100", py_backends=("gloo",)), "collectives", "this torch has no NCCL", "pytorch.org"),
         (changed("cpu", packages={"torch": None}, py_error="No module named 'torch'"), "torch",
          "torch is not installed in /usr/bin/python3", "pip install"),
-        (changed("cpu", py_error="OSError: libcudart.so.12"), "torch", "does not import", "--force-reinstall"),
+        (changed("cpu", py_error="OSError: libcudart.so.12"), "torch", "cannot be imported", "--force-reinstall"),
         (changed("cpu", py_python_version="3.8.10"), "python", "Python 3.8.10", "--python PATH"),
         (changed("cpu", packages={"accelerate": None}), "accelerate", "not installed", "pip install"),
         (changed("cpu", gpus=(), problems=(Problem(probe="gpus", detail="version mismatch"),)), "gpus",
-         "NVIDIA's library fails: version mismatch", "nvidia-smi"),
+         "NVIDIA's library failed: version mismatch", "nvidia-smi"),
         (changed("cpu", memory=Memory(total_bytes=GIB, available_bytes=900 * MIB, limited_by_cgroup=True)), "memory",
-         "900 MiB available of 1.0 GiB (the limit of this container or job)", "ask for more memory"),
-        (changed("cpu", disk=Disk(path="/", total_bytes=GIB, free_bytes=9)), "disk", "free of 1.0 GiB at /", "room"),
+         "900 MiB available of 1.0 GiB (the limit of this container or job)", "request more memory"),
+        (changed("cpu", disk=Disk(path="/", total_bytes=GIB, free_bytes=9)), "disk", "free of 1.0 GiB at /",
+         "free up space"),
     ],
 )  # fmt: skip
 def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
@@ -118,22 +122,23 @@ def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "subject", "level", "found"),
     [
-        (changed("8xh100", py_torch_gpus=5), "agreement", "warning", "torch sees GPUs: 5 of 8"),
-        (changed("2xrtx4090", driver_version="535.216.03"), "p2p", "warning", "several RTX 40 with driver 535.216.03"),
+        (changed("8xh100", py_torch_gpus=5), "agreement", "warning", "GPUs visible to torch: 5 of 8"),
+        (changed("2xrtx4090", driver_version="535.216.03"), "p2p", "warning",
+         "several RTX 40 GPUs with driver 535.216.03"),
         (changed("cpu", packages={"accelerate": "1.2.0"}), "accelerate", "warning", "1.2.0"),
         (changed("cpu", packages={"torch": "2.1.0"}), "torch", "warning", "2.1.0"),
-        (changed("cpu", packages={"transformers": None}), "transformers", "hint", "only tasks on text"),
-        (changed("cpu", hidden_gpus=2), "gpus", "warning", "CUDA_VISIBLE_DEVICES hides: 2"),
-        (changed("cpu", toolchain=Toolchain()), "compiler", "warning", "none; DeepSpeed cannot build"),
-        (changed("cpu", toolchain=Toolchain(), packages={"deepspeed": None}), "compiler", "hint", "none"),
+        (changed("cpu", packages={"transformers": None}), "transformers", "hint", "only needed for text tasks"),
+        (changed("cpu", hidden_gpus=2), "gpus", "warning", "hidden by CUDA_VISIBLE_DEVICES: 2"),
+        (changed("cpu", toolchain=Toolchain()), "compiler", "warning", "not found; DeepSpeed cannot build"),
+        (changed("cpu", toolchain=Toolchain(), packages={"deepspeed": None}), "compiler", "hint", "not found"),
         (changed("cpu", toolchain=Toolchain()), "ninja", "warning", "installed in /usr/bin, which is not on PATH"),
-        (changed("cpu", toolchain=Toolchain(), packages={"ninja": None}), "ninja", "warning", "none"),
+        (changed("cpu", toolchain=Toolchain(), packages={"ninja": None}), "ninja", "warning", "not found"),
         (changed("cpu", py_python_headers=False), "headers", "warning", "no Python.h"),
         (changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="11.8")), "nvcc", "warning",
-         "nvcc 11.8, torch's CUDA 12.8; DeepSpeed refuses"),
+         "nvcc 11.8, torch built for CUDA 12.8; DeepSpeed refuses"),
         (changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="13.0"), py_cuda_build="13.1"), "nvcc",
          "warning", "refuses"),
-        (changed("8xh100", toolchain=Toolchain()), "nvcc", "warning", "no nvcc"),
+        (changed("8xh100", toolchain=Toolchain()), "nvcc", "warning", "nvcc not found"),
         (changed("8xh100", limits=Limits(memlock_bytes=8 * MIB)), "memlock", "warning", "at most 8.0 MiB"),
         (changed("1xt4", limits=Limits(memlock_bytes=8 * MIB)), "memlock", "hint", "at most 8.0 MiB"),
         (changed("cpu", limits=Limits(open_files=1024)), "open_files", "hint", "at most 1024"),
@@ -280,9 +285,9 @@ def line(subject: str, **around: Any) -> Line:
 
 def test_hub() -> None:
     good = line("hub", hub=Hub(endpoint="https://hub", reachable=True))
-    assert (str(good.found), good.level) == ("https://hub answers", None)
+    assert (str(good.found), good.level) == ("https://hub is reachable", None)
     bad = line("hub", hub=Hub(endpoint="https://hub", reachable=False, detail="refused"))
-    assert (str(bad.found), bad.level) == ("https://hub does not answer: refused", Level.HINT)
+    assert (str(bad.found), bad.level) == ("https://hub is not reachable: refused", Level.HINT)
     assert "HF_ENDPOINT" in str(bad.fix)
     offline = line("hub", hub=Hub(endpoint="https://hub", offline="HF_HUB_OFFLINE"))
     assert (offline.level, "HF_HUB_OFFLINE is set" in str(offline.found)) == (None, True)
@@ -313,11 +318,11 @@ OPS = (Op(name="cpu_adam", compatible=True, built=True), Op(name="fused_adam", c
 
 def test_ops() -> None:
     some = line("ops", ops=OPS)
-    assert str(some.found) == "built: cpu_adam; would build: fused_adam; would not build: async_io"
+    assert str(some.found) == "built: cpu_adam; can be built: fused_adam; cannot be built: async_io"
     assert (some.level, "libaio" in str(some.fix)) == (Level.HINT, True)
     assert line("ops", ops=OPS[:2]).level is None
     without = judged(changed("cpu", toolchain=Toolchain()), Surroundings(ops=OPS))["ops"]
-    assert str(without.found) == "built: cpu_adam; would build: none; would not build: fused_adam, async_io"
+    assert str(without.found) == "built: cpu_adam; can be built: none; cannot be built: fused_adam, async_io"
     assert without.fix is None
     broken = line("ops", ops_error="ImportError: no")
     assert (broken.level, "ImportError: no" in str(broken.found)) == (Level.WARNING, True)
@@ -327,7 +332,7 @@ def test_comm_shows_its_arithmetic() -> None:
     comm = Comm(world=4, backend="nccl", size_bytes=256 * MIB, seconds=0.002, correct=True)
     assert comm.bus_bandwidth == pytest.approx(256 * MIB / 0.002 * 1.5)
     assert str(line("comm", comm=comm).found) == (
-        "right over ranks: 4 (nccl); 256 MiB in 2.00 ms: bus bandwidth 201.33 GB/s = 134.22 GB/s × 2 × (4 - 1) / 4"
+        "correct; ranks: 4 (nccl); 256 MiB in 2.00 ms: bus bandwidth 201.33 GB/s = 134.22 GB/s × 2 × (4 - 1) / 4"
     )
     wrong = line("comm", comm=dataclasses.replace(comm, correct=False))
     assert (wrong.level, "wrong sums" in str(wrong.found)) == (Level.ERROR, True)

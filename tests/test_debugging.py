@@ -105,8 +105,8 @@ def test_only_the_chosen_ranks_wait_and_none_is_hurried() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--debug", "7"), "the ranks here are 0 to 1"),
-        (("--debug", "all", "--max-restarts", "1"), "neither --max-restarts nor --auto-batch"),
+        (("--debug", "7"), "the ranks on this machine are 0 to 1"),
+        (("--debug", "all", "--max-restarts", "1"), "cannot be combined with --max-restarts or --auto-batch"),
     ],
 )
 def test_what_cannot_be_debugged_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -181,7 +181,7 @@ def test_a_taken_port_is_replaced_and_all_ranks_can_be_held(tmp_path: Path) -> N
         with launched(folder, "--debug", "all") as run:
             ports = run.ports(2)
             assert ports[0] != FIRST_PORT
-            assert f"port {FIRST_PORT}, which .vscode/launch.json has for it, is taken" in run.text()
+            assert f"port {FIRST_PORT}, set for this rank in .vscode/launch.json, is already in use" in run.text()
             with Debugger(ports[0]) as first, Debugger(ports[1]) as second:
                 for rank, debugger in enumerate((first, second)):
                     debugger.breakpoint(script, line_of(script, "x = 1"))

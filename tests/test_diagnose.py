@@ -241,9 +241,9 @@ def test_a_failure_long_before_the_end_of_the_log_is_not_called_its_end() -> Non
         cut = LOGS[name].partition("W1121")[0]
         found = of_log(cut + "update 7 loss 0.5\n" * 100, log="x")
         assert found is not None
-        assert found.how.template == "the log holds a failure, and goes on for {n} lines after it"
+        assert found.how.template == "the log contains a failure, but continues for {n} more lines"
         assert abs(int(str(found.how.values["n"])) - 100) <= 3  # what is left of the traceback, and the end of line
-        assert "goes on" not in str(of(name).how)
+        assert "continues" not in str(of(name).how)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_signal_without_words_has_a_meaning(code: int, word: str) -> None:
 def test_a_kill_for_memory_is_known_by_the_cgroups_count() -> None:
     found = failed(-9, "step 1", observed={"oom_kills": 1})
     assert (found.name, found.transient) == ("cgroup_memory", False)
-    assert "out-of-memory kills during the run: 1" in str(found.observed[0])
+    assert "out-of-memory kills counted by the cgroup during the run: 1" in str(found.observed[0])
     assert failed(-9, "step 1", observed={"oom_kills": 0}).name == "killed"
 
 
@@ -331,7 +331,7 @@ def test_words_from_long_before_a_kill_are_not_its_cause() -> None:
 def test_a_nearly_full_place_is_evidence() -> None:
     found = failed(-7, "", observed={"shm_free_bytes": 0, "shm_total_bytes": 64 * 2**20, "disk_free_bytes": 5 * 2**30,
                                      "disk_total_bytes": 10 * 2**30})  # fmt: skip
-    assert [str(message) for message in found.observed] == ["/dev/shm was nearly full: 0 MiB of 64 MiB free"]
+    assert [str(message) for message in found.observed] == ["/dev/shm was almost full: 0 MiB of 64 MiB free"]
 
 
 def test_ranks_that_were_taken_down_are_told_apart() -> None:
@@ -346,9 +346,9 @@ def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
     assert (found.known, found.transient, found.name) == (False, None, "unknown")
     assert "runs/r/logs/rank-0.log" in str(found.remedy)
     assert found.last == ("step 1", "step 2")
-    assert "it said at last: step 2" in str(found.cause)
+    assert "its last message was: step 2" in str(found.cause)
     assert "PYTHONFAULTHANDLER" not in str(found.remedy)  # nothing crashed
-    assert str(found.how) == "rank 2 failed first, with exit code 1"
+    assert str(found.how) == "rank 2 failed first with exit code 1"
 
 
 LIBRARY = """Traceback (most recent call last):
@@ -367,7 +367,7 @@ def test_of_an_unknown_exception_the_line_of_ones_own_is_named() -> None:
     found = failed(1, LIBRARY)
     assert found.name == "unknown"
     assert "your own code was in collate, task.py:12" in str(found.cause)
-    assert "look at task.py:12 first; runs/r/logs/rank-0.log has" in str(found.remedy)
+    assert "start at task.py:12; the full traceback is in runs/r/logs/rank-0.log" in str(found.remedy)
 
 
 def test_what_is_printed_behind_a_progress_bar_is_a_line_of_its_own() -> None:

@@ -101,9 +101,9 @@ def test_a_python_that_is_none_is_a_finding(python: str, tmp_path: Path) -> None
     ("arguments", "words"),
     [
         (["--machine", "/no/such.json"], "No such file"),
-        (["--machine", str(FIXTURES / "cpu.json"), "--comm"], "--comm looks at this one"),
-        (["--machine", str(FIXTURES / "cpu.json"), "--python", "x"], "--python looks at this one"),
-        (["/no/such/folder"], "there is no folder /no/such/folder"),
+        (["--machine", str(FIXTURES / "cpu.json"), "--comm"], "--comm checks this machine"),
+        (["--machine", str(FIXTURES / "cpu.json"), "--python", "x"], "--python checks this machine"),
+        (["/no/such/folder"], "folder /no/such/folder does not exist"),
         (["--nonsense"], "--nonsense"),
     ],
 )
@@ -123,7 +123,7 @@ def test_comm_runs_the_planned_ranks(bare: str, tmp_path: Path) -> None:
     plan(tmp_path, machine={"device": "cuda", "num_processes": 8, "main_process_port": 29876})
     found = lines(doctor("--comm", "--json", cwd=tmp_path))
     assert found["comm"]["level"] == "error"
-    assert "planned GPUs on this machine: 8, there are: 0" in found["comm"]["found"]
+    assert "GPUs planned on this machine: 8, found: 0" in found["comm"]["found"]
     assert found["port"]["title"] == "port 29876"
     without = lines(doctor("--comm", "--json", "--python", bare, cwd=tmp_path))
     assert "the interpreter has no working torch" in without["comm"]["found"]
@@ -159,7 +159,7 @@ def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path)
     assert any(row.startswith("✗  torch") for row in rows)
     # A path stays in one piece, so that it can be copied.
     paths = [row for row in rows if any(len(word) > 40 for word in row.split())]
-    assert max(len(row) for row in rows if row not in paths and not row.startswith("looking")) <= columns
+    assert max(len(row) for row in rows if row not in paths and not row.startswith("checking")) <= columns
 
 
 def test_a_reader_that_leaves_is_no_bug(bare: str, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
         TRAINWIZ[0], [*TRAINWIZ[1:], "doctor"], dimensions=(60, 100), encoding="utf-8", timeout=180, cwd=str(tmp_path),
         env={**os.environ, "TRAINWIZ_TEST_MARK": str(tmp_path)},
     )  # fmt: skip
-    child.expect("looking at this machine")
+    child.expect("checking this machine")
     time.sleep(0.4)
     child.sendintr()
     child.expect(pexpect.EOF)

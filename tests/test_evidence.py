@@ -48,8 +48,8 @@ def launched(place: Path, program: str, *before: str, head: str = HEAD) -> tuple
 @pytest.mark.parametrize(
     ("program", "code", "name", "cause"),
     [
-        ("raise OSError(28, 'No space left on device')", 1, "disk_full", "the disk is full, or your quota is"),
-        ("raise SystemExit(42)", 42, "exit_code", "the script ended itself"),
+        ("raise OSError(28, 'No space left on device')", 1, "disk_full", "the disk is full, or your quota is used up"),
+        ("raise SystemExit(42)", 42, "exit_code", "the script exited without an exception"),
         ("import ctypes; ctypes.string_at(0)", 139, "segfault", "the rank crashed in native code"),
         ("os.kill(os.getpid(), 9)", 137, "killed", "the rank was killed from outside"),
     ],
@@ -57,9 +57,9 @@ def launched(place: Path, program: str, *before: str, head: str = HEAD) -> tuple
 def test_the_rank_that_failed_first_is_explained(place: Path, program: str, code: int, name: str, cause: str) -> None:
     done, record = launched(place, program)
     assert done.code == code
-    assert "rank 1 failed first, " in done.err
-    assert (signal_name(code - 128) if code > 128 else f"exit code {code}") in done.err
-    assert "taken down with it, ranks: 0" in done.err
+    how = f", ended by {signal_name(code - 128)}" if code > 128 else f" with exit code {code}"
+    assert f"rank 1 failed first{how}\n" in done.err
+    assert "ranks that ended as a result: 0" in done.err
     assert cause in done.err
     assert (record["diagnosis"]["name"], record["diagnosis"]["followed_ranks"]) == (name, [0])
     assert {"shm_free_bytes", "disk_free_bytes"} <= record["observed"].keys()
@@ -77,8 +77,8 @@ def test_who_only_lost_the_other_is_not_called_the_first(place: Path) -> None:
     )
     done, record = launched(place, program, head="import os, time\nif os.environ['RANK'] == '0': import lost\n")
     assert (done.code, record["first_failed_rank"], record["ranks"]) == (42, 1, {"0": 1, "1": 42})
-    assert "rank 1 failed first, with exit code 42" in done.err
-    assert "taken down with it, ranks: 0" in done.err
+    assert "rank 1 failed first with exit code 42" in done.err
+    assert "ranks that ended as a result: 0" in done.err
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_kill_by_the_memory_limit_is_told_from_other_kills(place: Path, limite
     assert record["observed"]["oom_kills"] == 1
     assert record["diagnosis"]["name"] == "cgroup_memory"
     assert record["diagnosis"]["passing"] is False
-    assert "out-of-memory kills during the run: 1" in done.err
+    assert "out-of-memory kills counted by the cgroup during the run: 1" in done.err
 
 
 def test_a_full_dev_shm_is_seen(place: Path) -> None:
@@ -116,4 +116,4 @@ def test_a_full_dev_shm_is_seen(place: Path) -> None:
         pytest.skip("nothing may be mounted here")
     assert done.code == 135
     assert record["diagnosis"]["name"] == "bus_error"
-    assert "/dev/shm was nearly full: 0 MiB of 1 MiB free" in done.err
+    assert "/dev/shm was almost full: 0 MiB of 1 MiB free" in done.err

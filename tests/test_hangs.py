@@ -49,16 +49,16 @@ Current thread 0x00007f2 [python] (most recent call first):
 
 def test_the_one_that_is_elsewhere_is_named() -> None:
     said, suspects, still = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS), Rank(rank=2, stack=WAITS))
-    assert "rank 0 waits in all_reduce, called at train.py:40" in said
-    assert "rank 1 sleeps in load_batch, data.py:12" in said
-    assert "the others wait for rank 1" in said
+    assert "rank 0 is waiting in all_reduce, called at train.py:40" in said
+    assert "rank 1 is sleeping in load_batch, data.py:12" in said
+    assert "the other ranks are waiting for rank 1" in said
     assert (suspects, still) == ((1,), True)
 
 
 def test_one_at_work_is_a_straggler_and_not_still() -> None:
     ranks = (Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS, state=State.BUSY))
     said, suspects, still = words(*ranks)
-    assert "rank 1 is at work in load_batch" in said
+    assert "rank 1 is busy in load_batch" in said
     assert "a straggler" in said
     assert (suspects, still) == ((1,), False)
     moved = (Rank(rank=0, stack=WAITS), Rank(rank=1, stack=LOADS[1:]))
@@ -68,7 +68,7 @@ def test_one_at_work_is_a_straggler_and_not_still() -> None:
 def test_one_that_has_ended_or_is_stopped_comes_before_where_the_others_are() -> None:
     said, suspects, still = words(Rank(rank=0, stack=LOADS), Rank(rank=1, state=State.ENDED, code=0))
     assert "rank 1 has ended (exit code 0)" in said
-    assert "rank 1 ended, and the others wait for it" in said
+    assert "rank 1 ended, and the other ranks are waiting for it" in said
     assert (suspects, still) == ((1,), True)
     said, suspects, still = words(Rank(rank=0, stack=WAITS), Rank(rank=1, state=State.STOPPED))
     assert "rank 1 is stopped (SIGSTOP)" in said
@@ -78,14 +78,14 @@ def test_one_that_has_ended_or_is_stopped_comes_before_where_the_others_are() ->
 def test_where_nobody_can_say_who_is_wrong() -> None:
     barrier = (Frame(SITE, 5000, "barrier"), Frame("/home/u/train.py", 50, "save"))
     said, suspects, _ = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=barrier))
-    assert "the ranks are in different places" in said
+    assert "the ranks are at different places" in said
     assert suspects == (0, 1)
     assert words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=barrier), Rank(rank=2, stack=WAITS))[1] == (1,)
     said, suspects, _ = words(Rank(rank=0, stack=WAITS), Rank(rank=1, stack=WAITS))
-    assert "all ranks wait in the same place: look at the network" in said
+    assert "all ranks are waiting at the same place: check the network" in said
     assert suspects == ()
     said, _, still = words(Rank(rank=0), Rank(rank=1))
-    assert "gave no Python stack" in said
+    assert "returned no Python stack" in said
     assert not still
 
 
@@ -181,8 +181,8 @@ def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: i
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [
-        ("time.sleep(600)", r"rank 1 sleeps in load_batch, train.py:\d+"),
-        ("lock.acquire(); lock.acquire()", r"rank 1 sleeps in load_batch, train.py:\d+"),
+        ("time.sleep(600)", r"rank 1 is sleeping in load_batch, train.py:\d+"),
+        ("lock.acquire(); lock.acquire()", r"rank 1 is sleeping in load_batch, train.py:\d+"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", r"rank 1 is stopped \(SIGSTOP\)"),
         ("sys.exit(0)", r"rank 1 has ended \(exit code 0\)"),
     ],
@@ -194,8 +194,8 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
     assert done.returncode == 124, done.stderr
     assert time.monotonic() - started < 120
     assert re.search(said, done.stderr), done.stderr
-    assert re.search(r"rank 0 waits in all_reduce, called at train.py:\d+", done.stderr), done.stderr
-    assert re.search(r"wait for rank 1|rank 1 ended, and the others wait", done.stderr), done.stderr
+    assert re.search(r"rank 0 is waiting in all_reduce, called at train.py:\d+", done.stderr), done.stderr
+    assert re.search(r"waiting for rank 1|rank 1 ended, and the other ranks are waiting", done.stderr), done.stderr
     outcome = read(folder, "outcome")
     assert outcome["hung"] is True
     assert outcome["stalls"][0]["suspects"] == [1]  # type: ignore[index]
@@ -221,8 +221,8 @@ def test_a_skipped_collective(tmp_path: Path) -> None:
     folder = hanging(tmp_path, skipped=30, length=32)
     done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
     assert done.returncode == 124, done.stderr
-    assert "rank 1 ended, and the others wait for it" in done.stderr
-    assert "rank 0 waits in all_reduce" in done.stderr
+    assert "rank 1 ended, and the other ranks are waiting for it" in done.stderr
+    assert "rank 0 is waiting in all_reduce" in done.stderr
 
 
 @pytest.mark.waits
@@ -231,15 +231,15 @@ def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(
     done = launch(folder, "--hang-limit", "1.5")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no progress for") == 1
-    assert re.search(r"progress again, after \d+ s: the ranks had waited for rank 1, a straggler", done.stderr)
+    assert re.search(r"progress resumed after \d+ s: the ranks were waiting for rank 1, a straggler", done.stderr)
 
 
 def test_a_busy_rank_is_not_ended(tmp_path: Path) -> None:
     busy = "until = time.monotonic() + 7\n        while time.monotonic() < until: sum(range(1000))"
     done = launch(hanging(tmp_path, busy), "--on-hang", "stop", "--hang-limit", "1.5")
     assert done.returncode == 0, done.stderr
-    assert "rank 1 is at work in load_batch" in done.stderr
-    assert "rank 1, which is alive but slow: a straggler" in done.stderr
+    assert "rank 1 is busy in load_batch" in done.stderr
+    assert "rank 1, which is alive but slow (a straggler)" in done.stderr
 
 
 def test_a_slow_start_and_a_slow_update_are_no_alarm(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
         PYTHONPATH=str(tmp_path / "theirs"),
     )  # fmt: skip
     assert done.returncode == 124, done.stderr
-    assert "rank 1 sleeps in load_batch, their.py:6" in done.stderr
+    assert "rank 1 is sleeping in load_batch, their.py:6" in done.stderr
 
 
 @pytest.mark.waits
@@ -281,10 +281,10 @@ def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None
     (folder / "train.py").write_text(late + (folder / "train.py").read_text())
     done = launch(folder, "--hang-limit", "1")
     assert done.returncode == 0, done.stderr
-    assert "all ranks are in the same place" not in done.stderr
+    assert "all ranks are at the same place" not in done.stderr
     assert done.stderr.count("no progress for") == 2, done.stderr
-    assert done.stderr.index("rank 0 sleeps in <module>") < done.stderr.index("rank 0 waits in all_reduce")
-    assert "the others wait for rank 1" in done.stderr
+    assert done.stderr.index("rank 0 is sleeping in <module>") < done.stderr.index("rank 0 is waiting in all_reduce")
+    assert "the other ranks are waiting for rank 1" in done.stderr
 
 
 @pytest.mark.waits
@@ -292,7 +292,7 @@ def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
     done = launch(project(tmp_path / "p", "time.sleep(5)", ranks=1), "--on-hang", "stop", "--hang-limit", "0.5")
     assert done.returncode == 0, done.stderr
     assert "no progress" in done.stderr
-    assert "rank 0 sleeps in <module>, train.py:3" in done.stderr
+    assert "rank 0 is sleeping in <module>, train.py:3" in done.stderr
 
 
 @pytest.mark.waits
@@ -327,15 +327,15 @@ def test_wrong_words() -> None:
         [sys.executable, "-m", "trainwiz", "launch", "--on-hang", "x"], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "--on-hang x: wait or stop" in done.stderr
+    assert "--on-hang x: must be wait or stop" in done.stderr
 
 
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("place", "trouble", "said"),
     [
-        ("def collate(", "time.sleep(600)", r"rank 1 sleeps in collate, task.py:\d+"),
-        ("def loss_sum(", "torch.distributed.barrier()", r"rank 1 waits in barrier, called at task.py:\d+"),
+        ("def collate(", "time.sleep(600)", r"rank 1 is sleeping in collate, task.py:\d+"),
+        ("def loss_sum(", "torch.distributed.barrier()", r"rank 1 is waiting in barrier, called at task.py:\d+"),
     ],
 )
 def test_a_real_training_that_hangs(tmp_path: Path, place: str, trouble: str, said: str) -> None:
@@ -349,4 +349,4 @@ def test_a_real_training_that_hangs(tmp_path: Path, place: str, trouble: str, sa
     done = projects.launch(folder, "--on-hang", "stop", "--hang-limit", "4")
     assert done.code == 124, done.err
     assert re.search(said, done.err), done.err
-    assert re.search(r"rank 0 waits in \w+, called at (train|task|batches).py:\d+", done.err), done.err
+    assert re.search(r"rank 0 is waiting in \w+, called at (train|task|batches).py:\d+", done.err), done.err

@@ -72,8 +72,8 @@ def project(tmp_path: Path) -> Path:
     """A failed run, one that went on from there and was stopped, and one that still runs."""
     diagnosis = {
         "known": False, "last_lines": ["Traceback", EVIL], "observed": [said("{n} seen", n=EVIL)],
-        "cause": said("not a failure that trainwiz knows"),
-        "how": said("rank {rank} failed first, with exit code {code}", rank=1, code=3),
+        "cause": said("unknown failure: the rank ended without an exception"),
+        "how": said("rank {rank} failed first with exit code {code}", rank=1, code=3),
         "remedy": said("read {log}", log=EVIL),
     }  # fmt: skip
     record(tmp_path, NAMES[0], range(1, 13), {"exit_code": 3, "seconds": 61.0, "diagnosis": diagnosis},
@@ -98,9 +98,9 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
     assert history.find("2026-11-20_09", project).folder == first
     monkeypatch.chdir(project)
     assert history.find("latest").name == history.find("runs/latest").name == NAMES[2]
-    with pytest.raises(UsageError, match="is the beginning of several runs: 2026-11-20_09"):
+    with pytest.raises(UsageError, match="is a prefix of several runs: 2026-11-20_09"):
         history.find("2026-11-20", project)
-    with pytest.raises(UsageError, match="there is no run nonsense"):
+    with pytest.raises(UsageError, match="no run nonsense in"):
         history.find("nonsense", project)
     with pytest.raises(UsageError, match="has no runs"):
         history.find("latest", project / "runs")
@@ -164,9 +164,9 @@ def test_the_table_of_runs(project: Path, capsys: pytest.CaptureFixture[str]) ->
     assert trainwiz(["runs", str(project)]) == 0
     head, *rows = (re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines())
     assert head == ["RUN", "STATE", "UPDATES", "LOSS", "TOKENS/S", "TIME", "WHY IT ENDED"]
-    assert rows[0] == [NAMES[0], "failed", "12/30", "0.8333", "100", "1:01", "rank 1 failed first, with exit code 3"]
+    assert rows[0] == [NAMES[0], "failed", "12/30", "0.8333", "100", "1:01", "rank 1 failed first with exit code 3"]
     assert rows[1] == [NAMES[1], "stopped", "20", "0.5000", "100", "1:00:01",
-                       "stopped by SIGTERM; it saved and ended in order"]  # fmt: skip
+                       "stopped by SIGTERM; it saved and exited cleanly"]  # fmt: skip
     assert rows[2][:4] == [NAMES[2], "running", "25/30", "0.4000"]
     assert rows[2][-1] == f"continues {NAMES[1]}"
 
@@ -179,7 +179,7 @@ def test_runs_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None
         "run": NAMES[1], "state": "stopped", "started": "2026-11-20T10:00:00+0000", "updates": 20,
         "total_updates": None,
         "loss": 0.5, "eval_loss": 0.5, "tokens_per_second": 100.0, "seconds": 3601.0,
-        "why": "stopped by SIGTERM; it saved and ended in order", "resumed_from": NAMES[0],
+        "why": "stopped by SIGTERM; it saved and exited cleanly", "resumed_from": NAMES[0],
     }  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def test_logs_are_shown_as_they_are(
     assert trainwiz(["logs", NAMES[0]]) == 0
     assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[0]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "7"]) == 2
-    assert b"it has those of the ranks 0, 1" in capfdbinary.readouterr().err
+    assert b"it has logs of these ranks: 0, 1" in capfdbinary.readouterr().err
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":
@@ -355,7 +355,7 @@ def test_a_report_stands_alone_and_shows_everything(project: Path) -> None:
     assert "url(" not in html
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", html)
     for words in ("Loss", "Learning rate", "Gradient norm", "Speed, tokens per second", "eval_accuracy", "12", "failed",
-                  "updates of 30", "rank 1 failed first, with exit code 3", "launched", "seed", "2.13"):  # fmt: skip
+                  "updates (of 30)", "rank 1 failed first with exit code 3", "launched", "seed", "2.13"):  # fmt: skip
         assert words in page.text, words
     assert page.text.count(EVIL) == 5
     assert f"found: because {EVIL}" in page.text
@@ -366,7 +366,7 @@ def test_a_report_of_a_resumed_run_shows_the_whole_line(project: Path) -> None:
     assert all(name in page.text for name in NAMES)
     assert "updates 11 to 20" in page.text
     assert "Dashed lines" in page.text
-    assert f"launched, to continue {NAMES[1]}" in page.text
+    assert f"launched to continue {NAMES[1]}" in page.text
     assert "running" in page.text
 
 
@@ -390,7 +390,7 @@ def test_a_report_of_a_run_without_numbers(tmp_path: Path) -> None:
     record(tmp_path, NAMES[0], outcome={"exit_code": 1})
     page = Page(report(tmp_path, str(tmp_path)))
     assert "svg" not in page.tags
-    assert "The run wrote no numbers" in page.text
+    assert "The run wrote no metrics" in page.text
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium here: the report was NOT looked at in a browser")
@@ -443,7 +443,7 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert trainwiz(["diff", first, first, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
     assert trainwiz(["diff", first, first]) == 0
-    assert "nothing that was recorded differs" in capsys.readouterr().out
+    assert "no differences in what was recorded" in capsys.readouterr().out
     assert trainwiz(["diff", first, str(project / "nowhere")]) == 2
 
 
