@@ -50,7 +50,7 @@ class Launched:
         """Where so many ranks wait, by what is said."""
         until = time.monotonic() + 150
         while time.monotonic() < until and self.process.poll() is None:
-            found = re.findall(r"rank (\d+) waits for a debugger on 127\.0\.0\.1:(\d+)", self.text())
+            found = re.findall(r"rank (\d+) is waiting for a debugger on 127\.0\.0\.1:(\d+)", self.text())
             if len(found) == n:
                 return {int(rank): int(port) for rank, port in found}
             time.sleep(0.05)

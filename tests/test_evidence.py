@@ -49,7 +49,7 @@ def launched(place: Path, program: str, *before: str, head: str = HEAD) -> tuple
     ("program", "code", "name", "cause"),
     [
         ("raise OSError(28, 'No space left on device')", 1, "disk_full", "the disk is full, or your quota is used up"),
-        ("raise SystemExit(42)", 42, "exit_code", "the script exited without an exception"),
+        ("raise SystemExit(42)", 42, "exit_code", "the script exited with this code without raising an exception"),
         ("import ctypes; ctypes.string_at(0)", 139, "segfault", "the rank crashed in native code"),
         ("os.kill(os.getpid(), 9)", 137, "killed", "the rank was killed from outside"),
     ],
