@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_from_what_is_free_where_no_word_could_be_written() 
 def test_an_exit_code_of_its_own_is_not_called_unknown() -> None:
     found = diagnose(Outcome(exit_code=42, codes={0: -15, 1: 42}, first_failed=1), {1: "update 1\n"})
     assert found is not None
-    assert (found.name, found.passing) == ("exit_code", None)
+    assert (found.name, found.transient) == ("exit_code", None)
     assert "rank-1.log" in str(found.remedy)
     plain = diagnose(Outcome(exit_code=1, codes={0: 1}, first_failed=0), {0: "bye\n"})
     assert plain is not None
