@@ -42,7 +42,7 @@ def test_this_run_is_apart() -> None:
 def test_a_claimed_port_is_nobody_elses() -> None:
     ports = {claimed.port(), claimed.port()}
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(claimed.__file__).parent)!r}); import claimed; print(claimed.port())"  # noqa: E501
+        f"import sys; sys.path.insert(0, {str(Path(claimed.__file__).parent)!r}); import claimed; print(claimed.port())"
     )
     ports.add(int(subprocess.check_output([sys.executable, "-c", program], text=True)))
     assert len(ports) == 3
