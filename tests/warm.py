@@ -149,7 +149,11 @@ def spawn(
     """`test_training.spawn`: the ranks of train.py by torch.distributed's contract alone; the worst exit code."""
     arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
     argv = ["train.py", "--output_dir", str(output), *arguments]
-    return max(abs(done.code) for done in run(folder, argv, ranks, env=env, seconds=seconds))
+    ended = run(folder, argv, ranks, env=env, seconds=seconds)
+    for rank, done in enumerate(ended):
+        if done.code:  # shown where the test fails
+            print(f"rank {rank} ended with {done.code}:\n{done.err[-4000:]}")
+    return max(abs(done.code) for done in ended)
 
 
 def run(

@@ -5,11 +5,11 @@ They lie below those that the kernel gives to whoever asks for any, so nobody el
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 
 FIRST, LAST = 20000, 32000
-_held: list[socket.socket] = []
 
 
 def port() -> int:
@@ -22,7 +22,7 @@ def port() -> int:
         except OSError:
             claim.close()
             continue
-        _held.append(claim)
+        atexit.register(claim.close)
         if _is_free(number):
             return number
     raise RuntimeError(f"no port of {FIRST} to {LAST} is free")

@@ -5,6 +5,8 @@ and momentum make of it. The four updates: equal lengths; ragged lengths; one mi
 batch that is short.
 """
 
+from __future__ import annotations  # by which the loop reads "false"
+
 from dataclasses import dataclass
 
 import torch
