@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import apart
 import pytest
 from test_ranks import wait_for
 
@@ -36,6 +37,20 @@ def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
         cluster.place(planned(), None, {})
     with pytest.raises(UsageError, match="the plan has machines 0 to 1"):
         cluster.place(planned(), 2, {})
+
+
+def test_every_target_follows_the_protocol() -> None:
+    targets = cluster.every()
+    assert {target.PREFIX for target in targets} >= {"MASTER_", "SLURM_"}
+    assert [target.ORDER for target in targets] == sorted(target.ORDER for target in targets)
+    for target in targets:
+        assert target.known({}) == cluster.Known()
+        assert target.contradiction({}, 2) is None
+        assert target.PREFIX in apart.CLUSTERS
+
+
+def test_what_people_export_comes_before_what_a_scheduler_says() -> None:
+    assert cluster.address({"MASTER_ADDR": "mine", "SLURM_JOB_NODELIST": "node[03-05]"}) == "mine"
 
 
 def test_slurm_must_have_given_what_was_planned() -> None:
