@@ -60,6 +60,19 @@ def test_slurm_must_have_given_what_was_planned() -> None:
         cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
 
 
+def test_skypilot_says_rank_size_and_address() -> None:
+    node = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n"}
+    place = cluster.place(planned(main_process_ip=None), None, node)
+    assert (place.rank, place.machines, place.address) == (1, 2, "10.0.0.7")
+    assert cluster.place(planned(), 0, node).address == "10.0.0.1"
+    del node["SKYPILOT_NUM_NODES"]
+    with pytest.raises(Refused, match=r"SkyPilot's task has 2 node\(s\), the plan has 3") as refused:
+        cluster.place(planned(num_machines=3, num_processes=6), None, node)
+    assert "num_nodes: 3" in str(refused.value.remedy)
+    with pytest.raises(UsageError, match="which one this is was not said"):
+        cluster.place(planned(), None, {**node, "SKYPILOT_NODE_RANK": ""})
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("node7", "node7"), ("node[03-05,9],other", "node03"), ("a1,b2", "a1"), ("gpu-[1,3]", "gpu-1"), ("", None)],
