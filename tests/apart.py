@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -25,12 +26,15 @@ FORGOTTEN = {
     "PY_COLORS", "RANK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TEMP", "TMP", "TMUX", "TMUX_PANE",
     "WORLD_SIZE",
 }  # fmt: skip
+_TARGETS = Path(__file__).parent.parent / "launcher" / "trainwiz" / "cluster"
+CLUSTERS = [name for file in _TARGETS.glob("*.py") for name in re.findall(r'^PREFIX = "(\w+)"', file.read_text(), re.M)]
+"""Of a scheduler that the tests run under; read as text, since nothing of trainwiz is imported yet."""
 FORGOTTEN_FAMILIES = (
     "ACCELERATE_", "COLORTERM", "DATASETS_", "DEEPSPEED_", "DS_", "FSDP_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_DIR",
     "GIT_INDEX", "GIT_WORK_TREE", "GLOO_", "HF_", "HUGGINGFACE_", "KMP_", "KUBERNETES_", "LC_", "MASTER_", "MKL_",
     "MPI_", "NCCL_", "NVIDIA_", "OMPI_", "OMP_", "OPENBLAS_", "PBS_", "PMIX_", "PMI_", "PYDEVD_", "PYTORCH_", "ROLE_",
-    "SAFETENSORS_", "SLURM_", "TENSORBOARD_", "TORCHELASTIC_", "TORCHINDUCTOR_", "TORCH_", "TRAINWIZ_", "TRANSFORMERS_",
-    "TRITON_", "WANDB_", "XDG_",
+    "SAFETENSORS_", "TENSORBOARD_", "TORCHELASTIC_", "TORCHINDUCTOR_", "TORCH_", "TRAINWIZ_", "TRANSFORMERS_",
+    "TRITON_", "WANDB_", "XDG_", *CLUSTERS,
 )  # fmt: skip
 """Beginnings of variables that would change what is tested; all folders they name lie below HOME without them."""
 

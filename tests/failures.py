@@ -65,6 +65,17 @@ ONE_RANK = {
     "DS_ACCELERATOR": "cpu",
 }  # fmt: skip
 
+# A layer that remembers what it saw, as a model with a cache of keys does.
+RECOMPUTED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+cache = []
+def layer(x):
+    {change}
+    return x.sin().exp()
+checkpoint(layer, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+"""
+
 # Colossal-AI lives in an environment of its own: make colossalai.
 COLOSSAL: dict[str, Any] = {
     "shell": f"{LOGS.parent.parent}/.venv-colossalai/bin/python -W ignore fails.py",
@@ -245,6 +256,8 @@ FAILURES = {
     "inplace": Failure(
         "import torch\nx = torch.ones(1, requires_grad=True)\ny = x.sigmoid()\ny += 1\ny.backward()"
     ),
+    "recomputed": Failure(RECOMPUTED.format(change="cache.append(x); x = torch.cat(cache)")),
+    "recomputed--number": Failure(RECOMPUTED.format(change="cache or cache.append(x.exp()); x = x * len(cache)")),
     "no_gradient": Failure("import torch\ntorch.nn.Linear(2, 2).requires_grad_(False)(torch.ones(2)).sum().backward()"),
     "no_cuda": Failure("import torch\ntorch.ones(1, device='cuda')"),
     "device_mismatch": Failure("import torch\ntorch.ones(2) + torch.ones(2, device='meta')\n"

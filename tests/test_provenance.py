@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from plans import product
 
-from trainwiz import command
+from trainwiz import cluster, command
 from trainwiz.probe import code
 from trainwiz.record import redaction
 from trainwiz.store import liveness, plans
@@ -131,6 +131,13 @@ def test_the_outcome_keeps_the_diagnosis(failed: tuple[Path, str]) -> None:
     assert any("ValueError" in line and "***" in line for line in diagnosis["last_lines"])
     assert outcome["peak_rank_bytes"] is None or outcome["peak_rank_bytes"] > 5e6
     assert outcome["ended"] >= record(folder, "command")["started"]
+
+
+def test_the_variables_of_a_cluster_are_recorded_but_for_secrets() -> None:
+    given = {"SLURM_JOB_ID": "7", "SLURM_JWT": "abcdef", "MASTER_ADDR": "10.0.0.1", "JOB": "7"}
+    kept = {"SLURM_JOB_ID": "7", "SLURM_JWT": "***", "MASTER_ADDR": "10.0.0.1"}
+    assert redaction.recorded(given, cluster.prefixes()) == kept
+    assert redaction.recorded({"SLURM_JOB_ID": "7"}) == {}
 
 
 def test_every_variable_that_trainwiz_adds_may_be_recorded() -> None:

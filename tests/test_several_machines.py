@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import apart
 import pytest
 from test_ranks import wait_for
 
@@ -38,11 +39,38 @@ def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
         cluster.place(planned(), 2, {})
 
 
+def test_every_target_follows_the_protocol() -> None:
+    targets = cluster.every()
+    assert {target.PREFIX for target in targets} >= {"MASTER_", "SLURM_"}
+    assert [target.ORDER for target in targets] == sorted(target.ORDER for target in targets)
+    for target in targets:
+        assert target.known({}) == cluster.Known()
+        assert target.contradiction({}, 2) is None
+        assert target.PREFIX in apart.CLUSTERS
+
+
+def test_what_people_export_comes_before_what_a_scheduler_says() -> None:
+    assert cluster.address({"MASTER_ADDR": "mine", "SLURM_JOB_NODELIST": "node[03-05]"}) == "mine"
+
+
 def test_slurm_must_have_given_what_was_planned() -> None:
     with pytest.raises(Refused, match=r"3 node\(s\), the plan has 2"):
         cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "3"})
     with pytest.raises(Refused, match="several trainwiz on this node"):
         cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
+
+
+def test_skypilot_says_rank_size_and_address() -> None:
+    node = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n"}
+    place = cluster.place(planned(main_process_ip=None), None, node)
+    assert (place.rank, place.machines, place.address) == (1, 2, "10.0.0.7")
+    assert cluster.place(planned(), 0, node).address == "10.0.0.1"
+    del node["SKYPILOT_NUM_NODES"]
+    with pytest.raises(Refused, match=r"SkyPilot's task has 2 node\(s\), the plan has 3") as refused:
+        cluster.place(planned(num_machines=3, num_processes=6), None, node)
+    assert "num_nodes: 3" in str(refused.value.remedy)
+    with pytest.raises(UsageError, match="which one this is was not said"):
+        cluster.place(planned(), None, {**node, "SKYPILOT_NODE_RANK": ""})
 
 
 @pytest.mark.parametrize(

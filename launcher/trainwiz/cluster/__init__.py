@@ -1,21 +1,34 @@
 """Where this machine stands among those of a plan: its rank, and the address and port of machine 0.
 
-Each target (a scheduler, a launcher) is one module that reads its own variables from an environment. To add one, write
-the module and name it in `TARGETS`; the first target that knows a value gives it. What a person says by hand comes
-before all of them.
+Each target (a scheduler, a launcher) is one module that reads its own variables from an environment. Targets are found
+by folder: each module with a `PREFIX` is one. The first target that knows a value gives it. What a person says by hand
+comes before all of them.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from collections.abc import Mapping
 
-from trainwiz.cluster import by_hand, slurm, torchrun
+from trainwiz.cluster import by_hand
 from trainwiz.cluster.types import Known, Place, Target
 from trainwiz.plan import Plan, with_changes
 
-__all__ = ["TARGETS", "Known", "Place", "Target", "address", "addressed", "place", "ranks"]
+__all__ = ["Known", "Place", "Target", "address", "addressed", "every", "place", "prefixes", "ranks"]
 
-TARGETS: Mapping[str, Target] = {"torchrun": torchrun, "slurm": slurm}
+
+@functools.cache
+def every() -> tuple[Target, ...]:
+    """All targets, in the order in which they are asked."""
+    modules = [importlib.import_module(m.name) for m in pkgutil.iter_modules(__path__, f"{__name__}.")]
+    return tuple(sorted((m for m in modules if hasattr(m, "PREFIX")), key=lambda m: (m.ORDER, m.PREFIX)))
+
+
+def prefixes() -> tuple[str, ...]:
+    """The beginnings of the variables that the targets read; a run's record holds these variables."""
+    return tuple(target.PREFIX for target in every())
 
 
 def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> Place:
@@ -23,7 +36,7 @@ def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> P
 
     Raises `UsageError` where that is unknown, `Refused` where a target's allocation contradicts the plan.
     """
-    for target in TARGETS.values():
+    for target in every():
         if contradiction := target.contradiction(environ, plan.machine.num_machines):
             raise contradiction
     rank = machine_rank
@@ -54,4 +67,4 @@ def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
 
 
 def _known(environ: Mapping[str, str]) -> list[Known]:
-    return [target.known(environ) for target in TARGETS.values()]
+    return [target.known(environ) for target in every()]

@@ -9,6 +9,9 @@ from trainwiz.cluster.types import Known
 from trainwiz.errors import Refused
 from trainwiz.message import say
 
+PREFIX = "SLURM_"
+ORDER = 2
+
 
 def known(environ: Mapping[str, str]) -> Known:
     """The node's rank, the number of nodes, and the first host of the node list."""

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from trainwiz.cluster.types import Known
 from trainwiz.errors import Refused
 
+PREFIX = "MASTER_"
+ORDER = 1
+
 
 def known(environ: Mapping[str, str]) -> Known:
     """The address of machine 0.

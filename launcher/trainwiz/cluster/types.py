@@ -36,7 +36,12 @@ class Place:
 
 
 class Target(Protocol):
-    """One way to get machines: a module with these two functions. Both read nothing but the mapping."""
+    """One way to get machines: a module with these names. The functions read nothing but the mapping."""
+
+    PREFIX: str
+    """The beginning of its variables' names."""
+    ORDER: int
+    """Where several know a value, the lowest is asked first: 1 for what people export, 2 for schedulers."""
 
     def known(self, environ: Mapping[str, str], /) -> Known:
         """What the target's variables say of this machine's place."""

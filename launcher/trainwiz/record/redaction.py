@@ -26,10 +26,10 @@ _SHORTEST = 6
 
 RECORDED = re.compile(
     r"(?:ACCELERATE|CUDA|CUBLAS|CUDNN|DEEPSPEED|DS|FSDP|GLOO|GROUP|HF|KMP|LOCAL|MASTER|MKL|NCCL|NVIDIA|OMP|PALS|PMI"
-    r"|PYTORCH|ROLE|SLURM|TOKENIZERS|TORCH|TORCHELASTIC|TORCHINDUCTOR|TP|TRAINWIZ|TRANSFORMERS|TRITON|UCX|XLA)_\w+"
+    r"|PYTORCH|ROLE|TOKENIZERS|TORCH|TORCHELASTIC|TORCHINDUCTOR|TP|TRAINWIZ|TRANSFORMERS|TRITON|UCX|XLA)_\w+"
     r"|CROSS_RANK|LD_LIBRARY_PATH|LD_PRELOAD|MIXED_PRECISION|PYTHONPATH|PYTHONUNBUFFERED|PYTHONHASHSEED|RANK|WORLD_SIZE"
 )
-"""The variables that affect a training; the values of all others are never recorded."""
+"""The variables that affect a training, beside those of a cluster; the values of all others are never recorded."""
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
@@ -54,9 +54,10 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if _is_secret(name, value) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
 
 
-def recorded(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that may be recorded, with secrets hidden."""
-    return environment({name: value for name, value in variables.items() if RECORDED.fullmatch(name)})
+def recorded(variables: Mapping[str, str], prefixes: tuple[str, ...] = ()) -> dict[str, str]:
+    """The environment variables that may be recorded, with secrets hidden; `prefixes` are those of the cluster."""
+    # docs/decisions/launching.md: Variables are recorded by an allow-list; secrets are hidden by name, shape and value
+    return environment({n: value for n, value in variables.items() if RECORDED.fullmatch(n) or n.startswith(prefixes)})
 
 
 def known(argv: Sequence[str], variables: Mapping[str, str]) -> frozenset[str]:

@@ -95,6 +95,17 @@ SIGNATURES = (
         remedy=say("replace x += 1 with x = x + 1; to find the line: torch.autograd.set_detect_anomaly(True)"),
     ),
     known(
+        "recomputed",
+        r"torch\.utils\.checkpoint: Recomputed values for the following tensors have different metadata",
+        r"torch\.utils\.checkpoint: A different number of tensors was saved",
+        r"torch\.utils\.checkpoint: trying to save more tensors during recomputation",
+        cause=say("a layer under gradient checkpointing computed something else when it was run again for backward"),
+        remedy=say(
+            "the layer must do the same both times: use_cache=False for a language model, and no state that a forward "
+            "pass changes; debug=True in the call of checkpoint() shows where the two runs differ"
+        ),
+    ),
+    known(
         "no_gradient",
         r"element 0 of tensors does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",

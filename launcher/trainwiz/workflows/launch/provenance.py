@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import __version__
+from trainwiz import __version__, cluster
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine
 from trainwiz.message import Message
@@ -50,7 +50,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "plan": redaction.values(plan.model_dump(mode="json"), _secrets(prepared)) if plan else None,
         "config_values": redaction.values(dict(prepared.config_values), _secrets(prepared)),
         "total_updates": prepared.total_updates,
-        "inherited": redaction.values(redaction.recorded(os.environ), _secrets(prepared)),
+        "inherited": redaction.values(redaction.recorded(os.environ, cluster.prefixes()), _secrets(prepared)),
         "machine": _machine(prepared.machine),
         "pid_birth": liveness.birth(os.getpid()),
         "hostname": os.uname().nodename,

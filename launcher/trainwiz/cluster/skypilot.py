@@ -1,0 +1,44 @@
+"""SkyPilot, by the variables that it sets for a task's `run` commands on each node.
+
+Source: https://docs.skypilot.co/en/stable/running-jobs/environment-variables.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainwiz.cluster.types import Known
+from trainwiz.errors import Refused
+from trainwiz.message import say
+
+PREFIX = "SKYPILOT_"
+ORDER = 2
+
+
+def known(environ: Mapping[str, str]) -> Known:
+    """The node's rank, the number of nodes, and the first address of the list, which is in the order of the ranks.
+
+    SKYPILOT_NUM_GPUS_PER_NODE is left alone: what a task asked for, where the GPUs that are there can be counted.
+    """
+    addresses = environ.get("SKYPILOT_NODE_IPS", "").split()
+    return Known(
+        machine_rank=_number(environ.get("SKYPILOT_NODE_RANK")),
+        # Releases up to 0.5 set no SKYPILOT_NUM_NODES.
+        machines=_number(environ.get("SKYPILOT_NUM_NODES")) or len(addresses) or None,
+        address=addresses[0] if addresses else None,
+    )
+
+
+def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
+    """Another number of nodes than planned."""
+    given = known(environ).machines
+    if given is None or given == machines:
+        return None
+    return Refused(
+        say("SkyPilot's task has {given} node(s), the plan has {n} machine(s)", given=given, n=machines),
+        say("set num_nodes: {n} in the task's YAML, or change machine.num_machines", n=machines),
+    )
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value and value.isdigit() else None
