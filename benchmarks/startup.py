@@ -90,7 +90,7 @@ def cases(scratch: Path) -> dict[str, Case]:
     unknown = {"XDG_CACHE_HOME": str(scratch / "empty")}
     init = [trainwiz, "init", str(new)]
     decided = [*init, "--defaults", "--yes"]
-    # Only where there is one: configurations of public projects, which tests/test_check_files.py knows, too.
+    # Only where there is one: configurations of public projects, which tests/workflows/test_check_files.py knows, too.
     files = {
         "trainwiz check, a corpus of public files": Case(argv=["sh", "-c", f"{trainwiz} check {CORPUS} || test $? = 1"])
     }

@@ -26,7 +26,7 @@ FORGOTTEN = {
     "PY_COLORS", "RANK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TEMP", "TMP", "TMUX", "TMUX_PANE",
     "WORLD_SIZE",
 }  # fmt: skip
-_TARGETS = Path(__file__).parent.parent / "launcher" / "trainwiz" / "cluster"
+_TARGETS = Path(__file__).parents[1] / "launcher" / "trainwiz" / "cluster"
 CLUSTERS = [name for file in _TARGETS.glob("*.py") for name in re.findall(r'^PREFIX = "(\w+)"', file.read_text(), re.M)]
 """Of a scheduler that the tests run under; read as text, since nothing of trainwiz is imported yet."""
 FORGOTTEN_FAMILIES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po, write_po
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "launcher" / "trainwiz"
 PO = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "trainwiz.po"
 MO = PO.with_suffix(".mo")

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 FILE = ROOT / "constraints.txt"
 HEADER = "# Every version that `make` and CI install. Renew with `make constraints`, then run `make test`.\n"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

@@ -21,7 +21,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-CACHE = Path(__file__).parent.parent / ".cache" / "operators"
+CACHE = Path(__file__).parents[1] / ".cache" / "operators"
 BUILDERS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder")
 BUILT_BELOW = Path(".cache") / "torch_extensions"
 """Where torch builds, seen from HOME."""

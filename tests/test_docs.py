@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 INDEX = DOCS / "decisions.md"

@@ -12,7 +12,7 @@ import pytest
 
 from trainwiz import vocabulary
 
-PACKAGE = Path(__file__).parent.parent / "launcher" / "trainwiz"
+PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
 
 CORE = (
     ("message", "columns", "vocabulary", "machine", "quantities", "project", "engines"),

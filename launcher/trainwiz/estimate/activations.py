@@ -12,7 +12,7 @@ def activation_bytes_per_token(shape: ModelShape, *, half: bool) -> int:
     h hidden, k key and value, i intermediate size. Under autocast in 16 bits a Llama block keeps 30 h + 4 k + 8 i +
     4 heads bytes (10 h less where the weights are 16 bits, too), in fp32 32 h + 8 k + 16 i + 4 heads; a GPT-2 block
     with its dropout 64 h and 120 h. Source: the tensors that autograd saves, counted with transformers 5.23
-    (tests/test_estimate.py). The loss is computed in chunks and is not in it.
+    (tests/estimate/test_estimate.py). The loss is computed in chunks and is not in it.
     """
     hidden, inner, heads = shape.hidden_size, shape.intermediate_size, shape.num_attention_heads
     key_value = hidden // heads * shape.num_key_value_heads

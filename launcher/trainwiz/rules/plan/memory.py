@@ -69,7 +69,7 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
     and do not depend on how the state is sharded.
     Instead: a smaller micro-batch with more accumulation, which keeps the real batch, or a shorter sequence.
-    Source: what autograd saves, counted with transformers 5.23 for the preset models (tests/test_estimate.py)
+    Source: what autograd saves, counted with transformers 5.23 for the preset models (tests/estimate/test_estimate.py)
     """
     smallest = _smallest_gpu(plan, machine)
     state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank

@@ -1,0 +1,160 @@
+"""The benchmarks of speed at their smallest: what they measure is the same work, and what they say adds up."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import projects
+import pytest
+import torch
+import transformers
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
+
+import overhead  # noqa: E402
+import throughput  # noqa: E402
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A benchmark as a person would start it."""
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *arguments],
+        capture_output=True, text=True, timeout=400, check=False, env=projects.environment(),
+    )  # fmt: skip
+
+
+@pytest.mark.train
+def test_throughput_at_toy_size_measures_every_loop_and_writes_both_files(tmp_path: Path) -> None:
+    done = run("gpu/throughput.py", "--toy", "--out", str(tmp_path), "--budget", "350", "--only", "gpt2-124m fixed")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["machine"]["device"] == "cpu"
+    assert {known["contestant"] for known in results["cells"].values()} == set(throughput.CONTESTANTS)
+    table = (tmp_path / "table.md").read_text()
+    assert table.strip() == done.stdout.strip()
+    for known in results["cells"].values():
+        assert len(known["rates"]) >= 6
+        assert min(known["rates"]) > 0
+        assert f"| {known['contestant']} |" in table
+    assert list(tmp_path.glob("projects/gpt2-124m-fixed/train.py")), "the generated script was measured"
+
+
+def test_what_fails_is_said_and_a_smaller_micro_batch_is_tried(tmp_path: Path) -> None:
+    cell = throughput.Cell(model="gpt2-124m", data="fixed", contestant="script", micro=2, toy=True)
+    results = throughput.Results(tmp_path)
+    results.add(cell, {"oom": "CUDA out of memory"})
+    assert "CUDA out of memory" in results.table()
+    results.add(cell, {"rates": [100.0, 110.0, 90.0], "flops_per_token": 1e9, "memory_bytes": 2**30, "micro": 1})
+    results.machine = {"device": "NVIDIA H200", "matmul_flops": 1e12, "torch": "2.11"}
+    assert "| 1 | 100 (90–110) | 0.0 % | 10.0 % | 1.00 | 1.0 |" in results.table()
+
+
+@pytest.mark.parametrize("model", throughput.TOYS)
+def test_flops_of_a_token_are_those_that_torch_counts(model: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape = throughput.TOYS[model]
+    config = transformers.AutoConfig.for_model(shape.model_type, **shape.model(), use_cache=False)
+    config._attn_implementation = "eager"
+    net = transformers.AutoModelForCausalLM.from_config(config)
+    inputs = torch.zeros(1, shape.length, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        net(input_ids=inputs, labels=inputs).loss.backward()
+    counted = counter.get_total_flops() / shape.length
+    assert shape.flops_per_token(shape.length) == pytest.approx(counted, rel=0.02)
+
+
+COMPARE = """
+import json, torch, task, train
+config = train.Config(num_hidden_layers=2)
+found = []
+for compiles in (False, True):
+    torch.manual_seed(0)
+    model = task.build_model(config)
+    if compiles:
+        train.compile_layers(model)
+    rows = torch.randint(0, 256, (2, 2, 64))
+    loss = task.loss_sum(model, {"inputs": rows[0], "labels": rows[1]})
+    loss.backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    found.append((loss.item(), gradient, [name for name, _ in model.named_parameters()]))
+compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
+distance = float((found[0][1] - found[1][1]).norm() / found[0][1].norm())
+print(json.dumps([found[0][0], found[1][0], distance, found[0][2] == found[1][2], len(compiled)]))
+"""
+"""Loss and gradient of the generated model, with and without compiled layers."""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -> None:
+    values = {"model.compile": "true", "data.packing": "false"}
+    folder = projects.make(tmp_path / "project", {**projects.SMALL, **values})
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE],
+        cwd=folder,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, compiled, distance, same_names, n_layers = json.loads(done.stdout.splitlines()[-1])
+    assert compiled == pytest.approx(plain, rel=1e-5)
+    assert distance < 1e-5
+    assert same_names
+    assert n_layers == 2
+
+
+COUNTED = """
+import importlib.util, json, sys, traceback, train
+from torch.optim.optimizer import register_optimizer_step_post_hook
+calls, at_updates = [0, 0], []
+def counting(i, function):
+    def counted(*arguments, **named):
+        calls[i] += 1
+        return function(*arguments, **named)
+    return counted
+importlib.util.find_spec = counting(0, importlib.util.find_spec)
+traceback.format_stack = counting(1, traceback.format_stack)
+register_optimizer_step_post_hook(lambda *_: at_updates.append(tuple(calls)))
+sys.argv[1:] = ["--n_steps", "6", "--logging_steps", "2", "--checkpointing_steps", "0", "--output_dir", sys.argv[1]]
+train.main()
+print(json.dumps(at_updates))
+"""
+"""The generated script, and after each update how often packages were looked for, and stacks noted."""
+
+
+@pytest.mark.train
+def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
+    """accelerate's optimizer looks for a package at each step, `torch.manual_seed` notes three stacks: 1 ms."""
+    values = {"strategy.kind": "single", "machine.num_processes": 1, "batch.gradient_accumulation_steps": 4}
+    folder = projects.make(tmp_path / "project", {**projects.REGRESSION, **values})
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, str(tmp_path / "output")],
+        cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    at_updates = json.loads(done.stdout.splitlines()[-1])
+    assert len(at_updates) == 6
+    assert at_updates[-1] == at_updates[1], "the first update may still import something"
+
+
+@pytest.mark.train
+def test_the_bare_loop_does_what_the_script_does_and_the_table_says_what_each_took() -> None:
+    done = run("overhead.py", "--only", "least-2", "--starts", "1", "--rounds", "3", "--without", "trainer")
+    assert done.returncode == 0, done.stderr
+    assert "losses at most" in done.stderr
+    assert "| least | 2 | script |" in done.stdout
+    assert "| least | 2 | bare |" in done.stdout
+
+
+def test_a_limit_that_is_not_kept_is_marked_and_fails() -> None:
+    small = next(shape for shape in overhead.SHAPES if shape.name == "small")
+    taken = {"script": [(0.103, 0.1)] * 4, "bare": [(0.100, 0.1)] * 4, "trainer": [(0.2, 0.2)] * 4}
+    shown, met = overhead.table({small: taken})
+    assert not met
+    assert "1.02: **no**" in shown
+    assert "1.00: yes" in shown

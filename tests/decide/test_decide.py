@@ -1,0 +1,397 @@
+"""Answers and machines become plans whose every value has a source."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainwiz import plan as plans
+from trainwiz import rules, strategies
+from trainwiz.decide import Decided, Source, decide
+from trainwiz.decide.earlier import carry, without_replaced
+from trainwiz.errors import PlanError
+from trainwiz.estimate import estimate
+from trainwiz.machine import Cpu, Gpu, Machine
+from trainwiz.message import say
+from trainwiz.store import machines
+from trainwiz.tasks.shapes import DECODERS
+
+FOLDER = Path(__file__).parents[1] / "machines"
+NAMES = ("8xh100", "4xa100-40g", "2xrtx4090", "1xt4", "8xv100", "cpu")
+
+
+def machine(name: str) -> Machine:
+    return machines.read(FOLDER / f"{name}.json")
+
+
+def why(decided: Decided, key: str) -> str:
+    return str(decided.sources[key].reason)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", ["tiny", "gpt2-124m", "llama-1b", "some/model"])
+@pytest.mark.parametrize("task", ["causal_lm", "sft", "text_classification", "image_classification", "custom"])
+def test_every_value_has_a_reason_and_the_batch_holds(name: str, model: str, task: str) -> None:
+    decided = decide({"model.name": model, "task": task}, machine(name))
+    assert set(decided.sources) == set(plans.fields()) - {"version"}
+    assert all(str(source.reason) for source in decided.sources.values())
+    b = decided.plan.batch
+    assert b.real_batch_size == b.per_device_batch_size * b.gradient_accumulation_steps * (
+        decided.plan.machine.num_processes
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "world", "precision", "strategy"),
+    [
+        ("8xh100", "cuda", 8, "bf16", "ddp"),
+        ("4xa100-40g", "cuda", 4, "bf16", "ddp"),
+        ("2xrtx4090", "cuda", 2, "bf16", "ddp"),
+        ("1xt4", "cuda", 1, "fp16", "single"),
+        ("8xv100", "cuda", 8, "fp16", "ddp"),
+        ("cpu", "cpu", 2, "no", "ddp"),
+    ],
+)
+def test_what_a_machine_decides(name: str, device: str, world: int, precision: str, strategy: str) -> None:
+    decided = decide({}, machine(name))
+    plan = decided.plan
+    assert (plan.machine.device, plan.machine.num_processes) == (device, world)
+    assert plan.precision.mixed_precision == precision
+    assert plan.strategy.label == strategy
+    assert decided.sources["machine.num_processes"].kind == "found"
+
+
+def test_a_default_says_what_was_found() -> None:
+    decided = decide({}, machine("8xh100"))
+    assert why(decided, "machine.num_processes").startswith("8 × H100")
+    assert "compute capability 9.0" in why(decided, "precision.mixed_precision")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "strategy", "offload"),
+    [
+        ("8xh100", 7_000_000_000, "zero1", "none"),
+        ("4xa100-40g", 4_000_000_000, "zero3", "none"),
+        ("4xa100-40g", 7_000_000_000, "zero2", "cpu"),
+        ("2xrtx4090", 1_000_000_000, "zero1", "none"),
+        ("2xrtx4090", 3_000_000_000, "zero2", "cpu"),
+        ("1xt4", 1_000_000_000, "deepspeed", "cpu"),
+        ("8xh100", 70_000_000_000, "zero3", "cpu"),
+    ],
+)
+def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: str, offload: str) -> None:
+    plan = decide({"model.name": "some/model"}, machine(name), parameters=parameters).plan
+    assert strategy in (plan.strategy.label, plan.strategy.kind)
+    assert plan.strategy.offload_optimizer_device == offload
+
+
+def test_the_recommendation_shows_its_numbers() -> None:
+    decided = decide({"model.name": "some/model"}, machine("8xh100"), parameters=7_000_000_000)
+    reason = why(decided, "strategy.kind")
+    assert "39.1 GiB" in reason  # 4 P + 16 P / 8
+    assert "ddp needs 130 GiB" in reason
+    huge = decide({"model.name": "some/model"}, machine("1xt4"), parameters=70_000_000_000)
+    assert "even this is more than 60%" in why(huge, "strategy.kind")
+
+
+def test_a_gpu_of_unknown_capability_stays_unknown() -> None:
+    gpu = Gpu(index=0, name="X1", memory_bytes=2**34)
+    decided = decide({}, Machine(gpus=(gpu,)))
+    assert decided.plan.precision.mixed_precision == "no"
+    assert "unknown" in why(decided, "precision.mixed_precision")
+
+
+def test_the_oldest_gpu_decides_precision() -> None:
+    gpus = tuple(
+        Gpu(index=i, name=f"G{c}", memory_bytes=2**34, compute_capability=(c, 0)) for i, c in enumerate((8, 7))
+    )
+    assert decide({}, Machine(gpus=gpus)).plan.precision.mixed_precision == "fp16"
+
+
+def test_without_a_machine_one_cpu_rank() -> None:
+    plan = decide({}, None).plan
+    assert (plan.machine.device, plan.machine.num_processes, plan.strategy.kind) == ("cpu", 1, "single")
+
+
+def test_one_core_is_one_rank() -> None:
+    assert decide({}, Machine(cpu=Cpu(usable_cores=1))).plan.machine.num_processes == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "key", "expected"),
+    [
+        ({"strategy.kind": "single"}, "machine.num_processes", 1),
+        ({"machine.num_processes": 1}, "strategy.kind", "single"),
+        ({"strategy.zero_stage": 3}, "strategy.kind", "deepspeed"),
+        ({"strategy.kind": "deepspeed"}, "strategy.zero_stage", 2),
+        ({"strategy.zero_stage": 3}, "strategy.zero3_save_16bit_model", True),
+        ({"strategy.offload_optimizer_device": "cpu"}, "strategy.zero_stage", 2),
+        ({"strategy.offload_param_device": "cpu"}, "strategy.zero_stage", 3),
+        ({"strategy.offload_optimizer_device": "nvme"}, "strategy.zero_stage", 3),
+        ({"strategy.kind": "fsdp"}, "strategy.zero_stage", None),
+        ({"schedule.n_epochs": 3}, "schedule.train_strategy", "epochs"),
+        ({"schedule.n_epochs": 3}, "schedule.n_steps", None),
+        ({"schedule.n_steps": 50}, "schedule.n_warmup_steps", 5),
+        ({"machine.num_machines": 2}, "machine.num_processes", 16),
+        ({"machine.device": "cpu"}, "machine.num_processes", 2),
+        ({"machine.device": "cpu"}, "precision.mixed_precision", "no"),
+        ({"data.train": "my.txt"}, "data.eval", None),
+        ({"model.name": "some/model"}, "model.from_scratch", False),
+        ({"model.name": "gpt2-124m"}, "optimizer.learning_rate", 6e-4),
+        ({"model.name": "gpt2-124m"}, "batch.sequence_length", 1024),
+        ({"model.name": "gpt2-124m", "model.from_scratch": False}, "optimizer.learning_rate", 2e-5),
+        ({"optimizer.name": "sgd"}, "optimizer.learning_rate", 0.1),
+        ({"task": "custom"}, "optimizer.weight_decay", 0.0),
+        ({"batch.real_batch_size": 64, "batch.per_device_batch_size": 4}, "batch.gradient_accumulation_steps", 2),
+        ({"batch.real_batch_size": 64, "batch.gradient_accumulation_steps": 4}, "batch.per_device_batch_size", 2),
+        ({"batch.per_device_batch_size": 3, "batch.gradient_accumulation_steps": 5}, "batch.real_batch_size", 120),
+    ],
+)
+def test_what_is_not_answered_follows_what_is(answers: dict[str, Any], key: str, expected: Any) -> None:
+    decided = decide(answers, machine("8xh100"))
+    assert decided.plan.get(key) == expected
+    for given_key, value in answers.items():
+        assert decided.plan.get(given_key) == value
+        assert decided.sources[given_key].kind == "yours"
+    assert decided.sources[key].kind != "yours"
+
+
+def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() -> None:
+    answers = {"task": "sft", "model.name": "org/seven-billion"}
+    for adapter, strategy, rate in (("none", "zero1", 2e-5), ("lora", "ddp", 2e-4)):
+        decided = decide({**answers, "model.adapter": adapter}, machine("8xh100"), parameters=7 * 10**9)
+        assert (decided.plan.strategy.label, decided.plan.optimizer.learning_rate) == (strategy, rate)
+        assert decided.plan.model.lora_alpha == 32
+    assert decide({**answers, "model.lora_rank": 8}, None).plan.model.lora_alpha == 16
+    assert not decide({"task": "custom"}, None).plan.data.packing
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "answers", "micro"),
+    [
+        ("8xh100", "llama-1b", {}, 4),
+        ("4xa100-40g", "llama-1b", {}, 2),  # 4.5 GiB a sample, beside 20.5 GiB and 2 GiB of cast weights
+        ("2xrtx4090", "llama-1b", {}, 2),  # under ZeRO 1, which casts its weights itself
+        ("2xrtx4090", "llama-1b", {"batch.sequence_length": 1024}, 4),
+        ("2xrtx4090", "llama-1b", {"precision.mixed_precision": "no"}, 1),
+        ("4xa100-40g", "llama-1b", {"batch.sequence_length": 1600}, 2),  # 4 would fit without the cast weights
+        ("1xt4", "llama-1b", {"precision.mixed_precision": "no"}, 1),  # where nothing fits
+        ("1xt4", "gpt2-124m", {}, 8),
+        ("cpu", "gpt2-124m", {}, 8),
+    ],
+)
+def test_the_micro_batch_fits_beside_the_model_state(
+    name: str, model: str, answers: dict[str, Any], micro: int
+) -> None:
+    decided = decide({"model.name": model, **answers}, machine(name))
+    assert decided.plan.batch.per_device_batch_size == micro
+
+
+@pytest.mark.parametrize("strategy", [row.label for row in strategies.every() if not row.one_rank])
+def test_no_strategy_forgets_activations(strategy: str) -> None:
+    """72 GiB of them at micro-batch 4, on a GPU of 40 GiB."""
+    row = strategies.labelled(strategy)
+    answers = {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage, "batch.sequence_length": 8192}
+    here = machine("4xa100-40g")
+    answers |= {"model.name": "llama-1b", "precision.mixed_precision": row.precisions[0] if row.precisions else "bf16"}
+    plan = decide(answers, here).plan
+    assert plan.batch.per_device_batch_size == 1
+    careless = plans.with_changes(plan, {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 1})
+    known = rules.Facts(plan=careless, machine=here, estimate=estimate(careless, DECODERS["llama-1b"].parameters))
+    assert "TW325" in {finding.rule for finding in rules.check(known, rules=rules.of_plans())}
+
+
+def test_the_micro_batch_shows_what_fills_the_gpu() -> None:
+    reason = why(decide({"model.name": "llama-1b"}, machine("4xa100-40g")), "batch.per_device_batch_size")
+    assert reason.endswith(
+        "; each rank needs 20.5 GiB of model state and about 9.0 GiB of activations; GPU memory: 40.0 GiB"
+    )
+    assert "activations" not in why(decide({}, machine("cpu")), "batch.per_device_batch_size")
+
+
+@pytest.mark.parametrize(
+    ("samples", "real", "reason"),
+    [(224, 32, "a tenth of the 224 samples"), (1000, 96, "a tenth of the 1000"), (None, 512, "1048576 tokens")],
+)
+def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reason: str) -> None:
+    decided = decide({"model.name": "llama-1b"}, machine("8xh100"), samples=samples)
+    assert decided.plan.batch.real_batch_size == real
+    assert reason in why(decided, "batch.real_batch_size")
+    assert decide({}, machine("cpu"), samples=100).plan.batch.real_batch_size == 32
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "tokens"),
+    [(2 * 10**8, 6e-4, 2**19), (3 * 10**8, 3e-4, 2**19), (10**9, 2.5e-4, 2**19), (2 * 10**9, 2e-4, 2**20),
+     (3 * 10**9, 1.6e-4, 2**20), (5 * 10**9, 1.2e-4, 2**21), (9 * 10**9, 1.2e-4, 2**21), (2 * 10**10, 1e-4, 2**21)],
+)  # fmt: skip
+def test_a_new_model_takes_the_rate_and_the_batch_of_gpt_3(parameters: int, rate: float, tokens: int) -> None:
+    """Table 2.1 of https://arxiv.org/abs/2005.14165, its batches rounded to powers of two."""
+    answers = {"model.name": "org/model", "model.from_scratch": True, "batch.sequence_length": 2048,
+               "batch.per_device_batch_size": 1}  # fmt: skip
+    decided = decide(answers, machine("8xh100"), parameters=parameters).plan
+    assert (decided.optimizer.learning_rate, decided.batch.real_batch_size) == (rate, tokens // 2048)
+
+
+@pytest.mark.parametrize(
+    ("answers", "length"),
+    [
+        ({"task": "text_classification", "model.name": "org/model"}, 256),
+        ({"task": "causal_lm", "model.name": "org/model"}, 1024),
+        ({"task": "causal_lm", "model.name": "org/model", "machine.device": "cpu"}, 256),
+        ({"task": "causal_lm", "model.name": "tiny"}, 256),
+        ({"task": "sft", "model.name": "llama-1b"}, 2048),
+    ],
+)
+def test_how_long_a_sample_is(answers: dict[str, Any], length: int) -> None:
+    assert decide(answers, machine("8xh100")).plan.batch.sequence_length == length
+
+
+@pytest.mark.parametrize(
+    ("updates", "checkpoints", "logs", "warm_up"), [(1, 1, 1, 0), (10, 3, 1, 1), (40, 10, 2, 4), (101, 26, 5, 10),
+                                                   (400, 100, 10, 40), (10_000, 500, 10, 1000)]
+)  # fmt: skip
+def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int, warm_up: int) -> None:
+    plan = decide({"schedule.n_steps": updates}, None).plan
+    assert plan.checkpoint.checkpointing_steps == checkpoints
+    assert plan.tracking.logging_steps == logs
+    assert plan.schedule.n_warmup_steps == warm_up
+
+
+def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
+    """4 bytes per parameter on each of 4 ranks; half of the memory may go to it."""
+    answers = {"model.name": "org/model", "strategy.zero_stage": 3}
+    host = machine("4xa100-40g").memory.total_bytes
+    for share, cut in ((0.45, False), (0.55, True)):
+        parameters = int(share * host / 4 / 4)
+        decided = decide(answers, machine("4xa100-40g"), parameters=parameters).plan.strategy
+        assert (decided.zero3_init, decided.zero3_save_16bit_model) == (cut, True)
+    for kind in ("ddp", "deepspeed"):
+        other = decide({"strategy.kind": kind}, machine("4xa100-40g"), parameters=host).plan.strategy
+        assert (other.zero3_init, other.zero3_save_16bit_model) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "decay"),
+    [({}, 0.1), ({"task": "sft"}, 0.0), ({"task": "text_classification"}, 0.01), ({"task": "custom"}, 0.0),
+     ({"task": "image_classification"}, 0.01)],
+)  # fmt: skip
+def test_how_much_weights_decay(answers: dict[str, Any], decay: float) -> None:
+    assert decide(answers, None).plan.optimizer.weight_decay == decay
+
+
+def test_reasons_are_those_of_what_was_decided() -> None:
+    alone, several = (decide({"machine.num_processes": n}, machine("cpu")) for n in (1, 2))
+    assert (alone.plan.strategy.kind, why(alone, "strategy.kind")) == ("single", "one rank")
+    assert "share host memory" in why(several, "strategy.kind")
+    single = decide({"strategy.kind": "single"}, machine("8xh100")).sources["machine.num_processes"]
+    assert (single.kind, str(single.reason)) == ("default", "strategy single uses one rank")
+    assert decide({}, None).sources["machine.num_processes"].kind == "default"
+    lean = decide({"model.name": "org/model"}, machine("2xrtx4090"), parameters=10**10)
+    assert lean.plan.strategy.label == "zero3"
+    for key in ("strategy.offload_optimizer_device", "strategy.offload_param_device"):
+        assert lean.plan.get(key) == "cpu"
+        assert "model state" in why(lean, key)
+
+
+def test_only_answers_that_are_replaced_fall() -> None:
+    steps = {"schedule.n_steps": 5, "seed": 1}
+    assert without_replaced({}, steps) == steps
+    assert without_replaced({"batch.real_batch_size": 8, "engine": "accelerate"}, steps) == steps
+    assert without_replaced({"schedule.n_epochs": 2}, steps) == {"seed": 1}
+
+
+def test_an_answer_from_a_file_says_so() -> None:
+    origin = Source(kind="file", reason=say("a.yaml"))
+    assert decide({"seed": 7}, None, origins={"seed": origin}).sources["seed"] == origin
+
+
+def test_epochs_of_known_data_give_the_warm_up() -> None:
+    answers = {"schedule.n_epochs": 2, "batch.real_batch_size": 32}
+    assert decide(answers, machine("cpu"), samples=1601).plan.schedule.n_warmup_steps == 10  # 2 × 51 updates
+
+
+def test_the_batch_conflict_shows_its_arithmetic() -> None:
+    answers = {"machine.num_processes": 4, "batch.real_batch_size": 100, "batch.per_device_batch_size": 8}
+    with pytest.raises(PlanError) as caught:
+        decide(answers, machine("4xa100-40g"))
+    (problem,) = caught.value.problems
+    assert str(problem) == (
+        "batch.real_batch_size: 100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or "
+        "128 (accumulation 4), or micro-batch 5 (accumulation 5)"
+    )
+
+
+def test_a_stage_without_deepspeed_is_a_conflict() -> None:
+    with pytest.raises(PlanError, match=r"strategy\.zero_stage: 3 needs strategy\.kind deepspeed, not ddp"):
+        decide({"strategy.kind": "ddp", "strategy.zero_stage": 3}, None)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(NAMES),
+    world=st.none() | st.integers(1, 64),
+    real=st.none() | st.integers(1, 4096),
+    micro=st.none() | st.integers(1, 64),
+    accumulation=st.none() | st.integers(1, 64),
+    size=st.none() | st.integers(1000, 10**12),
+)
+def test_any_answers_give_a_plan_or_a_named_conflict(
+    name: str, world: int | None, real: int | None, micro: int | None, accumulation: int | None, size: int | None
+) -> None:
+    keys = ("machine.num_processes", "batch.real_batch_size", "batch.per_device_batch_size",
+            "batch.gradient_accumulation_steps")  # fmt: skip
+    answers: dict[str, Any] = {k: x for k, x in zip(keys, (world, real, micro, accumulation), strict=True) if x}
+    answers["model.name"] = "some/model"
+    problem = ""
+    try:
+        plan = decide(answers, machine(name), parameters=size).plan
+    except PlanError as error:
+        problem = str(error.problems[0])
+    if problem:
+        assert real
+        assert problem.startswith("batch.")
+        return
+    b = plan.batch
+    assert b.real_batch_size == b.per_device_batch_size * b.gradient_accumulation_steps * plan.machine.num_processes
+    assert all(plan.get(key) == value for key, value in answers.items())
+
+
+def test_earlier_answers_fall_only_when_they_are_illegal() -> None:
+    def here(answers: Any) -> Decided:
+        return decide(answers, machine("4xa100-40g"))
+
+    firm = {"machine.num_processes": 3}
+    earlier = {"batch.real_batch_size": 32, "seed": 7, "optimizer.learning_rate": 1e-3}
+    kept, fallen = carry(firm, earlier, here)
+    assert kept == {"seed": 7, "optimizer.learning_rate": 1e-3}
+    assert [f.key for f in fallen] == ["batch.real_batch_size"]
+    assert "32 is not divisible by 3 ranks" in str(fallen[0].problems[0])
+
+
+def test_a_new_length_takes_back_the_old_one() -> None:
+    kept, fallen = carry({"schedule.n_epochs": 2}, {"schedule.n_steps": 50, "seed": 1}, lambda a: decide(a, None))
+    assert (kept, fallen) == ({"seed": 1}, ())
+
+
+@pytest.mark.parametrize(
+    ("answers", "engine", "kind", "precision"),
+    [
+        ({"strategy.kind": "ddp"}, "accelerate", "ddp", "bf16"),
+        ({"strategy.kind": "gemini"}, "colossalai", "gemini", "bf16"),
+        ({"strategy.kind": "colossal_zero2", "engine": "colossalai"}, "colossalai", "colossal_zero2", "bf16"),
+        ({"strategy.kind": "colossal_ddp"}, "colossalai", "colossal_ddp", "no"),
+        ({"engine": "colossalai"}, "colossalai", "colossal_zero1", "bf16"),
+        ({"engine": "colossalai", "machine.device": "cpu"}, "colossalai", "colossal_ddp", "no"),
+    ],
+)
+def test_the_strategy_decides_the_engine(answers: dict[str, Any], engine: str, kind: str, precision: str) -> None:
+    plan = decide(answers, machine("8xh100")).plan
+    assert (plan.engine, plan.strategy.kind, plan.precision.mixed_precision) == (engine, kind, precision)
+
+
+def test_an_engine_that_cannot_do_the_strategy_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"engine: accelerate does not support strategy\.kind gemini"):
+        decide({"engine": "accelerate", "strategy.kind": "gemini"}, machine("8xh100"))

@@ -1,0 +1,441 @@
+"""What went wrong, from the words that programs really say: `logs/` holds them, `failures.py` makes them."""
+
+import inspect
+import re
+import string
+import time
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, log_text, of_log, read
+from trainwiz.diagnose.endings import BY_CODE
+from trainwiz.diagnose.launchers import first_failure
+from trainwiz.outcome import Outcome
+
+LOGS = {file.stem: file.read_text() for file in sorted((Path(__file__).parents[1] / "logs").glob("*.log"))}
+FAILED = [name for name in LOGS if not name.startswith(("good--", "unknown--"))]
+NAMED = {name.partition("--")[0] for name in FAILED}
+
+
+def of(name: str) -> Diagnosis:
+    found = of_log(LOGS[name], log=f"{name}.log")
+    assert found is not None
+    return found
+
+
+def failed(code: int = 1, text: str = "", rank: int = 0, **more: object) -> Diagnosis:
+    outcome = Outcome(exit_code=code if code > 0 else 128 - code, codes={rank: code}, first_failed=rank, **more)  # type: ignore[arg-type]
+    found = diagnose(outcome, {rank: text}, log="runs/r/logs/rank-0.log")
+    assert found is not None
+    return found
+
+
+def groups(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+# --- the table
+
+
+def test_the_table_is_large_and_every_signature_has_a_log() -> None:
+    names = [signature.name for signature in SIGNATURES]
+    assert len(names) == len(set(names)) >= 40
+    assert set(names) <= NAMED
+    assert set(names) | {signature.name for signature in BY_CODE.values()} >= NAMED
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_failure_is_recognised_in_its_log_and_no_other_signature_comes_first(name: str) -> None:
+    found = of(name)
+    assert found.known
+    assert found.name == name.partition("--")[0]
+    if found.evidence:
+        assert found.line is not None
+        # The line is what stands at that number, but for the prefix of its rank.
+        assert found.evidence[0][:60] in LOGS[name].split("\n")[found.line - 1]
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith("good--")])
+def test_nothing_is_found_in_the_log_of_a_good_end(name: str) -> None:
+    assert of_log(LOGS[name], log=name) is None
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
+def test_what_the_sentences_name_is_caught_by_every_pattern(signature: object) -> None:
+    wanted = groups(signature.cause.template) | groups(signature.remedy.template)  # type: ignore[attr-defined]
+    for pattern in signature.patterns:  # type: ignore[attr-defined]
+        assert set(pattern.groupindex) == wanted, pattern.pattern
+
+
+def test_what_the_remedies_name_is_really_there() -> None:
+    from trainwiz import plan
+    from trainwiz.cli.app import application
+
+    remedies = [str(signature.remedy.template) for signature in (*SIGNATURES, *BY_CODE.values())]
+    commands = {
+        command.name: inspect.signature(command.callback).parameters for command in application().registered_commands
+    }
+    sections = "|".join(sorted({key.partition(".")[0] for key in plan.fields() if "." in key}))
+    keys = {key for words in remedies for key in re.findall(rf"\b(?:{sections})\.[a-z_0-9]+", words)}
+    python = {"model.resize_token_embeddings", "model.enable_input_require_grads", "model.save_pretrained"}
+    assert len(keys) > 10
+    assert keys - python <= set(plan.fields())
+    named = [match for words in remedies for match in re.findall(r"trainwiz (?!in tmux)(\w+)(?: (--[a-z-]+))?", words)]
+    assert len(named) > 20
+    for command, option in named:
+        assert command in commands, command
+        assert not option or option[2:].replace("-", "_") in commands[command], option
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if LOGS[name].startswith("# not run")])
+def test_what_was_not_run_here_says_where_its_words_come_from(name: str) -> None:
+    assert re.match(r"# not run here; the words are those of \S", LOGS[name])
+
+
+def test_most_logs_were_really_made() -> None:
+    made = [name for name in FAILED if re.match(r"# ran with Python 3\.\d+", LOGS[name])]
+    assert len({name.partition("--")[0] for name in made}) >= 45
+
+
+@pytest.mark.parametrize(
+    "name", ["cuda_memory", "dtype", "missing_package", "nan_loss", "file_missing", "device_assert"]
+)
+def test_colours_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
+    coloured = "\n".join(f"\x1b[31m{line}\x1b[0m\x00" for line in LOGS[name].splitlines())
+    bar = " 10%|█         | 1/10\r 20%|██        | 2/10"
+    found = of_log(f"{bar}{coloured}\r\n", log="x")
+    assert found is not None
+    assert found.name == name
+    assert found.evidence == of(name).evidence
+    assert "\x1b" not in " ".join(found.last)
+
+
+# --- many ranks
+
+
+def prefixed(rank: int, name: str, style: str = "[rank{}]: ") -> list[str]:
+    lines = [line for line in LOGS[name].splitlines() if not line.startswith("#")]
+    return [style.format(rank) + line for line in lines]
+
+
+@pytest.mark.parametrize("style", ["[rank{}]: ", "[default{}]:", "node{0}: [rank{0}]: "])
+def test_the_first_failure_is_found_among_many_ranks_in_any_order(style: str) -> None:
+    for order in permutations([(0, "connection_lost--nccl"), (1, "index_range"), (2, "connection_lost--nccl")]):
+        text = "\n".join(line for rank, name in order for line in prefixed(rank, name, style))
+        found = of_log(text, log="x")
+        assert found is not None
+        assert (found.name, found.rank) == ("index_range", 1)
+        assert found.exception.startswith("IndexError")
+
+
+def test_lines_of_ranks_may_be_shuffled_into_each_other() -> None:
+    one, other = prefixed(0, "connection_lost--nccl"), prefixed(1, "label_range")
+    woven = [line for pair in zip(one, other, strict=False) for line in pair]
+    rest = one[len(other) :] + other[len(one) :]
+    found = of_log("\n".join(woven + rest), log="x")
+    assert found is not None
+    assert (found.name, found.rank) == ("label_range", 1)
+    assert not any("NCCL" in line for line in found.last)
+
+
+def test_a_launchers_report_of_itself_is_not_shown() -> None:
+    found = of("unknown--deepspeed")
+    assert (found.known, found.rank, found.last[-1]) == (False, 1, "ValueError: the second rank is wrong")
+    assert of("missing_package--module").last[-1].endswith("No module named nothere")
+
+
+def test_labels_of_srun_are_ranks() -> None:
+    lines = [
+        f"{rank}: {line}"
+        for rank, name in ((3, "shape"), (0, "connection_lost--nccl"))
+        for line in LOGS[name].splitlines()
+    ]
+    found = of_log("\n".join(lines), log="x")
+    assert found is not None
+    assert (found.name, found.rank) == ("shape", 3)
+
+
+def test_an_unknown_exception_comes_before_what_it_did_to_the_others() -> None:
+    found = of("unknown--torchrun")
+    assert (found.known, found.name, found.rank) == (False, "unknown", 1)
+    assert found.exception == "ValueError: the second rank is wrong"
+    cut = LOGS["unknown--torchrun"].partition("W1121")[0]
+    without_report = of_log(cut, log="x")
+    assert without_report is not None
+    assert (without_report.known, without_report.rank) == (False, 1)
+
+
+def test_a_warning_long_before_the_end_counts_less_than_the_last_words() -> None:
+    for warning in ("OSError: [Errno 28] skipping a sample", "CUDA out of memory. Tried to allocate 1 GiB: skipped"):
+        found = of_log(f"{warning}\n" + "step\n" * 100 + LOGS["shape"], log="x")
+        assert found is not None
+        assert found.name == "shape"
+
+
+def test_a_lost_connection_at_the_end_counts_less_than_a_cause_before_it() -> None:
+    found = of_log(LOGS["shape"] + "cleaning up\n" * 100 + LOGS["connection_lost--nccl"], log="x")
+    assert found is not None
+    assert found.name == "shape"
+
+
+NO_DRIVER = (
+    "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py:174: UserWarning: CUDA initialization: Found no NVIDIA "
+    "driver on your system. (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:109.)\n"
+)
+
+
+def test_what_pythons_warnings_say_is_no_cause() -> None:
+    assert of_log(f"{NO_DRIVER}update 1 loss 0.5\nfinished\n", log="x") is None
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n'
+    found = of_log(f"{NO_DRIVER}{text}KeyError: 'lr'\n", log="x")
+    assert found is not None
+    assert (found.known, found.exception) == (False, "KeyError: 'lr'")
+    assert failed(text=f"{NO_DRIVER}{text}RuntimeError: Found no NVIDIA driver on your system\n").name == "no_cuda"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "WARNING: CUDA out of memory. Tried to allocate 1 GiB; skipped\n" + "update\n" * 100,
+        "/usr/bin/ld: cannot find -laio: No such file or directory\n",
+        "sh: 1: /usr/local/cuda/bin/nvcc: not found\n",
+        "requests.exceptions.ReadTimeout: read timed out; trying again\n",
+        LOGS["missing_package"] + "going on without it\n",
+    ],
+    ids=["memory", "libaio", "nvcc", "network", "handled"],
+)
+def test_what_was_said_before_is_no_cause_of_an_exception_of_ones_own(before: str) -> None:
+    text = 'Traceback (most recent call last):\n  File "/project/train.py", line 3, in step\n    g()\n'
+    for exception in ("KeyError: 'input_ids'", "mine.ConfigError: no such section"):
+        found = of_log(f"{before}{text}{exception}\n", log="x")
+        assert found is not None
+        assert (found.known, found.exception) == (False, exception)
+        assert "step, train.py:3" in str(found.cause)
+    # What native code printed is of what it then raises.
+    told = of_log(f"/usr/bin/ld: cannot find -laio\n{text}RuntimeError: the op was not loaded\n", log="x")
+    assert told is not None
+    assert told.name == "libaio"
+    # And where the other ranks only lost a connection, the cause may stand far above.
+    lost = of_log(LOGS["shape"] + "update\n" * 100 + LOGS["no_answer"], log="x")
+    assert lost is not None
+    assert lost.name == "shape"
+
+
+@pytest.mark.parametrize("unit", ["x", "a/b", "lib", "[1,2,"])
+def test_a_long_line_without_a_space_is_looked_at_once(unit: str) -> None:
+    times = []
+    for length in (10_000, 160_000):
+        began = time.process_time()
+        found = of_log(unit * (length // len(unit)) + "\n" + LOGS["shape"], log="x")
+        times.append(time.process_time() - began)
+        assert found is not None
+        assert found.name == "shape"
+    # Sixteen times the words; a pattern that begins anew at every letter would take 256 times as long.
+    assert times[1] < 64 * max(times[0], 0.05)
+
+
+def test_a_failure_long_before_the_end_of_the_log_is_not_called_its_end() -> None:
+    for name in ("shape", "unknown--torchrun"):
+        cut = LOGS[name].partition("W1121")[0]
+        found = of_log(cut + "update 7 loss 0.5\n" * 100, log="x")
+        assert found is not None
+        assert found.how.template == "the log contains a failure, but continues for {n} more lines"
+        assert abs(int(str(found.how.values["n"])) - 100) <= 3  # what is left of the traceback, and the end of line
+        assert "continues" not in str(of(name).how)
+
+
+@pytest.mark.parametrize(
+    "exception", ["zipfile.BadZipFile", "triton.runtime.errors.OutOfResources", "Boom", "RuntimeError"]
+)
+def test_what_ends_a_traceback_is_its_exception_whatever_its_name(exception: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n{exception}: no zip\n'
+    assert failed(text=text).exception == f"{exception}: no zip"
+    bare = text.replace(": no zip", ":\n    said below")
+    assert failed(text=bare).exception == f"{exception}:"
+
+
+def test_a_spawned_rank_that_was_killed_is_named() -> None:
+    found = of("killed--spawn")
+    assert (found.name, found.rank) == ("killed", 1)
+    assert "SIGKILL" in str(found.how)
+    assert first_failure("ProcessExitedException: process 3 terminated with exit code 7") == (3, 7)
+    assert first_failure("srun: error: node0: task 2: Out Of Memory") == (2, -9)
+
+
+def test_source_code_in_a_traceback_is_not_what_was_raised() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+        '    raise RuntimeError("CUDA out of memory. Tried to allocate")\n  File "b.py", line 4, in g\n    h()\n'
+        "KeyError: 1\n"
+    )
+    found = of_log(text, log="x")
+    assert found is not None
+    assert found.name == "unknown"
+    for name in FAILED:
+        assert not any(line.startswith("    raise ") for line in of(name).evidence), name
+
+
+# --- what launchers say
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LOGS["unknown--torchrun"], (1, 1)),
+        ("failed (exitcode: -9) local_rank: 3 (pid: 12) of binary: python", (3, -9)),
+        ("subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 42.", (None, 42)),
+        ("subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGKILL: 9>.", (None, -9)),
+        ("[launch.py:325:sigkill_handler] ['python', 'x.py'] exits with return code = -11", (None, -11)),
+        ("[launch.py:259] ['python', 'x.py', '--local_rank=1'] exits with return code = 2", (1, 2)),
+        ("srun: error: node0: task 3: Exited with exit code 7", (3, 7)),
+        ("srun: error: node0: task 1: Killed", (1, -9)),
+        ("train.sh: line 4:  9141 Killed                  python train.py", (None, -9)),
+        ("Segmentation fault (core dumped)", (None, -11)),
+        ("the mosquitoes were Killed by spray", None),
+    ],
+)  # fmt: skip
+def test_what_launchers_and_shells_say_of_the_end(text: str, expected: object) -> None:
+    assert first_failure(text) == expected
+
+
+def test_an_agents_own_traceback_is_not_the_ranks() -> None:
+    last = of("unused_parameters").last
+    assert not any("ChildFailedError" in line or "elastic" in line for line in last)
+
+
+# --- exit codes, signals and what lay around
+
+
+@pytest.mark.parametrize(("code", "word"), [(-9, "killed from outside"), (-11, "native code"), (-7, "/dev/shm")])
+def test_a_signal_without_words_has_a_meaning(code: int, word: str) -> None:
+    found = failed(code, "step 1\nstep 2")
+    assert found.known
+    assert word in str(found.cause)
+    assert failed(128 - code, "step 1").cause == found.cause
+
+
+def test_a_kill_for_memory_is_known_by_the_cgroups_count() -> None:
+    found = failed(-9, "step 1", observed={"oom_kills": 1})
+    assert (found.name, found.transient) == ("cgroup_memory", False)
+    assert "out-of-memory kills counted by the cgroup during the run: 1" in str(found.observed[0])
+    assert failed(-9, "step 1", observed={"oom_kills": 0}).name == "killed"
+
+
+def test_words_from_long_before_a_kill_are_not_its_cause() -> None:
+    text = "json.decoder.JSONDecodeError: line 3: skipped\n" + "step\n" * 100
+    assert failed(-9, text).name == "killed"
+
+
+def test_a_nearly_full_place_is_evidence() -> None:
+    found = failed(-7, "", observed={"shm_free_bytes": 0, "shm_total_bytes": 64 * 2**20, "disk_free_bytes": 5 * 2**30,
+                                     "disk_total_bytes": 10 * 2**30})  # fmt: skip
+    assert [str(message) for message in found.observed] == ["/dev/shm was almost full: 0 MiB of 64 MiB free"]
+
+
+def test_ranks_that_were_taken_down_are_told_apart() -> None:
+    outcome = Outcome(exit_code=1, codes={0: -15, 1: 1, 2: 0, 3: -9}, first_failed=1)
+    found = diagnose(outcome, {1: LOGS["shape"]})
+    assert found is not None
+    assert (found.rank, found.followed) == (1, (0, 3))
+
+
+def test_unknown_is_said_to_be_unknown_with_the_place_to_look_at() -> None:
+    found = failed(1, "step 1\n\nstep 2\n", rank=2)
+    assert (found.known, found.transient, found.name) == (False, None, "unknown")
+    assert "runs/r/logs/rank-0.log" in str(found.remedy)
+    assert found.last == ("step 1", "step 2")
+    assert "its last message was: step 2" in str(found.cause)
+    assert "PYTHONFAULTHANDLER" not in str(found.remedy)  # nothing crashed
+    assert str(found.how) == "rank 2 failed first with exit code 1"
+
+
+LIBRARY = """Traceback (most recent call last):
+  File "/home/u/p/train.py", line 30, in <module>
+    main()
+  File "/home/u/p/task.py", line 12, in collate
+    return frame.loc[index]
+  File "/venv/lib/python3.11/site-packages/pandas/core/indexing.py", line 1192, in __getitem__
+    return self._getitem_axis(maybe_callable, axis=axis)
+  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed
+KeyError: 7
+"""
+
+
+def test_of_an_unknown_exception_the_line_of_ones_own_is_named() -> None:
+    found = failed(1, LIBRARY)
+    assert found.name == "unknown"
+    assert "your own code was in collate, task.py:12" in str(found.cause)
+    assert "start at task.py:12; the full traceback is in runs/r/logs/rank-0.log" in str(found.remedy)
+
+
+def test_what_is_printed_behind_a_progress_bar_is_a_line_of_its_own() -> None:
+    bar = "\r  3%|▎         | 12/400 [00:01<00:30, 12.5update/s, loss=1.2]"
+    lines = [
+        line.text for line in read(f"{bar}update 13: the loss is nan; the newest checkpoint is from before\n{bar}")
+    ]
+    assert lines[1] == "update 13: the loss is nan; the newest checkpoint is from before"
+    assert len(lines) == 3
+    found = failed(1, f"{bar}update 13: the loss is nan; the newest checkpoint is from before\n")
+    assert found.evidence == ("update 13: the loss is nan; the newest checkpoint is from before",)
+
+
+@pytest.mark.parametrize(
+    ("name", "transient"),
+    [("node_failed", True), ("preempted", True), ("port_in_use", True), ("cuda_memory", False), ("shape", False),
+     ("collective_timeout", None), ("hub_unreachable", None)],
+)  # fmt: skip
+def test_whether_the_same_start_again_would_help(name: str, transient: bool | None) -> None:
+    assert of(name).transient is transient
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(exit_code=0, codes={0: 0}),
+        Outcome(exit_code=130, codes={0: -15}, first_failed=0, signal=2),
+        Outcome(exit_code=143, codes={0: -9}, first_failed=0, signal=15, killed=(0,)),
+    ],
+)
+def test_what_ended_as_it_was_asked_to_needs_no_diagnosis(outcome: Outcome) -> None:
+    assert diagnose(outcome, {0: ""}) is None
+
+
+def test_a_failure_during_a_stop_is_diagnosed() -> None:
+    found = diagnose(Outcome(exit_code=1, codes={0: 1}, first_failed=0, signal=15), {0: LOGS["disk_full"]})
+    assert found is not None
+    assert found.name == "disk_full"
+
+
+# --- the last words
+
+
+def test_last_words_are_the_last_traceback_with_what_it_is_chained_to() -> None:
+    text = (
+        "Traceback (most recent call last):\n  File a\nOld: 1\nnoise\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File b\n[rank0]:     ^^^^\n[rank0]: KeyError: 1\n"
+        "[rank0]: During handling of the above exception, another exception occurred:\n"
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File c\n[rank0]: ValueError: 2\n"
+    )
+    lines = [line for line in read(text) if line.rank == 0]
+    assert log_text.last_words(lines)[0] == "Traceback (most recent call last):"
+    assert log_text.last_words(lines)[1:3] == ("  File b", "KeyError: 1")
+    assert log_text.last_words(lines)[-1] == "ValueError: 2"
+    assert log_text.exception(lines).text == "ValueError: 2"  # type: ignore[union-attr]
+    assert log_text.last_words(read("\n".join(f"line {i}" for i in range(50))))[0] == "line 38"
+
+
+def test_a_traceback_behind_a_progress_bar_is_seen() -> None:
+    lines = read(
+        " 50%|█████ | 4/8[rank3]: Traceback (most recent call last):\n[rank3]:   File x\n[rank3]: KeyError: 'a'"
+    )
+    assert [line.rank for line in lines] == [None, 3, 3, 3]
+    assert log_text.exception(lines).text == "KeyError: 'a'"  # type: ignore[union-attr]
+
+
+def test_a_diagnosis_is_plain_values_for_programs() -> None:
+    told = of("deepspeed_batch").to_dict()
+    assert told["name"] == "deepspeed_batch"
+    assert told["cause"] == "DeepSpeed's batch equation does not hold: 8 != 4 * 4 * 1"
+    assert isinstance(told["last_lines"], list)

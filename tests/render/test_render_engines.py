@@ -1,0 +1,170 @@
+"""Every rendered file, loaded by the engines' own code in child processes.
+
+The files of the whole product of strategies, offload, precision, device and machines are loaded, each distinct text
+once. The launch environment is compared here too, since it comes from the same functions of accelerate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import make, product
+
+from trainwiz import command
+from trainwiz.cluster import Place
+from trainwiz.command import environment
+from trainwiz.command.settings import for_accelerate
+from trainwiz.machine import Cpu, Machine
+from trainwiz.plan import Plan
+from trainwiz.render import accelerate, deepspeed
+
+CHILDREN = Path(__file__).parents[1] / "engine_children"
+CORES = 8
+EIGHT_CORES = Machine(cpu=Cpu(physical_cores=CORES, usable_cores=CORES))
+
+
+def child(script: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "OMP_", "PYTHONPATH"))}
+    done = subprocess.run(
+        [sys.executable, str(CHILDREN / script)],
+        input=json.dumps(cases),
+        env=environ | {"TEST_CORES": str(CORES)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(found) == len(cases)
+    return found
+
+
+@pytest.fixture(scope="module")
+def yamls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Plan, dict[str, Any]]]:
+    """Each distinct launch with what accelerate's launcher makes of its accelerate.yaml."""
+    plans: dict[tuple[str, ...], Plan] = {}
+    for plan in product():
+        key = (accelerate.text(plan), plan.machine.device, plan.strategy.label, plan.strategy.offload_optimizer_device)
+        plans.setdefault(key, plan)
+    cases = []
+    for number, ((text, *_), plan) in enumerate(plans.items()):
+        folder = tmp_path_factory.mktemp(f"plan{number}")
+        (folder / "accelerate.yaml").write_text(text)
+        options = ["--machine_rank", "1"] if plan.machine.num_machines > 1 else []
+        cases.append({"folder": str(folder), "file": "accelerate.yaml", "options": options})
+    found = child("accelerate_loads.py", cases)
+    return [(p, f | {"folder": c["folder"]}) for p, f, c in zip(plans.values(), found, cases, strict=True)]
+
+
+def test_the_product_is_a_product() -> None:
+    plans = list(product())
+    assert len(plans) == (2 + 4 * 9 + 2) * 4 * 6 * 2
+
+
+def test_accelerate_launch_takes_every_yaml(yamls: list[tuple[Plan, dict[str, Any]]]) -> None:
+    assert len(yamls) > 60
+    errors = [f"{for_accelerate(plan)}: {found['error']}" for plan, found in yamls if "error" in found]
+    assert not errors, "\n".join(errors)
+
+
+def test_launcher_and_world_are_the_planned_ones(yamls: list[tuple[Plan, dict[str, Any]]]) -> None:
+    for plan, found in yamls:
+        assert found["launcher"] == environment.launcher(for_accelerate(plan))
+        if found["launcher"] != "simple":
+            local = plan.machine.num_processes // plan.machine.num_machines
+            assert found["torchrun"]["nproc_per_node"] == str(local)
+        if plan.machine.num_machines > 1 and found["launcher"] != "simple":
+            rendezvous = {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "10.0.0.1:29500", "rdzv_backend": "static"}
+            assert found["torchrun"].items() >= rendezvous.items()
+
+
+def test_environment_is_what_accelerate_launch_would_set(yamls: list[tuple[Plan, dict[str, Any]]]) -> None:
+    compared = set()
+    for plan, found in yamls:
+        place = Place(rank=1, machines=2, address="10.0.0.1", port=29500) if plan.machine.num_machines > 1 else None
+        ours = command.for_plan(
+            plan, python="python", folder=found["folder"], port=29500, place=place, machine=EIGHT_CORES
+        )
+        assert dict(ours.environ) == expected(plan, found), for_accelerate(plan)
+        compared.add((plan.strategy.label, plan.machine.device))
+    assert len(compared) == 7 * 6
+
+
+def expected(plan: Plan, found: dict[str, Any]) -> dict[str, str]:
+    """accelerate's environment, with the differences that trainwiz means to have."""
+    environ = dict(found["environ"])
+    local = plan.machine.ranks_per_machine
+    # The contract of torch.distributed belongs to each rank, not to all.
+    environ.pop("MASTER_ADDR", None)
+    environ.pop("MASTER_PORT", None)
+    if found["launcher"] == "deepspeed":
+        environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's, since accelerate sets none here
+    on_cpu = plan.machine.device == "cpu"
+    if on_cpu and plan.strategy.kind == "ddp":
+        del environ["KMP_AFFINITY"]  # would pin all ranks to the same cores
+    if on_cpu or plan.strategy.offload_optimizer_device != "none":
+        environ["OMP_NUM_THREADS"] = str(CORES // local)
+    if on_cpu and plan.strategy.kind == "deepspeed":
+        environ["DS_ACCELERATOR"] = "cpu"
+    return environ
+
+
+def test_offload_computes_with_more_than_one_thread(tmp_path: Path) -> None:
+    plan = make(
+        machine__device="cuda",
+        machine__num_processes=2,
+        strategy__kind="deepspeed",
+        strategy__zero_stage=2,
+        strategy__offload_optimizer_device="cpu",
+    )
+    ours = command.for_plan(plan, python="python", folder=str(tmp_path), port=1, machine=EIGHT_CORES)
+    assert ours.environ["OMP_NUM_THREADS"] == "4"
+
+
+def test_several_machines_without_a_rank_stop_at_once(tmp_path: Path) -> None:
+    plan = make(
+        machine__device="cuda", machine__num_processes=4, machine__num_machines=2,
+        machine__main_process_ip="10.0.0.1", strategy__kind="ddp",
+    )  # fmt: skip
+    (tmp_path / "accelerate.yaml").write_text(accelerate.text(plan))
+    cases = [
+        {"folder": str(tmp_path), "file": "accelerate.yaml", "options": options}
+        for options in ([], ["--machine_rank", "0"])
+    ]
+    without, with_rank = child("accelerate_loads.py", cases)
+    assert "NoneType" in without["error"]
+    assert with_rank["torchrun"]["node_rank"] == "0"
+
+
+def test_deepspeed_takes_every_json_as_it_was_meant(tmp_path: Path) -> None:
+    meant: dict[str, dict[str, Any]] = {}
+    for plan in product():
+        if plan.strategy.kind == "deepspeed":
+            for name in ("adamw", "sgd"):
+                varied = plan.model_copy(update={"optimizer": plan.optimizer.model_copy(update={"name": name})})
+                meant.setdefault(deepspeed.text(varied), deepspeed.config(varied))
+    assert len(meant) > 200
+    cases = []
+    for number, text in enumerate(meant):
+        (tmp_path / f"{number}.json").write_text(text)
+        cases.append({"file": str(tmp_path / f"{number}.json"), "fields": "deepspeed_config_file,zero3_init_flag"})
+    for values, found in zip(meant.values(), child("deepspeed_loads.py", cases), strict=True):
+        assert "error" not in found, (found["error"], values)
+        check_loaded(values, found)
+
+
+def check_loaded(values: dict[str, Any], found: dict[str, Any]) -> None:
+    for key, value in values["zero_optimization"].items():
+        loaded = found["zero"][key]
+        assert loaded == value or loaded.items() >= value.items(), key
+    assert found["batch"] == [values["train_micro_batch_size_per_gpu"], values["gradient_accumulation_steps"]]
+    assert found["clipping"] == found["plugin_clipping"] == values["gradient_clipping"]
+    assert found["plugin_stage"] == values["zero_optimization"]["stage"]
+    assert found["plugin"] == {k: v for k, v in values.items() if k != "steps_per_print"}

@@ -1,0 +1,254 @@
+"""The engine colossalai, in the environment that `make colossalai` makes: TorchDDP trains for real on two CPU ranks.
+
+The other plugins need a GPU. Here they train up to their device check, which the preflight names before; then, with
+`standin_colossalai`, which answers for the device, through their own partitions, chunks and collectives.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import projects
+import pytest
+import warm
+from projects import REGRESSION, SMALL, launch, losses, make, metrics
+from test_training import rank_process, wait_for
+
+from trainwiz.probe.weights import gather as weights_of
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-colossalai" / "bin" / "python"
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-colossalai here: make colossalai"),
+]
+
+HERE = ("--python", str(PYTHON))
+STANDIN = {
+    "TRAINWIZ_COLOSSALAI_STANDIN": "cpu",
+    "PYTHONPATH": str(Path(__file__).parents[1] / "standin_colossalai"),
+}
+PORT = {"machine.main_process_port": 0}
+LONGER = {**REGRESSION, **PORT, "schedule.n_steps": 24, "checkpoint.checkpointing_steps": 8}
+PLUGINS: dict[str, dict[str, object]] = {
+    "colossal_zero1": {},
+    "colossal_zero2": {},
+    "gemini": {"precision.mixed_precision": "bf16"},
+    "colossal_fsdp": {},
+}
+UNCHECKED = {"ignore": {"TW309": "the stand-in answers for the device"}}
+
+
+def weights(folder: Path) -> str:
+    """The hash of the final weights below an output folder."""
+    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that TorchDDP has trained."""
+    folder = make(tmp_path_factory.mktemp("colossalai") / "project", {**LONGER, "strategy.kind": "colossal_ddp"}, *HERE)
+    done = launch(folder, *HERE)
+    assert done.code == 0, done.err
+    return folder
+
+
+def test_torch_ddp_follows_the_curve_of_accelerate(tmp_path: Path) -> None:
+    """A language model, under two versions of transformers; accumulation 2 on both sides."""
+    theirs = make(tmp_path / "accelerate", {**SMALL, **PORT, "strategy.kind": "ddp"})
+    assert launch(theirs).code == 0
+    mine = make(tmp_path / "colossalai", {**SMALL, **PORT, "strategy.kind": "colossal_ddp"}, *HERE)
+    done = launch(mine, *HERE)
+    assert done.code == 0, done.err
+    assert "The " in done.out, "no text from the trained model"
+    exported(mine, tmp_path / "exported")
+    for one, other in zip(metrics(mine), metrics(theirs), strict=True):
+        assert set(one) == set(other)
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm", "lr", "epoch"):
+            assert one[field] == pytest.approx(other[field], rel=1e-4), (field, one["update"])
+
+
+def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_path: Path) -> None:
+    curve = losses(reference)
+    folder = tmp_path / "project"
+    shutil.copytree(reference, folder, ignore=shutil.ignore_patterns("runs"))
+    latest = folder / "runs" / "latest"
+    command = [sys.executable, "-m", "trainwiz", "launch", str(folder), *HERE]
+    with subprocess.Popen(
+        command, env=projects.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
+        wait_for(lambda: list((latest / "checkpoints").glob("checkpoint-????????")))
+        os.kill(rank_process(p.pid, 1), signal.SIGKILL)
+        assert p.wait(timeout=180) == 128 + signal.SIGKILL
+    done = warm.launch(folder, "--resume", *HERE)
+    assert done.code == 0, done.err
+    rest = metrics(folder)
+    assert rest[0]["update"] in (9, 17)
+    assert [r["loss"] for r in rest] == curve[int(rest[0]["update"]) - 1 :]
+    assert weights(latest) == weights(reference / "runs" / "latest")
+
+
+def exported(folder: Path, target: Path) -> None:
+    """From the ranks' own parts, without their engine, `trainwiz export` writes what the training wrote at its end."""
+    done = projects.trainwiz("export", str(folder), *HERE, "--output", str(target))
+    assert done.code == 0, done.err
+    files = [file.name for file in (folder / "runs" / "latest" / "model").iterdir()]
+    assert "model.safetensors" in files
+    for name in files:
+        assert (target / name).read_bytes() == (folder / "runs" / "latest" / "model" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_the_preflight_names_the_device_before_the_plugin_does(kind: str, reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(reference, folder, ignore=shutil.ignore_patterns("runs"))
+    plan = folder / "trainwiz.yaml"
+    plan.write_text(plan.read_text().replace("kind: colossal_ddp", f"kind: {kind}"))
+    refused = launch(folder, *HERE)
+    assert refused.code == 1
+    assert f"TW309 error strategy.kind\n      {kind} runs on cuda" in refused.out + refused.err
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**LONGER, "strategy.kind": kind, **PLUGINS[kind], **UNCHECKED}, *HERE)
+    done = launch(folder, *HERE, env=STANDIN)
+    assert done.code == 0, done.err
+    exact = kind != "gemini"  # which computes in bf16
+    for mine, theirs in zip(metrics(folder), metrics(reference), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4 if exact else 0.02), mine["update"]
+        assert mine["weight_norm"] == pytest.approx(theirs["weight_norm"], rel=1e-5 if exact else 1e-3)
+        assert mine["grad_norm_pre_clip"] == pytest.approx(theirs["grad_norm_pre_clip"], rel=1e-4 if exact else 0.05)
+
+    whole, output = folder / "runs" / "latest", tmp_path / "output"
+    shutil.copytree(whole / "checkpoints", output / "checkpoints")
+    for newer in ("checkpoint-00000016", "checkpoint-00000024"):
+        shutil.rmtree(output / "checkpoints" / newer)
+    resumed = ("train.py", "--output_dir", str(output), "--resume", "auto")
+    ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
+    assert [done.code for done in ended] == [0, 0], ended[0].err
+    records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [r["loss"] for r in records if "loss" in r] == losses(folder)[8:]
+    assert weights(output) == weights(whole)
+
+    exported(folder, tmp_path / "exported")
+
+    fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
+    (done,) = warm.run(folder, (*resumed, *fewer), env=STANDIN, python=str(PYTHON))
+    assert done.code == 1
+    assert "was saved by 2 ranks" in done.err
+
+
+def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run the script as a person would, on the stand-in."""
+    launcher = [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
+    return subprocess.run(
+        [*launcher, "train.py", *arguments],
+        cwd=folder,
+        env=projects.environment(STANDIN),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path, tmp_path: Path) -> None:
+    program = """if True:
+        import sys, torch
+        torch.save({"weights": [torch.zeros(1)]}, sys.argv[1] + "/rank-0.pt")
+    """
+    (checkpoint := tmp_path / "checkpoint-00000001").mkdir()
+    (checkpoint / "manifest.json").write_text(json.dumps({"layout": "gemini", "world": 1, "config": {}}))
+    subprocess.run([str(PYTHON), "-c", program, str(checkpoint)], check=True, timeout=120)
+    found = weights_of(str(PYTHON), project=reference, checkpoint=checkpoint, output=tmp_path / "exported")
+    assert "an older train.py wrote it, without the names of the weights" in found.problem
+
+
+def test_gemini_takes_its_own_adams_only(tmp_path: Path) -> None:
+    values = {**REGRESSION, "strategy.kind": "gemini", **PLUGINS["gemini"], "optimizer.name": "sgd"}
+    ignore = {**UNCHECKED["ignore"], "TW319": "to see what the engine says"}
+    folder = make(tmp_path / "project", {**values, "ignore": ignore}, *HERE)
+    done = torchrun(folder)
+    assert done.returncode == 1
+    assert "AssertionError: You should use an optimizer in the available list" in done.stderr
+
+
+BOOST = "Booster(plugin={}).boost(model, SGD(model.parameters()))"
+REFUSED = {
+    BOOST.format("LowLevelZeroPlugin(stage=1, precision='fp32')"): "AssertionError: device is required",
+    BOOST.format("LowLevelZeroPlugin(stage=2, precision='bf16')"): "AssertionError: device is required",
+    BOOST.format("TorchFSDPPlugin()"): "AssertionError: Torch not compiled with CUDA enabled",
+    "FusedAdam(model.parameters())": "AssertionError: No usable kernel found for FusedOptimizerLoader",
+    "Booster(plugin=TorchDDPPlugin(), mixed_precision='bf16')": "TypeError",
+    "Booster(plugin=TorchDDPPlugin(), mixed_precision='fp8')": "TypeError",
+    "LowLevelZeroPlugin(stage=2, precision='fp8')": "AssertionError: LowLevelZeroPlugin only supports",
+    "GeminiPlugin(precision='no')": "AssertionError: precision no is not supported",
+    "GeminiPlugin(precision='fp8')": "AssertionError: precision fp8 is not supported",
+}
+"""What stops, and with which words."""
+
+
+def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None:
+    program = """if True:
+        import colossalai
+        from colossalai.booster import Booster
+        from colossalai.booster.plugin import GeminiPlugin, LowLevelZeroPlugin, TorchDDPPlugin, TorchFSDPPlugin
+        from colossalai.nn.optimizer import FusedAdam
+        from torch.optim import SGD
+        import torch
+        model = torch.nn.Linear(2, 2)
+        colossalai.launch(rank=0, world_size=1, host="127.0.0.1", port=0, verbose=False)
+        import json, sys
+        said = {}
+        for text in json.loads(sys.argv[1]):
+            try:
+                eval(text)
+                said[text] = ""
+            except BaseException as error:
+                said[text] = f"{type(error).__name__}: {error}"
+        print(json.dumps(said), flush=True)
+        import os
+        os._exit(0)  # what was refused half made complains of it at exit
+    """
+    done = subprocess.run(
+        [str(PYTHON), "-c", program, json.dumps(list(REFUSED))],
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    for text, words in REFUSED.items():
+        assert said[text].startswith(words), (text, said[text])
+
+
+def test_another_interpreter_and_another_engine_are_refused_with_reason(reference: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=reference, env=projects.environment(), capture_output=True, text=True,
+        timeout=180, check=False,
+    )  # fmt: skip
+    assert "ModuleNotFoundError: No module named 'colossalai'" in done.stderr
+    refused = projects.trainwiz("check", str(reference))
+    assert refused.code == 1
+    assert "TW118 error engine\n      colossal_ddp needs colossalai, which is not installed in" in refused.out
+
+
+def test_a_loop_without_its_strategy_has_a_hole() -> None:
+    from trainwiz import plan as plans
+    from trainwiz.plan import Plan
+    from trainwiz.render import script
+    from trainwiz.store import templates
+
+    edited = plans.with_changes(Plan(), {"engine": "colossalai", "strategy.kind": "ddp"})
+    train = next(artifact.text for artifact in script.scripts(edited, templates.load()) if artifact.path == "train.py")
+    assert "= boost(" in train
+    assert "def boost(" not in train

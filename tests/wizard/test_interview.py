@@ -1,0 +1,259 @@
+"""The interview and its review, with a scripted person instead of a terminal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwiz.decide import Decided, decide
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.questions import BASIC
+from trainwiz.store import machines
+from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review
+from trainwiz.wizard.interview import GATE
+
+MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
+
+
+class Person:
+    """Answers in order: a text, or an action; remembers what was asked and said."""
+
+    def __init__(self, *replies: str | Action | Reply) -> None:
+        self.replies = list(replies)
+        self.asked: list[Asked] = []
+        self.heard: list[str] = []
+
+    def ask(self, asked: Asked, shown: Callable[[], None] | None) -> Reply:
+        self.asked.append(asked)
+        if shown:
+            shown()
+        if not self.replies:
+            raise KeyboardInterrupt
+        reply = self.replies.pop(0)
+        if isinstance(reply, Reply):
+            return reply
+        return Reply(action=reply) if isinstance(reply, Action) else Reply(value=reply)
+
+    def talk(self, words: Message | str) -> None:
+        self.heard.append(str(words))
+
+    @property
+    def prompts(self) -> list[str]:
+        return [asked.prompt for asked in self.asked]
+
+
+def interview(
+    person: Person,
+    *,
+    objections: Callable[[Plan], Sequence[tuple[str, Message]]] = lambda _: (),
+    saved: list[tuple[dict[str, Any], str]] | None = None,
+    **options: Any,
+) -> Interview:
+    def here(answers: Mapping[str, Any]) -> Decided:
+        return decide(answers, MACHINE)
+
+    def save(answers: Mapping[str, Any], step: str) -> None:
+        if saved is not None:
+            saved.append((dict(answers), step))
+
+    return Interview(decide=here, objections=objections, save=save, ask=person.ask, talk=person.talk, **options)
+
+
+def test_enter_accepts_every_default_and_settles_nothing() -> None:
+    person = Person(*[""] * 9)
+    talk = interview(person)
+    talk.run()
+    assert talk.answers == {}
+    assert len(person.asked) == len(BASIC) + 1
+    assert all(asked.reason for asked in person.asked)
+
+
+def test_a_default_shows_its_reason() -> None:
+    person = Person(*[""] * 9)
+    interview(person).run()
+    gpus = person.asked[3]
+    assert (gpus.prompt, gpus.default) == ("GPUs, one rank each", "4")
+    assert gpus.reason.startswith("found 4 × A100")
+
+
+def test_the_first_question_needs_neither_machine_nor_plan() -> None:
+    def too_early(_: Mapping[str, Any]) -> Decided:
+        raise AssertionError("decided before the first question")
+
+    person = Person()
+    shown: list[bool] = []
+    talk = Interview(
+        decide=too_early, objections=lambda _: (), save=lambda *_: None, ask=person.ask, talk=person.talk,
+        shown=lambda: shown.append(True),
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert person.prompts == ["Task"]
+    assert shown == [True]
+
+
+def test_question_mark_explains_and_asks_again() -> None:
+    person = Person(Action.HELP, "")
+    with pytest.raises(KeyboardInterrupt):
+        interview(person).run()
+    assert "What is trained" in person.heard[0]
+    assert person.prompts[:2] == ["Task", "Task"]
+
+
+def test_an_illegal_answer_is_explained_and_asked_again() -> None:
+    person = Person("", "", "", "4", "100/8", "96/8", "", "", "")
+    talk = interview(person)
+    talk.run(until=GATE)
+    heard = " ".join(" ".join(person.heard).split())
+    assert "100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or 128 (accumulation 4)" in heard
+    assert talk.answers["batch.real_batch_size"] == 96
+    assert talk.decided().plan.batch.gradient_accumulation_steps == 3
+
+
+@pytest.mark.parametrize("wrong", ["x", "0", "-3", "'; import os", "1.5", "1e3"])
+def test_wrong_types_are_named_by_key(wrong: str) -> None:
+    person = Person("", "", "", "", wrong)
+    talk = interview(person)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert any("batch.real_batch_size" in words for words in person.heard)
+    assert "batch.real_batch_size" not in talk.answers
+
+
+def test_back_goes_to_the_question_before_with_the_answer_as_default() -> None:
+    person = Person("", "gpt2-124m", Action.BACK, "", "", *[""] * 6)
+    talk = interview(person)
+    talk.run()
+    assert person.asked[3].prompt.startswith("Model")
+    assert (person.asked[3].default, person.asked[3].reason) == ("gpt2-124m", "your answer")
+    assert talk.answers == {"model.name": "gpt2-124m"}
+
+
+def test_back_at_the_first_question_stays() -> None:
+    person = Person(Action.BACK, "")
+    with pytest.raises(KeyboardInterrupt):
+        interview(person).run()
+    assert person.prompts[:2] == ["Task", "Task"]
+
+
+def test_later_answers_stay_unless_they_become_illegal() -> None:
+    """From the precision question back to the ranks: 3 ranks break the real batch, not the micro-batch."""
+    person = Person("", "", "", "4", "64/4", Action.BACK, Action.BACK, "3", "", "fp16", *[""] * 3)
+    talk = interview(person)
+    talk.run()
+    assert any("your earlier 64 no longer fits" in words for words in person.heard)
+    assert "batch.real_batch_size" not in talk.answers
+    assert talk.answers["batch.per_device_batch_size"] == 4
+    assert talk.answers["machine.num_processes"] == 3
+
+
+def test_a_real_batch_alone_takes_the_micro_batch_back() -> None:
+    person = Person("", "", "", "", "64/2", Action.BACK, "32")
+    talk = interview(person)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert talk.answers == {"batch.real_batch_size": 32}
+
+
+def test_the_rules_reject_an_answer_at_its_own_question() -> None:
+    def objections(plan: Plan) -> list[tuple[str, Message]]:
+        return [("machine.num_processes", say("too many"))] if plan.machine.num_processes > 4 else []
+
+    person = Person("", "", "", "8", "4", "")
+    talk = interview(person, objections=objections)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert any("too many" in words for words in person.heard)
+    assert talk.answers["machine.num_processes"] == 4
+
+
+def test_what_the_command_line_gave_is_not_asked() -> None:
+    person = Person(*[""] * 9)
+    talk = interview(person, fixed={"task": "causal_lm", "batch.real_batch_size": 64, "strategy.zero_stage": 2})
+    talk.run()
+    assert not {"Task", "Strategy", "Real batch, or real batch/micro-batch"} & set(person.prompts)
+    assert talk.decided().plan.strategy.label == "zero2"
+
+
+def test_custom_asks_neither_model_nor_data() -> None:
+    person = Person("custom", *[""] * 6)
+    interview(person).run(until=GATE)
+    assert not [p for p in person.prompts if p.startswith(("Model", "Training data"))]
+
+
+def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
+    person = Person("", "llama-1b", *[""] * 5)
+    talk = interview(person)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    lines = dict(person.asked[6].choices)
+    assert "20.5 GiB per rank" in lines["ddp"]
+    assert "too much" not in lines["ddp"]
+
+
+def test_the_gate_opens_the_advanced_questions() -> None:
+    person = Person(*[""] * 8, "yes", "7", *[""] * 40)
+    talk = interview(person)
+    talk.run()
+    assert talk.answers == {"seed": 7}
+    assert "Warm-up in updates" in person.prompts
+    assert "Folder for offloaded state" not in person.prompts
+
+
+def test_answers_are_saved_with_the_step_that_comes_next() -> None:
+    saved: list[tuple[dict[str, Any], str]] = []
+    person = Person("", "gpt2-124m")
+    with pytest.raises(KeyboardInterrupt):
+        interview(person, saved=saved).run()
+    assert saved[-1] == ({"model.name": "gpt2-124m"}, "data.train")
+
+
+def test_resumed_answers_go_on_at_their_step() -> None:
+    person = Person(*[""] * 9)
+    talk = interview(person, answers={"model.name": "gpt2-124m", "machine.num_processes": 2})
+    talk.run("batch.real_batch_size")
+    assert person.prompts[0] == "Real batch, or real batch/micro-batch"
+    assert talk.decided().plan.machine.num_processes == 2
+
+
+def test_the_review_changes_a_line_and_returns() -> None:
+    person = Person("seed", "x", "7", "write")
+    talk = interview(person)
+    review(talk)
+    assert talk.answers == {"seed": 7}
+    first, *_, last = person.asked
+    keys = [key for key, _ in first.choices]
+    assert (keys[0], keys[-1]) == ("write", "supervision.max_restarts")
+    assert len(set(keys)) == len(keys) > 38
+    assert "7" in dict(last.choices)["seed"]
+    assert "yours" in dict(last.choices)["seed"]
+    assert "found: 4 × A100" in dict(first.choices)["machine.num_processes"]
+
+
+def test_the_review_explains_the_line_that_is_pointed_at() -> None:
+    person = Person(Reply(action=Action.HELP, at="seed"), Reply(action=Action.HELP, at="write"), "write")
+    review(interview(person))
+    assert "Decides initial weights" in person.heard[0]
+    assert "Nothing is written" in person.heard[1]
+
+
+def test_back_from_the_review_asks_on() -> None:
+    person = Person(Action.BACK, "", "write")
+    review(interview(person, answers={"seed": 1}))
+    assert "Look at the advanced settings?" in person.prompts
+
+
+@pytest.mark.parametrize("key", ["strategy.kind", "batch.per_device_batch_size", "strategy.zero_stage", "engine"])
+def test_every_kind_of_line_can_be_chosen(key: str) -> None:
+    person = Person(key, "", "write")
+    review(interview(person))
+    assert len(person.asked) == 3
+
+
+def test_the_last_step_is_the_review() -> None:
+    saved: list[tuple[dict[str, Any], str]] = []
+    person = Person(*[""] * 9)
+    interview(person, saved=saved).run()
+    assert saved[-1][1] == REVIEW

@@ -1,0 +1,298 @@
+"""The wizard in a real terminal: a pseudo-terminal, real keys, the installed command."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+import yaml
+
+from trainwiz.store import answers as store
+
+CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
+H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+DOWN = "\x1b[B"
+BASIC = ("Task", "Model", "Training data", "CPU ranks|GPUs", "Real batch", "Precision", "Strategy", "Length")
+
+
+class Terminal:
+    """`trainwiz` in a pseudo-terminal of its own."""
+
+    def __init__(
+        self, tmp_path: Path, *arguments: str, lang: str = "en", rows: int = 40, columns: int = 160, **environ: str
+    ) -> None:
+        variables = {
+            **os.environ,
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            "TRAINWIZ_LANG": lang,
+            "TERM": "xterm-256color",
+            # Nobody answers there when prompt_toolkit asks where the cursor is.
+            "PROMPT_TOOLKIT_NO_CPR": "1",
+            **environ,
+        }
+        self.child: pexpect.spawn[str] = pexpect.spawn(
+            sys.executable, ["-m", "trainwiz", *arguments], env=variables, cwd=str(tmp_path), encoding="utf-8",
+            timeout=180, dimensions=(rows, columns),
+        )  # fmt: skip
+        self.seen = ""
+
+    def expect(self, pattern: str) -> None:
+        try:
+            self.child.expect(pattern)
+        finally:
+            before = self.child.before if isinstance(self.child.before, str) else ""
+            after = self.child.after if isinstance(self.child.after, str) else ""
+            self.seen += ESCAPES.sub("", before + after)
+
+    def asked(self, prompt: str) -> None:
+        """Wait for a question that is not answered yet: its default stands in brackets, or its list below."""
+        self.expect(rf">\x1b\[0;1m ({prompt})[^\n]*(?<!\x1b)\[[^\n]*\n[^>]*Ctrl-C")
+
+    def enter(self, prompt: str, keys: str = "") -> None:
+        """Wait for a question, then type and press Enter."""
+        self.asked(prompt)
+        self.child.send(keys + "\r")
+
+    def press(self, prompt: str, key: str) -> None:
+        """Wait for a question, then press one key."""
+        self.asked(prompt)
+        self.child.send(key)
+
+    def end(self) -> int:
+        self.expect(pexpect.EOF)
+        self.child.close()
+        status = self.child.exitstatus
+        return status if status is not None else -(self.child.signalstatus or 0)
+
+
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.child.close(force=True)
+
+
+@pytest.fixture
+def start(tmp_path: Path, terminals: list[Terminal]) -> Start:
+    def started(*arguments: str, **options: str) -> Terminal:
+        terminals.append(Terminal(tmp_path, *arguments, **options))  # type: ignore[arg-type]
+        return terminals[-1]
+
+    return started
+
+
+def plan(tmp_path: Path, name: str = "p") -> dict[str, dict[str, object]]:
+    values: dict[str, dict[str, object]] = yaml.safe_load((tmp_path / name / "trainwiz.yaml").read_text())
+    return values
+
+
+def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p")
+    for prompt in BASIC:
+        terminal.enter(prompt)
+    terminal.enter("Look at the advanced")
+    terminal.expect("The plan: Enter writes it")
+    terminal.child.send("\r")
+    assert terminal.end() == 0, terminal.seen
+    assert "trainwiz launch p" in terminal.seen
+    assert (tmp_path / "p" / "train.py").is_file()
+    assert not store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")}).exists()
+
+
+def test_the_hint_shows_the_keys(start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU)
+    terminal.expect(r"\? explains · < goes back · Ctrl-C")
+
+
+def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", H100)
+    terminal.press("Task", "?")
+    terminal.expect("What is trained")
+    terminal.enter("Task")
+    terminal.enter("Model", "gpt2-124m")
+    terminal.press("Training data", "<")
+    terminal.enter("Model", "tiny")
+    terminal.enter("Training data")
+    terminal.enter("GPUs", "16")
+    terminal.expect("✗[^\n]*16")
+    terminal.enter("GPUs", "4")
+    terminal.enter("Real batch", "100/8")
+    terminal.expect("100 is not divisible by 8 × 4 = 32; nearest: 96")
+    terminal.enter("Real batch", "96/8")
+    terminal.press("Precision", "\x02")
+    terminal.press("Real batch", "\x02")
+    terminal.enter("GPUs", "5")
+    terminal.expect("your earlier 96 no longer fits")
+    terminal.press("Real batch", "<")
+    terminal.enter("GPUs", "4")
+    terminal.enter("Real batch", "64")
+    for prompt in ("Precision", "Strategy"):
+        terminal.enter(prompt, DOWN)
+    terminal.enter("Length", "3 lightyears")
+    terminal.expect("is not a length")
+    terminal.enter("Length", "2 epochs")
+    terminal.enter("Look at the advanced")
+    terminal.expect("The plan: Enter writes it")
+    terminal.child.send(DOWN * 3 + "\r")
+    terminal.enter("Seed", "7")
+    terminal.expect("yours: your answer")
+    # The list stands on the line that was changed; three up is the first one, which writes.
+    terminal.child.send("\x1b[A" * 3 + "\r")
+    assert terminal.end() == 0, terminal.seen
+    values = plan(tmp_path)
+    assert values["seed"] == 7
+    assert values["machine"]["num_processes"] == 4
+    assert values["batch"]["real_batch_size"] == 64
+    assert values["precision"]["mixed_precision"] == "fp16"
+    assert values["strategy"]["zero_stage"] == 1
+    assert values["schedule"]["n_epochs"] == 2
+
+
+def test_question_mark_and_less_than_are_characters_inside_a_text(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "a<b?.txt").write_text("some text " * 20000)
+    terminal = start("init", "p", "--machine", CPU, "--yes")
+    terminal.enter("Task")
+    terminal.enter("Model")
+    terminal.enter("Training data", str(tmp_path / "a<b?.txt"))
+    for prompt in BASIC[3:]:
+        terminal.enter(prompt)
+    terminal.enter("Look at the advanced")
+    assert terminal.end() == 0, terminal.seen
+    assert plan(tmp_path)["data"]["train"] == str(tmp_path / "a<b?.txt")
+
+
+def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU)
+    terminal.enter("Task")
+    terminal.enter("Model", "gpt2-124m")
+    terminal.press("Training data", "\x03")
+    assert terminal.end() == 130, terminal.seen
+    assert "trainwiz init p --resume" in terminal.seen
+    kept = store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert str(kept) in terminal.seen
+    assert not (tmp_path / "p").exists()
+
+    again = start("init", "p", "--machine", CPU, "--resume", "--yes")
+    for prompt in BASIC[2:]:
+        again.enter(prompt)
+    again.enter("Look at the advanced")
+    assert again.end() == 0, again.seen
+    assert "> Task" not in again.seen
+    assert plan(tmp_path)["model"]["name"] == "gpt2-124m"
+    assert not kept.exists()
+
+
+def test_ctrl_c_at_the_first_question_leaves_nothing(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU)
+    terminal.press("Task", "\x03")
+    assert terminal.end() == 130
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_lost_terminal_keeps_the_answers(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU)
+    terminal.enter("Task", DOWN * 4)
+    terminal.expect("CPU ranks")
+    terminal.child.kill(signal.SIGKILL)
+    terminal.end()
+    kept = store.read(store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")}))
+    assert kept is not None
+    assert dict(kept.answers) == {"task": "custom"}
+
+
+def test_flags_are_not_asked_again(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--yes", "--task", "custom", "--steps", "20", "--strategy", "ddp")
+    for prompt in ("CPU ranks", "Real batch", "Precision", "Look at the advanced"):
+        terminal.enter(prompt)
+    assert terminal.end() == 0, terminal.seen
+    assert plan(tmp_path)["schedule"]["n_steps"] == 20
+
+
+def test_files_of_ones_own_are_asked_about(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "train.py").write_text("mine\n")
+    terminal = start("init", "p", "--machine", CPU, "--defaults")
+    terminal.expect("The plan: Enter writes it")
+    terminal.child.send("\r")
+    terminal.expect("-mine")
+    terminal.enter("train.py")
+    assert terminal.end() == 0, terminal.seen
+    assert (tmp_path / "p" / "train.py").read_text() == "mine\n"
+    assert "kept as it is" in terminal.seen
+
+
+def test_an_error_of_the_rules_leads_back_to_its_question(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", H100, "--defaults", "--set", "schedule.n_warmup_steps=500")
+    terminal.expect("500")
+    terminal.enter("Warm-up in updates", "5")
+    terminal.expect("The plan: Enter writes it")
+    terminal.child.send("\r")
+    assert terminal.end() == 0, terminal.seen
+    assert plan(tmp_path)["schedule"]["n_warmup_steps"] == 5
+
+
+def test_chinese_does_not_break_it(start: Start) -> None:
+    terminal = start("--lang", "zh", "init", "p", "--machine", CPU, lang="zh")
+    terminal.expect("causal_lm")
+    terminal.child.send("?")
+    terminal.expect("task.py")
+    terminal.child.send("\x03")
+    assert terminal.end() == 130
+
+
+def test_a_dumb_terminal_is_not_asked(start: Start) -> None:
+    terminal = start("init", "p", TERM="dumb")
+    assert terminal.end() == 2
+    assert "there is no terminal to ask on" in terminal.seen
+
+
+def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--defaults", rows=12)
+    terminal.expect("The plan: Enter writes it")
+    terminal.child.send("\x1b[A")
+    terminal.expect("supervision.max_restarts")
+    terminal.child.send(DOWN + "\r")
+    assert terminal.end() == 0, terminal.seen
+
+
+def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -> None:
+    given = ("--task", "causal_lm", "--model", "llama-1b", "--num-processes", "8",
+             "--real-batch-size", "64", "--precision", "bf16")  # fmt: skip
+    terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
+    terminal.expect(r"\[embedded: comes with Python: no download\]")
+    terminal.child.send("\r")
+    terminal.expect(r"ddp +20\.5 GiB per rank  every rank [^\n]*…")
+    terminal.child.send("\r")
+    terminal.expect("ddp  20.5 GiB per rank  every rank holds everything; the least communication")
+    terminal.child.send("\x03")
+    assert terminal.end() == 130
+
+
+def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--defaults", columns=40)  # type: ignore[arg-type]
+    terminal.expect("model.name tiny")
+    terminal.expect("Ctrl-C ends and keeps")
+    terminal.child.send("\x03")
+    assert terminal.end() == 130
+
+
+def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> None:
+    child = pexpect.spawn(
+        sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=180,
+        dimensions=(30, 120), env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
+    )  # fmt: skip
+    child.expect("Ctrl-C ends")
+    child.sendcontrol("c")
+    child.expect("nothing to keep")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
