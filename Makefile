@@ -74,7 +74,7 @@ clean:
 	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
-	$(BIN)/python tests/proven.py
+	PYTHONPATH=tests $(BIN)/python tests/rules/proven.py
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
 	mv docs/rules.md.new docs/rules.md
 

@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from pathlib import Path
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "rules"))
 
 import test_claims
 import test_configurations
@@ -21,7 +17,8 @@ import test_script_claims
 from trainwiz import rules
 from trainwiz.finding import Level
 
-PROOFS = HERE.parent / "launcher" / "trainwiz" / "rules" / "proofs.py"
+HERE = Path(__file__).parent
+PROOFS = HERE.parents[1] / "launcher" / "trainwiz" / "rules" / "proofs.py"
 COLOSSALAI = {"TW118", "TW207", "TW309", "TW310", "TW319"}
 """Shown by whole trainings in test_colossalai.py, and by what its plugins refuse there."""
 OURS = {"TW690"}
@@ -44,7 +41,7 @@ def shown() -> set[str]:
     claims = (*test_claims.EXPECTED.values(), test_script_claims.EXPECTED, test_script_claims.DEEPSPEED)
     names = [name for each in (*claims, test_script_claims.BOOSTING, test_script_claims.GEMINI) for name in each]
     names += [*test_missing.CASES, *vars(test_missing), *vars(test_script_claims)]
-    names += re.findall(r'id="(tw[^"]*)"', (HERE / "rules" / "test_missing.py").read_text())
+    names += re.findall(r'id="(tw[^"]*)"', (HERE / "test_missing.py").read_text())
     return {id for name in names for id in named(name)} | COLOSSALAI | OURS | set(test_configurations.shown())
 
 
