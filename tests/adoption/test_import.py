@@ -447,12 +447,13 @@ def test_a_pair_becomes_a_project(folder: Path, capsys: pytest.CaptureFixture[st
     assert run(["import", "acc.yaml", "--into", "mine", *H100S]) == 0
     shown = capsys.readouterr()
     assert str(Path("mine/trainwiz.yaml")) in shown.out.splitlines()
-    assert "  acc.yaml:7 gpu_ids: 0,1,2,3,4,5,6,7\n      type CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 before" in shown.err
-    assert "  acc.yaml:8 rdzv_backend: c10d\n      accelerate never reads it here\n" in shown.err
+    gpus = "0,1,2,3,4,5,6,7"
+    assert f"  acc.yaml:7 gpu_ids: {gpus}\n      run: CUDA_VISIBLE_DEVICES={gpus} trainwiz launch\n" in shown.err
+    assert "  acc.yaml:8 rdzv_backend: c10d\n      accelerate does not read it in this configuration\n" in shown.err
     assert '  ds.json:9 zero_optimization.stage3_prefetch_bucket_size: "auto"\n' in shown.err
     assert "  ds.json:10 zero_optimization.overlap_com: true\n      DeepSpeed has no such setting; did you" in shown.err
-    assert "  ds.json:12 optimizer.params.betas: [0.9, 0.999]\n      train.py has [0.9, 0.95]" in shown.err
-    assert "  ds.json:13 pipeline.stages: 2\n      the generated loop does not work with it\n" in shown.err
+    assert "  ds.json:12 optimizer.params.betas: [0.9, 0.999]\n      train.py uses [0.9, 0.95]" in shown.err
+    assert "  ds.json:13 pipeline.stages: 2\n      the generated loop does not support it\n" in shown.err
     plan = store.read(folder / "mine" / "trainwiz.yaml")
     assert (plan.strategy.label, plan.strategy.zero3_init, plan.machine.num_processes) == ("zero3", True, 8)
     assert plan.batch.real_batch_size == 64
@@ -465,7 +466,7 @@ def test_a_pair_becomes_a_project(folder: Path, capsys: pytest.CaptureFixture[st
     )
     assert run(["check", "mine", *H100S]) == 0
     assert run(["import", "acc.yaml", "--into", "mine", *H100S]) == 0, "again: nothing changes"
-    assert "it already is this project" in capsys.readouterr().err
+    assert "mine is already up to date" in capsys.readouterr().err
 
 
 def test_a_zero_that_accelerate_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -501,7 +502,7 @@ def test_the_file_beside_counts_and_not_the_one_here(folder: Path, capsys: pytes
     (folder / "theirs" / "acc.yaml").write_text(ACCELERATE)
     (folder / "theirs" / "ds.json").write_text(DS.replace('"stage": 3', '"stage": 1'))
     assert run(["import", "theirs/acc.yaml", "--into", "mine", *H100S]) == 0
-    assert "theirs/acc.yaml, theirs/ds.json: 14 keys of the plan" in capsys.readouterr().err
+    assert "theirs/acc.yaml, theirs/ds.json: imported plan keys: 14, " in capsys.readouterr().err
     assert store.read(folder / "mine" / "trainwiz.yaml").strategy.zero_stage == 1
 
 
@@ -549,17 +550,17 @@ def test_what_no_plan_can_say_has_to_be_decided(folder: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "no file is named"),
+        ((), "no file given"),
         (("none.yaml",), "none.yaml cannot be read"),
-        (("acc.yaml", "other.yaml"), "two files of the same kind"),
-        (("acc.yaml", "other.json"), "acc.yaml names ds.json, and not other.json"),
-        (("lost.yaml",), "lost.yaml names gone.json, which is not there"),
-        (("multi.yaml", "ds.json"), "multi.yaml has distributed_type MULTI_GPU, so nothing would read ds.json"),
+        (("acc.yaml", "other.yaml"), "acc.yaml and other.yaml are files of the same kind"),
+        (("acc.yaml", "other.json"), "acc.yaml refers to ds.json, not to other.json"),
+        (("lost.yaml",), "lost.yaml refers to gone.json, which does not exist"),
+        (("multi.yaml", "ds.json"), "multi.yaml has distributed_type MULTI_GPU, which does not use ds.json"),
         (("broken.yaml",), "broken.yaml:2:"),
-        (("plan.yaml",), "plan.yaml is a plan already"),
-        (("package.json",), "is no configuration of accelerate or DeepSpeed"),
-        (("--default",), "accelerate has no file of its own here"),
-        (("acc.yaml", "--force", "--on-conflict", "keep"), "contradict each other"),
+        (("plan.yaml",), "plan.yaml is already a plan"),
+        (("package.json",), "is not an accelerate or DeepSpeed configuration"),
+        (("--default",), "accelerate's default config file"),
+        (("acc.yaml", "--force", "--on-conflict", "keep"), "--force cannot be combined with --on-conflict keep"),
     ],
 )
 def test_what_cannot_be_imported(

@@ -352,7 +352,7 @@ def test_what_cannot_be_read_is_listed(folder: Path, capsys: pytest.CaptureFixtu
     assert left(made, "open") == [("theirs.py", OPTIMIZER_AT, "Lion"), ("theirs.py", OPTIMIZER_AT, "Lion(lr)")]
     assert run(["import", "multi.yaml", "--script", "theirs.py", "--into", "mine", "--dry-run", *H100S]) == 0
     shown = capsys.readouterr().err
-    why = "it is computed, or not the same on every way there"
+    why = "the value is computed, or differs between code paths"
     assert f"  theirs.py:{OPTIMIZER_AT} Lion(lr): scaled(1e-4)\n      {why}; optimizer" in shown
 
 
@@ -360,12 +360,12 @@ def test_a_share_of_the_updates_is_no_number_of_them(folder: Path, capsys: pytes
     for words in ("warmup_ratio=0.03", "warmup_steps=0.03"):
         (folder / "trainer.py").write_text(TRAINER.replace("max_grad_norm=0.3", words))
         assert run(["import", "multi.yaml", "--script", "trainer.py", "--into", "mine", "--dry-run", *H100S]) == 0
-        assert "it is a share of the updates, and a plan counts them" in capsys.readouterr().err
+        assert "it is a fraction of the updates; a plan needs a number of updates" in capsys.readouterr().err
 
 
 def test_a_script_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "broken.py").write_text("def (:\n")
-    for name, words in (("broken.py", "broken.py:1: no valid Python"), ("none.py", "none.py does not exist")):
+    for name, words in (("broken.py", "broken.py:1: not valid Python"), ("none.py", "none.py does not exist")):
         assert run(["import", "acc.yaml", "--script", name, "--into", "mine", *H100S]) == 2
         assert words in capsys.readouterr().err
     assert not (folder / "mine").exists()

@@ -55,7 +55,7 @@ def test_help_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_list_of_commands_is_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     shown = " ".join(" ".join(lines(capsys, "--help")).split())
-    assert "Ask about task, model, machine and batch; check the answers; write a project." in shown
+    assert "Ask about the task, model, machine and batch, check the answers, and write a project." in shown
 
 
 def test_nothing_typed_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,16 +66,16 @@ def test_nothing_typed_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem", "remedy"),
     [
-        (["chek"], "there is no command chek; did you mean check?", "trainwiz --help"),
-        (["zzz"], "there is no command zzz", "trainwiz --help"),
-        (["init", "--stepz", "3"], "there is no option --stepz; did you mean --steps?", "trainwiz init --help"),
-        (["check", "--qqqq"], "there is no option --qqqq", "trainwiz check --help"),
-        (["doctor", "a", "b", "c"], "too many words: b c", "trainwiz doctor --help"),
+        (["chek"], "unknown command chek; did you mean check?", "trainwiz --help"),
+        (["zzz"], "unknown command zzz", "trainwiz --help"),
+        (["init", "--stepz", "3"], "unknown option --stepz; did you mean --steps?", "trainwiz init --help"),
+        (["check", "--qqqq"], "unknown option --qqqq", "trainwiz check --help"),
+        (["doctor", "a", "b", "c"], "unexpected arguments: b c", "trainwiz doctor --help"),
         (["init", "--steps"], "--steps needs a value", ""),
         (["init", "--yes=3"], "--yes takes no value", ""),
         (["launch", "--grace", "soon"], "--grace: not a number", "trainwiz launch --help"),
         (["launch", "--grace", "-3"], "--grace: must be at least 0", "trainwiz launch --help"),
-        (["launch", "--machine-rank", "x"], "--machine-rank: not a whole number", "trainwiz launch --help"),
+        (["launch", "--machine-rank", "x"], "--machine-rank: not an integer", "trainwiz launch --help"),
     ],
 )
 def test_usage_errors_say_what_is_wrong(
@@ -90,7 +90,7 @@ def test_usage_errors_say_what_is_wrong(
 def test_usage_errors_speak_chinese(capsys: pytest.CaptureFixture[str]) -> None:
     language.choose(["--lang", "zh"], {})
     assert run(["chek"]) == 2
-    assert "没有命令 chek；是不是想写 check？" in capsys.readouterr().err
+    assert "未知的命令 chek；是不是想写 check？" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_said_as_it_is() -> None:

@@ -71,18 +71,19 @@ def test_who_is_there_twice_is_named_before_the_time_is_over(port: int) -> None:
     assert time.monotonic() - started < 25
     assert len(heard) == 3
     for error in heard:
-        assert "machine 1 is there 2 times: " in str(error)
+        assert "machine rank 1 is used 2 times: " in str(error)
 
 
 def test_another_plan_is_named(port: int) -> None:
     heard = together(port, machine(0), machine(1, plan="q" * 64), wait=20)
     assert len(heard) == 2
-    assert all("machine 1 (host-1) has another plan: qqqqqqqqqqqq, machine 0 has pppppppppppp" in str(e) for e in heard)
+    words = "machine 1 (host-1) has a different plan: qqqqqqqqqqqq; machine 0 has pppppppppppp"
+    assert all(words in str(e) for e in heard)
 
 
 def test_a_rank_beyond_the_plan_is_named(port: int) -> None:
     heard = together(port, machine(0), machine(5), wait=20)
-    assert all("host-5 says it is machine 5; the plan has machines 0 to 1" in str(e) for e in heard)
+    assert all("host-5 reports machine rank 5, but the plan has machines 0 to 1" in str(e) for e in heard)
 
 
 def test_nobody_answers(port: int) -> None:
@@ -93,7 +94,7 @@ def test_nobody_answers(port: int) -> None:
 def test_a_taken_port_is_said(port: int) -> None:
     with socket.create_server(("", port)):
         (error,) = together(port, machine(0), wait=1)
-    assert f"port {port} is taken" in str(error)
+    assert f"port {port} is in use" in str(error)
 
 
 def test_something_else_listens_there(port: int) -> None:

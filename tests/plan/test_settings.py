@@ -43,11 +43,11 @@ def test_they_stand_in_the_file_among_the_others() -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("train_batch_size", "'train_batch_size' is decided by batch.real_batch_size; set that"),
-        ("bf16.enabled", "'bf16.enabled' is decided by precision.mixed_precision; set that"),
-        ("tensor_parallel.autotp_size", "is no setting that the training loop can work with"),
-        ("zero_optimization.", "is no setting"),
-        ("fp16", "is no setting"),
+        ("train_batch_size", "'train_batch_size' is set by batch.real_batch_size; set that key instead"),
+        ("bf16.enabled", "'bf16.enabled' is set by precision.mixed_precision; set that key instead"),
+        ("tensor_parallel.autotp_size", "the training loop does not support the setting 'tensor_parallel.autotp_size'"),
+        ("zero_optimization.", "does not support the setting 'zero_optimization.'"),
+        ("fp16", "does not support the setting 'fp16'"),
     ],
 )
 def test_what_the_plan_decides_is_no_setting(path: str, words: str) -> None:
@@ -79,9 +79,9 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert trainwiz("init", str(folder), "--defaults", "--yes").code == 0
     assert (folder / "trainwiz.yaml").read_text() == before
     assert run(["init", str(folder), "--defaults", "--yes", "--set", "deepspeed.pipeline.stages=2"]) == 2
-    assert "'pipeline.stages' is no setting" in capsys.readouterr().err
+    assert "the training loop does not support the setting 'pipeline.stages'" in capsys.readouterr().err
 
 
 def test_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "deepspeed"]) == 0
-    assert "null leaves one to DeepSpeed" in " ".join(capsys.readouterr().out.split())
+    assert "null leaves a setting to DeepSpeed" in " ".join(capsys.readouterr().out.split())

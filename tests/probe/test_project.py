@@ -143,10 +143,10 @@ def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkey
         ("a.jsonl", "plain text\n", 'a.jsonl: line 1 is not a JSON object with a "text"'),
         ("a.jsonl", '{"content": "other"}\n', 'line 1 is not a JSON object with a "text"'),
         ("a.jsonl", '["text"]\n', 'line 1 is not a JSON object with a "text"'),
-        ("a.jsonl", '{"text": 5}\n', '"text" is not a text'),
+        ("a.jsonl", '{"text": 5}\n', '"text" is not a string'),
         ("a.jsonl", '{"text": "' + "long " * 20_000 + '"}\n', ""),
         ("a.jsonl", "", ""),
-        ("a.txt", b"latin \xe9 text", "a.txt: line 1 is not UTF-8"),
+        ("a.txt", b"latin \xe9 text", "a.txt: line 1 is not valid UTF-8"),
         ("a.txt", b"x" * 65535 + "é".encode(), ""),  # cut in the middle of a character
     ],
 )
@@ -193,10 +193,10 @@ def test_a_preset_without_weights(tmp_path: Path) -> None:
     ("name", "kind", "detail"),
     [
         ("gpt2-124", "missing", "did you mean gpt2-124m?"),
-        ("something", "missing", "no hub id"),
+        ("something", "missing", "or a hub id"),
         ("org/model", "hub", ""),
         ("bare", "missing", "no config.json"),
-        ("broken", "missing", "config.json is not JSON"),
+        ("broken", "missing", "config.json is not valid JSON"),
         ("listed", "missing", "not a JSON object"),
     ],
 )

@@ -87,7 +87,7 @@ def test_machine_forms(typed: str, expected: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("typed", ["four", "4 5", "cpu cuda", "-1", "2.5", "cpu;2"])
 def test_a_wrong_machine_shows_the_form(typed: str) -> None:
-    assert "type 2, or cpu 2" in str(forms.read_machine(typed, CUDA))
+    assert "for example, type 2 or cpu 2" in str(forms.read_machine(typed, CUDA))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_each_rank_has_a_curve_in_gib_over_the_time() -> None:
 def test_a_long_run_is_told_in_minutes_and_many_ranks_by_their_extremes() -> None:
     samples = [sample(at, *range(2**30, 9 * 2**30, 2**30), where="gpu") for at in (0.0, 600.0)]
     (most, high), (least, low) = memory.curves(samples, "gpu", None)
-    assert (str(most), str(least)) == ("most of all ranks", "least of all ranks")
+    assert (str(most), str(least)) == ("maximum over all ranks", "minimum over all ranks")
     assert (high.points, low.points) == (((0.0, 8.0), (10.0, 8.0)), ((0.0, 1.0), (10.0, 1.0)))
 
 
@@ -60,17 +60,17 @@ def test_a_launch_samples_its_ranks_and_the_report_draws_them(tmp_path: Path) ->
     words = [*TRAINWIZ, "report", str(folder), "-o", str(tmp_path / "page.html")]
     subprocess.run(words, check=True, capture_output=True)
     page = (tmp_path / "page.html").read_text()
-    assert "Memory of the host, GiB" in page
-    assert "seconds since the launch" in page
-    assert "Memory of the GPUs" not in page
+    assert "Host memory, GiB" in page
+    assert "seconds since launch" in page
+    assert "GPU memory" not in page
 
 
 def test_watch_tells_the_most_that_was_ever_held() -> None:
     held = dataclasses.replace(view(), memory={0: (2**30, None), 1: (2 * 2**30, None)}, most={0: 3 * 2**30, 1: 2**30})
     text = "\n".join(frame(held, 100, 30))
-    assert "rank 0: 1.0 GiB (most: 3.0 GiB)" in text
+    assert "rank 0: 1.0 GiB (peak: 3.0 GiB)" in text
     assert "rank 1: 2.0 GiB" in text
-    assert "rank 1: 2.0 GiB (most" not in text
+    assert "rank 1: 2.0 GiB (peak" not in text
 
 
 def test_a_spare_that_waits_is_no_rank(tmp_path: Path) -> None:

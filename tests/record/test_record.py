@@ -218,16 +218,16 @@ def test_a_chart_of_nothing_is_nothing() -> None:
 
 FULL = {"template": "the disk is full"}
 TORN = {"template": "{gone}", "text": "kept"}
-SAID = {"template": "rank {rank} failed first, with exit code {code}", "values": {"rank": 1, "code": 3}, "text": "t"}
+SAID = {"template": "rank {rank} failed first with exit code {code}", "values": {"rank": 1, "code": 3}, "text": "t"}
 
 
 @pytest.mark.parametrize(
     ("recorded", "expected", "reason"),
     [
-        (run(outcome={"exit_code": 0}), State.DONE, "trained to its end"),
+        (run(outcome={"exit_code": 0}), State.DONE, "training completed"),
         (run(outcome={"exit_code": 3}), State.FAILED, "exit code 3"),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "cause": {"template": "x"}}}),
-         State.FAILED, "rank 1 failed first, with exit code 3"),
+         State.FAILED, "rank 1 failed first with exit code 3"),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": True, "cause": FULL}}),
          State.FAILED, "the disk is full"),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "exception": "{E}: x"}}),
@@ -235,14 +235,14 @@ SAID = {"template": "rank {rank} failed first, with exit code {code}", "values":
         (run(outcome={"exit_code": 3, "diagnosis": {"how": TORN}}), State.FAILED, "kept"),
         (run(outcome={"exit_code": 3, "diagnosis": "nonsense"}), State.FAILED, "exit code 3"),
         (run(outcome={"exit_code": 0, "interrupted": True, "signal": 2}), State.STOPPED,
-         "stopped by Ctrl-C; it saved and ended in order"),
+         "stopped by Ctrl-C; it saved and exited cleanly"),
         (run(outcome={"exit_code": 143, "interrupted": True, "signal": 15}), State.STOPPED,
          "stopped by SIGTERM; exit code 143"),
         (run(alive=True), State.RUNNING, "None"),
-        (run(alive=False), State.KILLED, "trainwiz itself was killed, or the machine went down"),
-        (Recorded(name="x"), State.UNKNOWN, "nothing was recorded of how it was launched"),
+        (run(alive=False), State.KILLED, "trainwiz was killed, or the machine went down"),
+        (Recorded(name="x"), State.UNKNOWN, "no record of how it was launched"),
         (run(alive=None, hostname="node7"), State.UNKNOWN,
-         "started on node7: only there it is known whether it still runs"),
+         "started on node7: whether it is still running is known only there"),
     ],
 )  # fmt: skip
 def test_states_and_why(recorded: Recorded, expected: State, reason: str) -> None:
@@ -298,11 +298,11 @@ def test_a_timeline_of_a_resumed_run() -> None:
     told = [(e.at - BEGAN, e.run, str(e.what)) for e in timeline.events(lineage, BEGAN + 4000)]
     assert told == [
         (0, "a", "launched"),
-        (5, "a", "first numbers of the training"),
+        (5, "a", "first training metrics"),
         (30, "a", "checkpoint of update 4"),
-        (40, "a", "attempt 1 ended at update 4, with exit code 137; then: again"),
+        (40, "a", "attempt 1 ended at update 4 with exit code 137; then: again"),
         (50, "a", "exit code 1"),
-        (3600, "b", "launched, to continue a"),
+        (3600, "b", "launched to continue a"),
         (3660, "b", "checkpoint of update 8"),
     ]
     stretches = timeline.stretches(lineage, BEGAN + 4000)

@@ -18,9 +18,9 @@ from trainwiz.store import templates
 BUGS = {
     "summed_loss": ("(errors.square() * batch[\"weights\"]).sum()", "(errors.square() * batch[\"weights\"]).mean()",
                     "loss_sum averages"),
-    "padding": ("errors.square() * batch[\"weights\"]", "errors.square()", "only fill up are learned from"),
+    "padding": ("errors.square() * batch[\"weights\"]", "errors.square()", "padding samples affect the training"),
     "samples": ("return self.inputs[index], ", "return self.inputs[index] + 0.01 * torch.randn(16), ",
-                "another one each time"),
+                "is different each time"),
     "randomness": ("errors = model(inputs).float()", "errors = __import__('random').random() * model(inputs).float()",
                    "random or numpy"),
     "gradients": ("self.head = ", "self.unused = nn.Linear(2, 2)\n        self.head = ", "unused.weight"),
@@ -69,7 +69,7 @@ def test_a_task_that_stops_is_shown_with_its_line(project: Path, tmp_path: Path)
     folder = planted(project, "return Net(config)", "return Net(config.hidden)", tmp_path / "planted")
     line = (folder / "task.py").read_text().split("return Net(config.hidden)")[0].count("\n") + 1
     found = card(folder, "--task", code=1)["task"]["found"]
-    assert found.startswith(f"build_model stopped at task.py:{line}: AttributeError")
+    assert found.startswith(f"build_model failed at task.py:{line}: AttributeError")
 
 
 @pytest.mark.train
@@ -127,10 +127,11 @@ def test_a_plan_for_gpus_is_rehearsed_here(tmp_path: Path) -> None:
 def test_a_setting_that_the_script_does_not_have(project: Path) -> None:
     done = trainwiz("rehearse", str(project), "--", "--hidden", "8")
     assert done.code == 2
-    assert "hidden: neither Config nor TaskConfig has such a field" in done.err
+    assert "hidden: no such field in Config or TaskConfig" in done.err
     assert trainwiz("rehearse", str(project), "--", "hidden_size").code == 2
-    assert "is what a rehearsal sets itself" in trainwiz("rehearse", str(project), "--", "--n_steps", "8").err
-    assert "many is not of the kind of" in trainwiz("rehearse", str(project), "--", "--hidden_size=many").err
+    assert "is set by the rehearsal itself" in trainwiz("rehearse", str(project), "--", "--n_steps", "8").err
+    wrong = trainwiz("rehearse", str(project), "--", "--hidden_size=many").err
+    assert "hidden_size: many does not have the same type as 128" in wrong
 
 
 # What follows judges without running anything.
@@ -174,12 +175,12 @@ def test_a_good_schedule_passes() -> None:
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"warmup": 10}, "lasts longer"),
-    ({"learning_rate": 2.0}, "the highest rate is 1, planned is 2"),
-    ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10 the rate is -0.2, below"),
-    ({"rates": raised(trace()["rates"], 7, 0.9)}, "does not rise until update 2 and fall"),
-    ({"rates": raised(trace()["rates"], 1, 1.0)}, "does not rise until update 2"),
-    ({"after": 0.2}, "below what it ends at"),
+    ({"warmup": 10}, "does not end before the training"),
+    ({"learning_rate": 2.0}, "the highest learning rate is 1, but the plan has 2"),
+    ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10, the learning rate is -0.2, below"),
+    ({"rates": raised(trace()["rates"], 7, 0.9)}, "should rise until update 2 and fall afterwards"),
+    ({"rates": raised(trace()["rates"], 1, 1.0)}, "should rise until update 2"),
+    ({"after": 0.2}, "below its final value"),
 ])  # fmt: skip
 def test_a_wrong_schedule_is_named(changes: dict[str, Any], words: str) -> None:
     check = schedule.check(trace(**changes), estimated=False)

@@ -125,7 +125,7 @@ def read_cases() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((HERE / "rules").glob("*.yaml")):
         for id, cases in yaml.safe_load(file.read_text()).items():
-            assert id not in found, f"{id} stands twice"
+            assert id not in found, f"{id} appears twice"
             found[id] = cases
     return found
 

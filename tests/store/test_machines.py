@@ -73,21 +73,21 @@ def test_unknown_keys_are_named_with_the_nearest(tmp_path: Path) -> None:
     assert "gpu: unknown key; did you mean gpus?" in text
     assert "cpu.cores: unknown key" in text
     assert "memory.total_byte: unknown key; did you mean total_bytes?" in text
-    assert "wrong values: 3" in text
+    assert "invalid values: 3" in text
 
 
 def test_wrong_types_are_named_all_at_once(tmp_path: Path) -> None:
     gpu = {"index": "0", "name": "X", "memory_bytes": True, "compute_capability": [8]}
     text = message(tmp_path, {"gpus": [gpu, {}], "hostname": None, "cpu": 4, "interpreter": {"packages": {"torch": 2}}})
     for expected in (
-        "gpus[0].index: '0' is not a whole number",
-        "gpus[0].memory_bytes: True is not a whole number",
+        "gpus[0].index: '0' is not an integer",
+        "gpus[0].memory_bytes: True is not an integer",
         "gpus[0].compute_capability: [8] is not a list",
         "gpus[1].name: missing",
         "gpus[1].memory_bytes: missing",
-        "hostname: None is not a text",
+        "hostname: None is not a string",
         "cpu: 4 is not an object with keys",
-        "interpreter.packages.torch: 2 is not a text",
+        "interpreter.packages.torch: 2 is not a string",
         "interpreter.python: missing",
     ):
         assert expected in text
@@ -96,8 +96,8 @@ def test_wrong_types_are_named_all_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("", "line 1: not JSON"),
-        ('{\n "gpus": [}', "line 2: not JSON"),
+        ("", "line 1: not valid JSON"),
+        ('{\n "gpus": [}', "line 2: not valid JSON"),
         ("[]", "is not an object with keys"),
         ("null", "is not an object with keys"),
         ('"a"', "is not an object with keys"),

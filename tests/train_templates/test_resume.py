@@ -121,7 +121,7 @@ def exported_is_final(folder: Path, output: Path) -> None:
     for name in files:
         assert (target / name).read_bytes() == (output / "model" / name).read_bytes(), name
     again = projects.trainwiz("export", str(folder), "--output", str(target))
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "already exists" in again.err) == (2, True)
 
 
 @pytest.mark.parametrize(("name", "values"), [

@@ -188,9 +188,9 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("a.jsonl", '{"text": "only"}\n', "neither messages nor instruction and output"),
-        ("a.jsonl", "plain\n", "is not JSON"),
+        ("a.jsonl", "plain\n", "is not valid JSON"),
         ("a.json", '[{"question": "x"}]', "neither messages nor instruction and output"),
-        ("a.json", "[{", "is not JSON"),
+        ("a.json", "[{", "is not valid JSON"),
     ],
 )
 def test_what_is_no_conversation_is_named_before_and_in_the_task(
@@ -369,7 +369,7 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     assert torch.equal(by_peft, adapted)
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "exported-merged")(ids).logits, merged)
     again = trainwiz("export", str(folder), "--output", str(tmp_path / "exported"))
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "already exists" in again.err) == (2, True)
 
 
 @pytest.mark.train

@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     np.savez(tmp_path / "floats.npz", images=np.zeros((2, 8, 8)), labels=np.array([0, 1]))
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "class": 1}\n')
-    pictures = {"loose": "one folder per class", "floats.npz": "not bytes", "pest": "did you mean pets"}
+    pictures = {"loose": "one folder per class", "floats.npz": "not uint8", "pest": "did you mean pets"}
     for name, detail in {**pictures, "rows.jsonl": "not an .npz file"}.items():
         plan = plans.with_changes(Plan(), {"task": "image_classification", "data.train": name})
         found = project(plan, str(tmp_path)).train
@@ -181,7 +181,7 @@ def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
 def test_models_for_pictures_are_named(tmp_path: Path) -> None:
     for changes, detail in (
         ({"model.name": "resnet19"}, "did you mean resnet18"),
-        ({"model.name": "org/model"}, "no such model for pictures"),
+        ({"model.name": "org/model"}, "no such image model"),
         ({"model.name": "tiny", "model.from_scratch": False}, "no published weights"),
     ):
         found = project(plans.with_changes(Plan(), {"task": "image_classification", **changes}), str(tmp_path)).model

@@ -98,7 +98,7 @@ def test_question_mark_explains_and_asks_again() -> None:
     person = Person(Action.HELP, "")
     with pytest.raises(KeyboardInterrupt):
         interview(person).run()
-    assert "What is trained" in person.heard[0]
+    assert "The training task" in person.heard[0]
     assert person.prompts[:2] == ["Task", "Task"]
 
 
@@ -143,7 +143,7 @@ def test_later_answers_stay_unless_they_become_illegal() -> None:
     person = Person("", "", "", "4", "64/4", Action.BACK, Action.BACK, "3", "", "fp16", *[""] * 3)
     talk = interview(person)
     talk.run()
-    assert any("your earlier 64 no longer fits" in words for words in person.heard)
+    assert any("your earlier answer 64 no longer fits" in words for words in person.heard)
     assert "batch.real_batch_size" not in talk.answers
     assert talk.answers["batch.per_device_batch_size"] == 4
     assert talk.answers["machine.num_processes"] == 3
@@ -190,7 +190,7 @@ def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
         talk.run()
     lines = dict(person.asked[6].choices)
     assert "20.5 GiB per rank" in lines["ddp"]
-    assert "too much" not in lines["ddp"]
+    assert "does not fit" not in lines["ddp"]
 
 
 def test_the_gate_opens_the_advanced_questions() -> None:
@@ -235,14 +235,14 @@ def test_the_review_changes_a_line_and_returns() -> None:
 def test_the_review_explains_the_line_that_is_pointed_at() -> None:
     person = Person(Reply(action=Action.HELP, at="seed"), Reply(action=Action.HELP, at="write"), "write")
     review(interview(person))
-    assert "Decides initial weights" in person.heard[0]
+    assert "Determines the initial weights" in person.heard[0]
     assert "Nothing is written" in person.heard[1]
 
 
 def test_back_from_the_review_asks_on() -> None:
     person = Person(Action.BACK, "", "write")
     review(interview(person, answers={"seed": 1}))
-    assert "Look at the advanced settings?" in person.prompts
+    assert "Show the advanced settings?" in person.prompts
 
 
 @pytest.mark.parametrize("key", ["strategy.kind", "batch.per_device_batch_size", "strategy.zero_stage", "engine"])

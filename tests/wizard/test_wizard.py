@@ -99,8 +99,8 @@ def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None
     terminal = start("init", "p")
     for prompt in BASIC:
         terminal.enter(prompt)
-    terminal.enter("Look at the advanced")
-    terminal.expect("The plan: Enter writes it")
+    terminal.enter("Show the advanced")
+    terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\r")
     assert terminal.end() == 0, terminal.seen
     assert "trainwiz launch p" in terminal.seen
@@ -116,7 +116,7 @@ def test_the_hint_shows_the_keys(start: Start) -> None:
 def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal = start("init", "p", "--machine", H100)
     terminal.press("Task", "?")
-    terminal.expect("What is trained")
+    terminal.expect("The training task")
     terminal.enter("Task")
     terminal.enter("Model", "gpt2-124m")
     terminal.press("Training data", "<")
@@ -131,17 +131,17 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal.press("Precision", "\x02")
     terminal.press("Real batch", "\x02")
     terminal.enter("GPUs", "5")
-    terminal.expect("your earlier 96 no longer fits")
+    terminal.expect("your earlier answer 96 no longer fits")
     terminal.press("Real batch", "<")
     terminal.enter("GPUs", "4")
     terminal.enter("Real batch", "64")
     for prompt in ("Precision", "Strategy"):
         terminal.enter(prompt, DOWN)
     terminal.enter("Length", "3 lightyears")
-    terminal.expect("is not a length")
+    terminal.expect("is not a valid length")
     terminal.enter("Length", "2 epochs")
-    terminal.enter("Look at the advanced")
-    terminal.expect("The plan: Enter writes it")
+    terminal.enter("Show the advanced")
+    terminal.expect("The plan: press Enter to write it")
     terminal.child.send(DOWN * 3 + "\r")
     terminal.enter("Seed", "7")
     terminal.expect("yours: your answer")
@@ -165,7 +165,7 @@ def test_question_mark_and_less_than_are_characters_inside_a_text(tmp_path: Path
     terminal.enter("Training data", str(tmp_path / "a<b?.txt"))
     for prompt in BASIC[3:]:
         terminal.enter(prompt)
-    terminal.enter("Look at the advanced")
+    terminal.enter("Show the advanced")
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["data"]["train"] == str(tmp_path / "a<b?.txt")
 
@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Star
     again = start("init", "p", "--machine", CPU, "--resume", "--yes")
     for prompt in BASIC[2:]:
         again.enter(prompt)
-    again.enter("Look at the advanced")
+    again.enter("Show the advanced")
     assert again.end() == 0, again.seen
     assert "> Task" not in again.seen
     assert plan(tmp_path)["model"]["name"] == "gpt2-124m"
@@ -211,7 +211,7 @@ def test_a_lost_terminal_keeps_the_answers(tmp_path: Path, start: Start) -> None
 
 def test_flags_are_not_asked_again(tmp_path: Path, start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--yes", "--task", "custom", "--steps", "20", "--strategy", "ddp")
-    for prompt in ("CPU ranks", "Real batch", "Precision", "Look at the advanced"):
+    for prompt in ("CPU ranks", "Real batch", "Precision", "Show the advanced"):
         terminal.enter(prompt)
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["schedule"]["n_steps"] == 20
@@ -221,20 +221,20 @@ def test_files_of_ones_own_are_asked_about(tmp_path: Path, start: Start) -> None
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "train.py").write_text("mine\n")
     terminal = start("init", "p", "--machine", CPU, "--defaults")
-    terminal.expect("The plan: Enter writes it")
+    terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\r")
     terminal.expect("-mine")
     terminal.enter("train.py")
     assert terminal.end() == 0, terminal.seen
     assert (tmp_path / "p" / "train.py").read_text() == "mine\n"
-    assert "kept as it is" in terminal.seen
+    assert "kept unchanged" in terminal.seen
 
 
 def test_an_error_of_the_rules_leads_back_to_its_question(tmp_path: Path, start: Start) -> None:
     terminal = start("init", "p", "--machine", H100, "--defaults", "--set", "schedule.n_warmup_steps=500")
     terminal.expect("500")
     terminal.enter("Warm-up in updates", "5")
-    terminal.expect("The plan: Enter writes it")
+    terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\r")
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["schedule"]["n_warmup_steps"] == 5
@@ -252,12 +252,12 @@ def test_chinese_does_not_break_it(start: Start) -> None:
 def test_a_dumb_terminal_is_not_asked(start: Start) -> None:
     terminal = start("init", "p", TERM="dumb")
     assert terminal.end() == 2
-    assert "there is no terminal to ask on" in terminal.seen
+    assert "cannot ask questions without a terminal" in terminal.seen
 
 
 def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", rows=12)
-    terminal.expect("The plan: Enter writes it")
+    terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\x1b[A")
     terminal.expect("supervision.max_restarts")
     terminal.child.send(DOWN + "\r")
@@ -268,11 +268,12 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
     given = ("--task", "causal_lm", "--model", "llama-1b", "--num-processes", "8",
              "--real-batch-size", "64", "--precision", "bf16")  # fmt: skip
     terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
-    terminal.expect(r"\[embedded: comes with Python: no download\]")
+    terminal.expect(r"\[embedded: built in; no download needed\]")
     terminal.child.send("\r")
     terminal.expect(r"ddp +20\.5 GiB per rank  every rank [^\n]*…")
     terminal.child.send("\r")
-    terminal.expect("ddp  20.5 GiB per rank  every rank holds everything; the least communication")
+    terminal.expect("ddp  20.5 GiB per rank  every rank holds the full state; the least\x1b")
+    terminal.expect("  communication\x1b")
     terminal.child.send("\x03")
     assert terminal.end() == 130
 
@@ -280,7 +281,7 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
 def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", columns=40)  # type: ignore[arg-type]
     terminal.expect("model.name tiny")
-    terminal.expect("Ctrl-C ends and keeps")
+    terminal.expect("Ctrl-C quits and keeps")
     terminal.child.send("\x03")
     assert terminal.end() == 130
 
@@ -290,9 +291,9 @@ def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> 
         sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=180,
         dimensions=(30, 120), env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
     )  # fmt: skip
-    child.expect("Ctrl-C ends")
+    child.expect("Ctrl-C quits")
     child.sendcontrol("c")
-    child.expect("nothing to keep")
+    child.expect("no answers to keep")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130

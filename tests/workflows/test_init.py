@@ -94,7 +94,7 @@ def test_earlier_answers_stay_under_new_ones(project: Path) -> None:
 def test_an_earlier_answer_that_no_longer_fits_falls(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--real-batch-size", "64", machine=H100) == 0
     assert init(project, "--num-processes", "3", machine=H100) == 0
-    assert "the earlier 64 no longer fits" in capsys.readouterr().err
+    assert "the earlier value 64 no longer fits" in capsys.readouterr().err
     assert plan_of(project)["batch.real_batch_size"] % 3 == 0
 
 
@@ -143,7 +143,7 @@ def test_strategy_flags(project: Path, flags: tuple[str, ...], label: tuple[Any,
 
 def test_flags_that_contradict_each_other(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--strategy", "zero3", "--zero-stage", "2") == 2
-    assert "--strategy says 3, --zero-stage says 2" in capsys.readouterr().err
+    assert "--strategy gives 3, but --zero-stage gives 2" in capsys.readouterr().err
     assert init(project, "--force", "--on-conflict", "keep") == 2
     assert init(project, "--on-conflict", "maybe") == 2
     assert not project.exists()
@@ -214,16 +214,16 @@ def test_bad_values_in_a_file(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("seed: [1", "this is not YAML"),
+        ("seed: [1", "not valid YAML"),
         ("a:\n\t- b", "a tab"),
         ("- 1\n- 2\n", "a list"),
         ("sed: 1\n", "sed: unknown key; did you mean seed?"),
         ("batch: {real_batchsize: 8}\n", "did you mean batch.real_batch_size?"),
         ("lr: 1.0e-4\n", "did you mean optimizer.learning_rate?"),
         ("batch: {micro-batch-size: 4}\n", "did you mean batch.per_device_batch_size?"),
-        ("batch: 5\n", "batch: 5 stands where a section of keys belongs"),
-        ("batch: 5\nbatch.real_batch_size: 8\n", "stands where a section"),
-        ("seed: 1\nseed: 2\n", "stands twice"),
+        ("batch: 5\n", "batch: must be a section of keys, not 5"),
+        ("batch: 5\nbatch.real_batch_size: 8\n", "batch: must be a section"),
+        ("seed: 1\nseed: 2\n", "seed appears twice"),
         ("1: 2\n", "1"),
         ("seed: !!python/object/apply:os.system ['true']\n", "python/object"),
         ("", "the file is empty"),
@@ -306,7 +306,7 @@ def test_all_answered_needs_no_defaults(project: Path) -> None:
 
 def test_nothing_to_resume(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--resume") == 2
-    assert "no kept answers" in capsys.readouterr().err
+    assert "no saved answers" in capsys.readouterr().err
 
 
 def test_resume_without_a_terminal_takes_the_kept_answers(project: Path) -> None:
@@ -449,7 +449,7 @@ def test_rules_to_be_broken_are_in_the_echoed_command(
 def test_a_rule_to_be_broken_must_be_one(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--set", "ignore.XY1=why", "--set", "ignore.TW1=") == 2
     err = capsys.readouterr().err
-    assert "ignore: 'XY1' is neither a rule's id (TW401) nor the beginning of one (TW4)" in err
+    assert "ignore: 'XY1' is neither a rule id (TW401) nor a prefix of one (TW4)" in err
     assert "ignore.TW1: must not be empty" in err
     assert not project.exists()
 

@@ -137,9 +137,9 @@ def test_the_folder_may_be_named_and_is_where_the_script_runs(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
-        ("sys.exit(42)", 42, "rank 0 failed first, with exit code 42"),
+        ("sys.exit(42)", 42, "rank 0 failed first with exit code 42"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "ended by SIGSEGV"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "mostly the kernel or the container does so"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "usually by the kernel or the container"),
         ("raise ValueError('so it is')", 1, "ValueError: so it is"),
         ("import no_such_thing", 1, "the package no_such_thing is not installed"),
     ],
@@ -166,7 +166,7 @@ time.sleep(60)
     assert time.monotonic() - started < 60
     assert done.returncode == 1
     assert "rank 1 failed first" in done.stderr
-    assert "the GPU's memory is full" in done.stderr
+    assert "the GPU is out of memory" in done.stderr
     outcome = read(folder, "outcome")
     assert outcome["first_failed_rank"] == 1
     assert outcome["ranks"] == {"0": -15, "1": 1}
@@ -219,7 +219,7 @@ def test_a_plan_for_eight_gpus_is_refused_here_with_the_reason(tmp_path: Path) -
     assert "GPU" in here.stderr
     there = launch(folder, "--machine", fixture)
     assert there.returncode == 1
-    assert "describes a machine; a launch happens on the one that is here" in there.stderr
+    assert "describes a machine; a launch always runs on this machine" in there.stderr
     assert not (folder / "runs").exists()
 
 
@@ -230,7 +230,7 @@ def test_a_taken_port_is_replaced_and_that_is_said(tmp_path: Path) -> None:
         done = launch(folder)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) != port
-    assert f"port {port} is taken; using {int(done.stdout)}" in done.stderr
+    assert f"port {port} is in use; using {int(done.stdout)}" in done.stderr
 
 
 def test_resume_continues_the_newest_run_and_shares_its_checkpoints(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (folder / "runs").write_text("in the way")
     done = launch(folder)
     assert done.returncode == 1
-    assert "nothing can be written in" in done.stderr
+    assert "cannot write to" in done.stderr
     assert not (folder / "ran").exists()
 
 
@@ -323,8 +323,8 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("nowhere",), "nowhere"),
-        (("--json",), "--json goes with --dry-run"),
-        ((".", "elsewhere"), "one project at a time"),
+        (("--json",), "--json needs --dry-run"),
+        ((".", "elsewhere"), "only one project can be launched at a time"),
         (("--no-such-option",), "no-such-option"),
         (("--grace", "-3"), "--grace"),
     ],
@@ -359,7 +359,7 @@ def test_ctrl_c_once_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     child = terminal(folder)
     pids = [int(wait_for(folder / f"ready-{r}")) for r in (0, 1)]
     child.sendintr()
-    child.expect("Ctrl-C: the ranks were asked to save and end; waiting up to 30 s")
+    child.expect("Ctrl-C: asked the ranks to save and exit; waiting up to 30 s")
     child.expect("trainwiz launch --resume")
     assert code(child) == 0
     assert all(gone(pid) for pid in pids)
@@ -372,9 +372,9 @@ def test_ctrl_c_twice_ends_now(tmp_path: Path) -> None:
     child = terminal(folder)
     pids = [int(wait_for(folder / f"ready-{r}")) for r in (0, 1)]
     child.sendintr()
-    child.expect("Ctrl-C again ends them now")
+    child.expect("press Ctrl-C again to end them now")
     child.sendintr()
-    child.expect("ending now: SIGKILL to ranks 0, 1")
+    child.expect("ending now: sending SIGKILL to ranks 0, 1")
     assert code(child) == 130
     assert all(gone(pid) for pid in pids)
 
@@ -487,8 +487,8 @@ def test_what_is_not_fully_known_goes_through_accelerate_and_keeps_its_code(tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--config", "theirs.yaml"), "needs the script"),
-        (("--config", "theirs.yaml", "absent.py"), "there is no script absent.py"),
+        (("--config", "theirs.yaml"), "needs a script"),
+        (("--config", "theirs.yaml", "absent.py"), "script absent.py does not exist"),
         (("--config", "absent.yaml", "their.py"), "absent.yaml"),
         (("--resume", "--config", "theirs.yaml", "their.py"), ""),
     ],

@@ -44,13 +44,13 @@ def test_the_line_is_shown_with_carets(tmp_path: Path, capsys: pytest.CaptureFix
     shown = capsys.readouterr().out.splitlines()
     assert shown[:6] == [
         f"{path}:9:5: error TW702",
-        "  accelerator.save_state runs on some ranks only: where accelerator.is_main_process",
+        "  accelerator.save_state runs only on some ranks: under the condition accelerator.is_main_process",
         '  9 |     accelerator.save_state("out")',
         "    |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
-        "  → call accelerator.save_state on every rank; each writes its own part",
+        "  → call accelerator.save_state on every rank; each rank writes its own part",
         "",
     ]
-    assert shown[6:] == ["errors: 1, warnings: 0, hints: 0", "more about a rule: trainwiz explain TW702"]
+    assert shown[6:] == ["errors: 1, warnings: 0, hints: 0", "details of a rule: trainwiz explain TW702"]
 
 
 def test_json_says_file_line_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,10 +113,10 @@ def test_select_and_ignore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("train.py", b"if True\n    pass\n", "train.py:1: no valid Python: expected ':'"),
-        ("train.py", b"x = 1\n\ny = '\xff\xfe'\n", "train.py:3: byte 0xff is no utf-8"),
+        ("train.py", b"if True\n    pass\n", "train.py:1: not valid Python: expected ':'"),
+        ("train.py", b"x = 1\n\ny = '\xff\xfe'\n", "train.py:3: byte 0xff is not valid utf-8"),
         ("train.py", b"# -*- coding: klingon -*-\n", "unknown encoding: klingon"),
-        ("train.py", b"x = 1\x00\n", "no valid Python"),
+        ("train.py", b"x = 1\x00\n", "not valid Python"),
         ("train.py", b"x = " + b"(" * 400 + b")" * 400, "train.py"),
         ("train.ipynb", b"{}", "jupyter nbconvert --to script"),
     ],
@@ -132,14 +132,14 @@ def test_what_cannot_be_read(
 
 def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(tmp_path)]) == 2
-    assert "is a folder; lint takes a script" in capsys.readouterr().err
+    assert "is a folder; lint expects a script" in capsys.readouterr().err
     write(tmp_path, WRONG)
     assert run(["lint", str(tmp_path)]) == 2
     assert f"trainwiz lint {tmp_path / 'train.py'}" in capsys.readouterr().err
     assert run(["lint", str(tmp_path / "trian.py")]) == 2
     shown = capsys.readouterr().err
     assert "trian.py does not exist" in shown
-    assert "scripts there: train.py" in shown
+    assert "scripts in that folder: train.py" in shown
     assert run(["lint"]) == 2
     assert "trainwiz lint train.py" in capsys.readouterr().err
 

@@ -66,14 +66,14 @@ def test_a_preempted_run_is_compared_and_resumed_by_itself(tmp_path: Path, signu
     folder = project(tmp_path / "p", SAVING)
     code, said = stopped_by(folder, signum, "--grace", "7")
     assert code == 0
-    assert f"{signum.name}: the ranks were asked to save and end; waiting up to 7 s" in said
-    assert "its files are as they were written: 1" in said
+    assert f"{signum.name}: asked the ranks to save and exit; waiting up to 7 s" in said
+    assert "its files are intact: 1" in said
     outcome = read(folder, "outcome")
     assert (outcome["preempted"], outcome["signal"]) == (True, signum)
     assert outcome["verified"] == {"whole": True, "files": 1, "read": 1, "damaged": []}
     first = latest(folder).name
     again = launch(folder)
-    assert f"run {first} was preempted: going on from its last checkpoint" in again.stderr
+    assert f"run {first} was preempted: continuing from its last checkpoint" in again.stderr
     assert again.stdout.strip() == "arguments ['--resume', 'auto']"
     assert read(folder, "command")["resumed_from"] == first
     # That one finished: the next starts anew.
@@ -96,7 +96,7 @@ def test_a_preempted_run_is_left_where_somebody_wants_another(tmp_path: Path) ->
     plan.write_text(plan.read_text() + "optimizer: {learning_rate: 0.5}\n")
     shown = launch(folder, "--dry-run", "--json")
     assert "--resume" not in json.loads(shown.stdout)["argv"]
-    assert f"run {first.name} was preempted, but the plan or the arguments differ" in shown.stderr
+    assert f"run {first.name} was preempted, but the plan or the arguments changed" in shown.stderr
     assert launch(folder, "--new", "--resume").returncode == 2
 
 
@@ -159,12 +159,12 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         first.send_signal(signal.SIGUSR1)
         _, said = first.communicate(timeout=180)
     assert first.returncode == 0, said
-    assert "its files are as they were written" in said
+    assert "its files are intact" in said
     interrupted = projects.losses(folder)
     assert 0 < len(interrupted) < 300
     again = projects.launch(folder)
     assert again.code == 0, again.err
-    assert "was preempted: going on" in again.err
+    assert "was preempted: continuing" in again.err
     resumed = projects.losses(folder)
     assert projects.launch(folder).code == 0  # finished: this one starts anew
     whole = projects.losses(folder)
@@ -246,7 +246,7 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
         code, said, seconds = met(folder, moment, signum)
         assert code == 0, said
         assert seconds < 60, said
-        assert ("going on from its last checkpoint" in said) == (moment != "evaluating")
+        assert ("continuing from its last checkpoint" in said) == (moment != "evaluating")
         outcome = json.loads((folder / "runs/latest/outcome.json").read_text())
         assert outcome["preempted"] is True
         assert outcome["checkpoint"] == f"checkpoint-{last:08}"

@@ -123,7 +123,7 @@ def test_the_outcome_keeps_the_diagnosis(failed: tuple[Path, str]) -> None:
     folder, shown = failed
     outcome = record(folder, "outcome")
     diagnosis = outcome["diagnosis"]
-    assert diagnosis["how"]["text"] == "rank 0 failed first, with exit code 1"
+    assert diagnosis["how"]["text"] == "rank 0 failed first with exit code 1"
     assert diagnosis["how"]["values"] == {"rank": 0, "code": 1}
     assert diagnosis["how"]["text"] in shown
     assert diagnosis["exception"].startswith("ValueError")

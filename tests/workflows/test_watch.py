@@ -166,19 +166,19 @@ def test_a_frame_says_it_all() -> None:
     assert lines[2] == "loss 0.0251 (lowest 0.0200) · evaluation 1.5000 · 1,234 tokens/s · 1:01:40 left"
     assert "  rank 0: 2.5 GiB, GPU 40.0 GiB   rank 1: 2.5 GiB, GPU 40.0 GiB" in lines
     assert any(line.startswith("  [0,1,2,3…] ×9 UserWarning: long") for line in lines)
-    assert lines[-1] == "q quits; the training goes on"
+    assert lines[-1] == "q quits; the training continues"
     assert len(lines) == 24
 
 
 def test_many_ranks_are_told_together() -> None:
     lines = frame(view(64), 80, 24)
-    assert "  host: 2.5 GiB to 2.5 GiB for a rank, 160 GiB for all 64" in lines
-    assert "  GPU: 40.0 GiB to 40.0 GiB for a rank, 2.5 TiB for all 64" in lines
+    assert "  host: 2.5 GiB to 2.5 GiB per rank, 160 GiB for all 64" in lines
+    assert "  GPU: 40.0 GiB to 40.0 GiB per rank, 2.5 TiB for all 64" in lines
 
 
 def test_a_frame_of_a_run_that_has_not_begun() -> None:
     lines = frame(View(summary=view(updates=None, loss=None, eval_loss=None).summary, records=[]), 60, 24)
-    assert lines[1:] == ["no numbers yet", ""]
+    assert lines[1:] == ["no metrics yet", ""]
 
 
 # the command
@@ -260,7 +260,7 @@ def test_it_ends_with_the_run_and_leaves_the_last_state_behind(project: Path) ->
     child.expect_exact(LEAVE)
     rest = finish(child)
     assert "done  0:12" in rest
-    assert "trained to its end" in rest
+    assert "training completed" in rest
     assert "q quits" not in rest
     assert child.exitstatus == 0
 

@@ -35,7 +35,7 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     if given is None or given == machines:
         return None
     return Refused(
-        say("SkyPilot's task has {given} node(s), the plan has {n} machine(s)", given=given, n=machines),
+        say("the SkyPilot task has {given} node(s), but the plan has {n} machine(s)", given=given, n=machines),
         say("set num_nodes: {n} in the task's YAML, or change machine.num_machines", n=machines),
     )
 

@@ -93,7 +93,7 @@ def mistakes(document: Document) -> tuple[Violation, ...]:
     duplicates = []
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
-        message = say("{key} is in line {first} already", key=path, first=first.line)
+        message = say("{key} is already set on line {first}", key=path, first=first.line)
         fix = remedy("delete line {first} or this one", first=first.line)
         duplicates.append(Violation(message, fix, where=path, place=document.at(duplicate.last)))
     try:

@@ -127,7 +127,7 @@ def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
     """Charts of the memory of this launch's ranks."""
     across = t("minutes since launch") if memory.in_minutes(run.memory) else t("seconds since launch")
     charts = []
-    for title, where in ((t("Memory of the host, GiB"), "host"), (t("Memory of the GPUs, GiB"), "gpu")):
+    for title, where in ((t("Host memory, GiB"), "host"), (t("GPU memory, GiB"), "gpu")):
         found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
         if drawn := svg(found, label=title, across=across):
             charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})

@@ -99,7 +99,10 @@ SIGNATURES = (
         r"torch\.utils\.checkpoint: Recomputed values for the following tensors have different metadata",
         r"torch\.utils\.checkpoint: A different number of tensors was saved",
         r"torch\.utils\.checkpoint: trying to save more tensors during recomputation",
-        cause=say("a layer under gradient checkpointing computed something else when it was run again for backward"),
+        cause=say(
+            "a layer under gradient checkpointing computed something different when it was recomputed for the "
+            "backward pass"
+        ),
         remedy=say(
             "the layer must do the same both times: use_cache=False for a language model, and no state that a forward "
             "pass changes; debug=True in the call of checkpoint() shows where the two runs differ"
