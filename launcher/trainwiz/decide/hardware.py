@@ -27,11 +27,11 @@ def decide_machine(d: Decision) -> None:
         d.settle("machine.device", "cpu", say("no GPU"), "found")
     else:
         d.settle("machine.device", "cpu", say("no machine was looked at"))
-    machines = d.settle("machine.num_machines", 1, say("this machine alone"))
+    machines = d.settle_default("machine.num_machines", say("this machine alone"))
     ranks, reason, found = _ranks(d, machine)
     d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
-    d.settle("machine.main_process_ip", None, say("only several machines need one"))
-    d.settle("machine.main_process_port", 29500, say("the port that torchrun takes, too"))
+    d.settle_default("machine.main_process_ip", say("only several machines need one"))
+    d.settle_default("machine.main_process_port", say("the port that torchrun takes, too"))
 
 
 def decide_precision(d: Decision) -> None:

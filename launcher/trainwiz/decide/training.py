@@ -34,7 +34,7 @@ _SMALL_REAL_BATCH = 32
 
 def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
-    d.settle("data.train", "embedded", say("comes with Python: no download"))
+    d.settle_default("data.train", say("comes with Python: no download"))
     if d.values["data.train"] == "embedded":
         d.settle("data.eval", "embedded", say("the part of the embedded data that is not trained on"))
     else:
@@ -45,7 +45,7 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("cores to spare per rank: {spare}", spare=spare))
-    d.settle("model.compile", False, say("compiling takes a minute or more at each start"))
+    d.settle_default("model.compile", say("compiling takes a minute or more at each start"))
     if d.task.generative:
         d.settle("data.packing", True, say("documents share a row, but see nothing of each other: no place is wasted"))
     else:
@@ -111,12 +111,12 @@ def decide_schedule(d: Decision) -> None:
         d.settle("schedule.n_warmup_steps", 10, say("a few; the number of updates is known once the data is read"))
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
-    d.settle("schedule.lr_scheduler_type", "cosine", say("usual for pretraining"))
+    d.settle_default("schedule.lr_scheduler_type", say("usual for pretraining"))
 
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    name = d.settle("optimizer.name", "adamw", say("usual"))
+    name = d.settle_default("optimizer.name", say("usual"))
     if name == "sgd":
         d.settle("optimizer.learning_rate", 0.1, say("a usual start for SGD"))
     elif d.values["model.adapter"] != "none":
@@ -129,7 +129,7 @@ def decide_optimizer(d: Decision) -> None:
         rate = _gpt3_row(d)[1]
         d.settle("optimizer.learning_rate", rate, say("what GPT-3 of about this size took"))
     d.settle("optimizer.weight_decay", *d.task.weight_decay)
-    d.settle("optimizer.gradient_clipping", 1.0, say("usual; guards against single bad batches"))
+    d.settle_default("optimizer.gradient_clipping", say("usual; guards against single bad batches"))
 
 
 def decide_records(d: Decision) -> None:
@@ -149,17 +149,17 @@ def decide_records(d: Decision) -> None:
             min(10, max(1, updates // 20)),
             say("a twentieth of {updates} updates, 10 at most", updates=updates),
         )
-    d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest, and two to go back to"))
-    d.settle("checkpoint.background", False, say("then what is saved is on the disk before the training goes on"))
-    d.settle("checkpoint.on_failed_save", "continue", say("no earlier checkpoint is lost by going on"))
-    d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
+    d.settle_default("checkpoint.checkpoints_total_limit", say("the newest, and two to go back to"))
+    d.settle_default("checkpoint.background", say("then what is saved is on the disk before the training goes on"))
+    d.settle_default("checkpoint.on_failed_save", say("no earlier checkpoint is lost by going on"))
+    d.settle_default("tracking.log_with", say("metrics.jsonl is always written"))
 
 
 def decide_supervision(d: Decision) -> None:
     """What happens when it stands still or fails."""
-    d.settle("supervision.on_hang", "wait", say("a false alarm then costs a sentence, and no work"))
-    d.settle("supervision.hang_limit", 0.0, say("learned from the run"))
-    d.settle("supervision.max_restarts", 0, say("a person looks first"))
+    d.settle_default("supervision.on_hang", say("a false alarm then costs a sentence, and no work"))
+    d.settle_default("supervision.hang_limit", say("learned from the run"))
+    d.settle_default("supervision.max_restarts", say("a person looks first"))
 
 
 def updates_of(d: Decision) -> int | None:
