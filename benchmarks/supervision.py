@@ -28,9 +28,23 @@ PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 BEGIN, END = "<!-- supervision: written by benchmarks/supervision.py -->", "<!-- supervision: end -->"
 RANKS = 2
 PLAN = """
-machine: {num_processes: 2, main_process_port: 0}
-strategy: {kind: ddp}
-batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 2}
+engine: accelerate
+model: {from_scratch: true, lora_alpha: 32}
+data: {eval: embedded, num_workers: 0, packing: true}
+machine: {device: cpu, num_processes: 2, main_process_port: 0}
+strategy:
+  kind: ddp
+  zero_stage: null
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init: false
+  zero3_save_16bit_model: false
+precision: {mixed_precision: "no"}
+batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 2, sequence_length: 256}
+schedule: {train_strategy: steps, n_epochs: null, n_steps: 100, n_warmup_steps: 0}
+optimizer: {learning_rate: 3.0e-4, weight_decay: 0.1}
+checkpoint: {checkpointing_steps: 100}
+tracking: {logging_steps: 10}
 """
 TRAINS = """
 import json, os, sys, time

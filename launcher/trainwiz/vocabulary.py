@@ -20,6 +20,9 @@ Tracker = Literal["none", "tensorboard", "wandb"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 
+USUAL_TASK: Task = "causal_lm"
+"""The default task of a plan and of the first question, which cannot wait for pydantic."""
+
 EMBEDDED = "embedded"
 """The data set that every Python carries: no download, no file."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apart
 import pytest
+from plans import BASE, completed
 from test_ranks import wait_for
 
 from trainwiz import cluster
@@ -25,7 +26,7 @@ PORT = 29561
 
 def planned(**changes: object) -> Plan:
     values = {"num_machines": 2, "num_processes": 4, "main_process_ip": "10.0.0.1", **changes}
-    return plans.with_changes(Plan(), {f"machine.{k}": v for k, v in values.items()})
+    return plans.with_changes(BASE, {f"machine.{k}": v for k, v in values.items()})
 
 
 def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
@@ -210,9 +211,12 @@ dist.destroy_process_group()
 def project(folder: Path, *, ranks: int = 4) -> Path:
     folder.mkdir()
     (folder / "trainwiz.yaml").write_text(
-        f"machine: {{num_machines: 2, num_processes: {ranks}, main_process_ip: 10.78.0.1, main_process_port: {PORT}}}\n"
-        "strategy: {kind: ddp}\n"
-        "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 1}\n"
+        completed(
+            f"machine: {{num_machines: 2, num_processes: {ranks}, "
+            f"main_process_ip: 10.78.0.1, main_process_port: {PORT}}}\n"
+            "strategy: {kind: ddp}\n"
+            "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 1}\n"
+        )
     )
     (folder / "train.py").write_text(SCRIPT)
     return folder

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from plans import BASE
 from projects import trainwiz
 
 from trainwiz import plan as plans
@@ -19,7 +20,7 @@ STAGE_2 = {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "precision.mi
 
 
 def made(**settings: object) -> Plan:
-    return plans.with_changes(Plan(), {**STAGE_2, "deepspeed": settings})
+    return plans.with_changes(BASE, {**STAGE_2, "deepspeed": settings})
 
 
 def test_they_stand_in_the_file_among_the_others() -> None:
@@ -60,7 +61,7 @@ def test_they_read_back_and_an_empty_section_is_not_shown(tmp_path: Path) -> Non
     plan = made(**{"zero_optimization.reduce_bucket_size": 7, "fp16.loss_scale": None, "aio.x": [1, "a"]})
     (tmp_path / "trainwiz.yaml").write_text(plan_file.text(plan, {}))
     assert store.read(tmp_path / "trainwiz.yaml") == plan
-    assert "deepspeed:" not in plan_file.text(Plan(), {})
+    assert "deepspeed:" not in plan_file.text(BASE, {})
     assert made().deepspeed == {}
 
 

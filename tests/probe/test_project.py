@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plans import BASE
 
 from trainwiz import plan as plans
-from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.render import script
@@ -23,7 +23,7 @@ from trainwiz.tasks.shapes import DECODERS
 
 
 def look(folder: Path, environ: dict[str, str] | None = None, **changes: Any) -> Project:
-    plan = plans.with_changes(Plan(), {key.replace("__", "."): value for key, value in changes.items()})
+    plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
     return project(plan, str(folder), environ={"HF_HOME": str(folder / "hf"), **(environ or {})})
 
 
@@ -54,7 +54,7 @@ def test_counts_the_samples_that_task_py_makes(packing: bool, tmp_path: Path) ->
     write(tmp_path / "folder/deep/b.jsonl", '{"text": "deep"}\n')
     write(tmp_path / "folder/ignored.csv", "a,b,c\n" * 1000)
     for artifact in script.scripts(
-        plans.with_changes(Plan(), {"batch.sequence_length": 64, "data.packing": packing}), templates.load()
+        plans.with_changes(BASE, {"batch.sequence_length": 64, "data.packing": packing}), templates.load()
     ):
         write(tmp_path / artifact.path, artifact.text)
     names = ["embedded", "a.txt", "b.jsonl", "folder"]
@@ -124,13 +124,13 @@ def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkey
     for task in ("causal_lm", "sft", "text_classification", "image_classification"):
         name = "rows.npz" if task == "image_classification" else "rows.jsonl"
         for typed, detail in ((f"../{name}", ""), (name, f"from there it is ../{name}")):
-            found = project(plans.with_changes(Plan(), {"task": task, "data.train": typed}), "new").train
+            found = project(plans.with_changes(BASE, {"task": task, "data.train": typed}), "new").train
             assert found
             assert found.detail.endswith(detail)
             assert bool(found.detail) == bool(detail)
     for typed, detail in (("../model", ""), ("model", "from there it is ../model")):
         changes: dict[str, object] = {"model.name": typed, "model.from_scratch": True}
-        model = project(plans.with_changes(Plan(), changes), "new").model
+        model = project(plans.with_changes(BASE, changes), "new").model
         assert model
         assert model.detail.endswith(detail)
         assert bool(model.detail) == bool(detail)

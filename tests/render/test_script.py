@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plans import BASE
 
 from trainwiz import plan as plans
 from trainwiz import strategies
@@ -76,7 +77,7 @@ def variants() -> list[Plan]:
     combined = itertools.chain(
         itertools.product(STRATEGIES, TASKS, REST), itertools.product(COLOSSAL, TASKS[3:7], REST)
     )
-    return [plans.with_changes(Plan(), {**s, **t, **r}) for s, t, r in combined]
+    return [plans.with_changes(BASE, {**s, **t, **r}) for s, t, r in combined]
 
 
 def region_names(source: str) -> set[str]:
@@ -232,7 +233,7 @@ def config_of(text: str, name: str) -> object:
     "text", ['"; import os; "', "'", '"', "a\\", "\\n", "{x}", "# feature: eval", "数据/文本.txt", '"""', "a'b\"c"]
 )
 def test_a_text_stays_a_text(text: str) -> None:
-    plan = plans.with_changes(Plan(), {"data.train": text})
+    plan = plans.with_changes(BASE, {"data.train": text})
     _, task, *_ = script.scripts(plan, TEMPLATES)
     assert config_of(task.text, "train_data") == text
     compile(task.text, "task.py", "exec")
@@ -240,7 +241,7 @@ def test_a_text_stays_a_text(text: str) -> None:
 
 def test_numbers_and_names_reach_the_config() -> None:
     plan = plans.with_changes(
-        Plan(),
+        BASE,
         {"optimizer.learning_rate": 1e-5, "schedule.n_epochs": 3, "schedule.train_strategy": "epochs", "seed": 7},
     )
     train, *_ = script.scripts(plan, TEMPLATES)

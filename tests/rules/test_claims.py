@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import BASE
 
-from trainwiz.plan import Plan
 from trainwiz.render import training_files
 from trainwiz.store import templates
 
@@ -110,7 +110,7 @@ pytestmark = pytest.mark.usefixtures("operators")
 def claims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each child saw, two of them at a time."""
     folder, small = tmp_path_factory.mktemp("claims"), tmp_path_factory.mktemp("small")
-    for artifact in training_files(Plan(), templates.load()):
+    for artifact in training_files(BASE, templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     before = {
         child: (*SMALL_MOUNTS, str(small)) if child == "memory_claims.py" and may_mount() else () for child in EXPECTED

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import test_script
 import yaml
+from plans import BASE
 
 from trainwiz import plan as plans
 from trainwiz import rules, script
@@ -120,7 +121,7 @@ def test_right_loops_are_understood() -> None:
 
 def test_generated_programs_are_left_alone() -> None:
     settings = [{**one, **rest} for one in test_script.STRATEGIES for rest in test_script.REST] + test_script.TASKS
-    wanted = [plans.with_changes(plans.Plan(), values) for values in settings]
+    wanted = [plans.with_changes(BASE, values) for values in settings]
     texts = {a.text for plan in wanted for a in programs.scripts(plan, test_script.TEMPLATES)}
     assert len(texts) > 30
     loops = 0

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
+from plans import BASE
 from projects import REGRESSION, environment, launch, make, metrics
 
 from trainwiz import plan as plans
-from trainwiz.plan import Plan
 from trainwiz.render import training_files
 from trainwiz.store import templates
 
@@ -67,7 +67,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def write(id: str, folder: Path) -> None:
-    plan = plans.with_changes(Plan(), {**CASES[id][1], "schedule.n_steps": 1})
+    plan = plans.with_changes(BASE, {**CASES[id][1], "schedule.n_steps": 1})
     for artifact in training_files(plan, templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     (folder / "empty.txt").touch()
@@ -91,7 +91,7 @@ def test_what_is_said(id: str, said: dict[str, str]) -> None:
 
 def test_tw411_nothing_is_trained_without_an_end(tmp_path: Path) -> None:
     for artifact in training_files(
-        plans.with_changes(Plan(), {"task": "custom", "schedule.n_steps": None}), templates.load()
+        plans.with_changes(BASE, {"task": "custom", "schedule.n_steps": None}), templates.load()
     ):
         (tmp_path / artifact.path).write_text(artifact.text)
     command = [sys.executable, "train.py"]
@@ -117,13 +117,13 @@ def test_an_adapter_that_nobody_makes(values: dict[str, Any]) -> None:
 
 
 def scripts(values: dict[str, Any]) -> dict[str, str]:
-    made = training_files(plans.with_changes(Plan(), values), templates.load())
+    made = training_files(plans.with_changes(BASE, values), templates.load())
     return {artifact.path: artifact.text for artifact in made if artifact.path.endswith(".py")}
 
 
 def train(folder: Path, values: dict[str, Any]) -> set[str]:
     """The files of the model that a generated script saves, which ends with exit code 0."""
-    for artifact in training_files(plans.with_changes(Plan(), values), templates.load()):
+    for artifact in training_files(plans.with_changes(BASE, values), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=240,
                           env=environment(), check=False)  # fmt: skip
@@ -186,5 +186,5 @@ def test_tw101_accelerate_is_not_for_python_3_9(tmp_path: Path) -> None:
 
 def test_tw101_zip_is_told_to_be_strict() -> None:
     """Python 3.10 was the first whose zip can be."""
-    batches = next(a.text for a in training_files(Plan(), templates.load()) if a.path == "batches.py")
+    batches = next(a.text for a in training_files(BASE, templates.load()) if a.path == "batches.py")
     assert "zip(*pairs, strict=True)" in batches

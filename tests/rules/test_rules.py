@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from plans import BASE
 
 from trainwiz import plan as plans
 from trainwiz import rules
@@ -24,7 +25,6 @@ from trainwiz.estimate import Estimate
 from trainwiz.finding import Finding, Level, Violation
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import Message
-from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import Facts, Rule, check
 from trainwiz.store import records
@@ -114,7 +114,7 @@ def facts(case: dict[str, Any]) -> Facts:
     unknown = case.keys() - {"base", "fixture", "keep_gpus", "plan", "machine", "project", "estimate"}
     assert not unknown, f"a case has no {unknown}"
     return Facts(
-        plan=plans.with_changes(Plan(), {**base["plan"], **case.get("plan", {})}),
+        plan=plans.with_changes(BASE, {**base["plan"], **case.get("plan", {})}),
         machine=records.build(Machine, machine),
         project=records.build(Project, {**PROJECT, **case.get("project", {})}),
         estimate=records.build(Estimate, {**ESTIMATES[case.get("base", "gpu")], **case.get("estimate", {})}),
@@ -196,7 +196,7 @@ def test_unknown_facts_make_no_findings(plan: dict[str, Any]) -> None:
     nobody = records.build(Machine, {**unknown, "interpreter": {"python": "python"}})
     for machine in (nobody, records.build(Machine, unknown), None):
         for project in (Project(folder="."), None):
-            known = Facts(plan=plans.with_changes(Plan(), plan), machine=machine, project=project)
+            known = Facts(plan=plans.with_changes(BASE, plan), machine=machine, project=project)
             assert [f.rule for f in check(known, rules=RULES.values())] == []
 
 

@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
+from plans import BASE, completed
 
 from trainwiz.errors import PlanError, TrainwizError, UsageError
 from trainwiz.finding import Place
 from trainwiz.language import text
-from trainwiz.plan import Plan
+from trainwiz.plan import flat, nested, parse
 from trainwiz.render.artifact import Artifact
 from trainwiz.store import artifacts, atomic, plans, templates
 from trainwiz.store.artifacts import Choice, Conflict
@@ -304,7 +305,7 @@ def plan_file(tmp_path: Path, content: str | bytes) -> Path:
 
 
 def test_a_plan_is_found_by_its_folder_or_its_name(tmp_path: Path) -> None:
-    path = plan_file(tmp_path, "seed: 1\n")
+    path = plan_file(tmp_path, completed("seed: 1\n"))
     assert plans.find(tmp_path) == plans.find(path) == path
     assert plans.read(path).seed == 1
 
@@ -318,13 +319,14 @@ def test_no_plan_says_what_to_type(tmp_path: Path) -> None:
 
 
 def test_numbers_that_yaml_takes_for_words(tmp_path: Path) -> None:
-    read = plans.read(plan_file(tmp_path, "optimizer: {learning_rate: 1e-4}\nprecision: {mixed_precision: no}\n"))
+    content = "optimizer: {learning_rate: 1e-4}\nprecision: {mixed_precision: no}\n"
+    read = plans.read(plan_file(tmp_path, completed(content)))
     assert read.optimizer.learning_rate == 1e-4
     assert read.precision.mixed_precision == "no"
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
-    assert plans.read(plan_file(tmp_path, b"\xef\xbb\xbfseed: 3\n")).seed == 3
+    assert plans.read(plan_file(tmp_path, b"\xef\xbb\xbf" + completed("seed: 3\n").encode())).seed == 3
 
 
 @pytest.mark.parametrize(
@@ -397,5 +399,50 @@ def test_a_file_that_is_gone_or_a_folder(tmp_path: Path) -> None:
         plans.read(tmp_path)
 
 
-def test_the_default_plan_reads_from_an_almost_empty_file(tmp_path: Path) -> None:
-    assert plans.read(plan_file(tmp_path, "{}\n")) == Plan()
+def test_keys_without_a_default_are_named_at_once(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, completed("seed: 1\n").replace("  real_batch_size: 32\n", "").replace("engine:", "#"))
+    with pytest.raises(PlanError, match="the plan is incomplete") as caught:
+        plans.read(path)
+    (problem,), (place,) = caught.value.problems, caught.value.places
+    assert text(problem).endswith("missing: engine, batch.real_batch_size")
+    assert place is None
+    assert f"trainwiz init {tmp_path}" in text(caught.value.remedy)
+    other = path.rename(tmp_path / "other.yaml")
+    with pytest.raises(PlanError) as caught:
+        plans.read(other)
+    assert f"--answers {other}" in text(caught.value.remedy)
+
+
+def test_a_wrong_key_hides_those_that_it_leaves_missing(tmp_path: Path) -> None:
+    misspelt = completed("seed: 1\n").replace("real_batch_size:", "real_batch_sise:")
+    with pytest.raises(PlanError) as caught:
+        plans.read(plan_file(tmp_path, misspelt))
+    assert [text(problem).partition(";")[0] for problem in caught.value.problems] == [
+        f"line {misspelt[: misspelt.index('real_batch_sise')].count(chr(10)) + 1}: batch.real_batch_sise: unknown key"
+    ]
+
+
+def test_single_values_are_read_without_a_plan(tmp_path: Path) -> None:
+    content = "seed: '7'\nbatch: {real_batch_size: 8}\nmodel: {}\ndata.eval: null\n"
+    document = plans.document(plan_file(tmp_path, content))
+    assert plans.values_of(document) == {"seed": 7, "batch.real_batch_size": 8, "data.eval": None}
+    document = plans.document(plan_file(tmp_path, "a: &a {seed: *a}\nmodel: *a\nbatch: 5\nprecision:\n  x: 1\n"))
+    with pytest.raises(PlanError) as caught:
+        plans.values_of(document)
+    lines = [text(problem).partition(":")[0] for problem in caught.value.problems]
+    assert lines == ["line 1", "line 2", "line 3", "line 5"]
+
+
+def test_a_part_of_a_plan_is_completed_in_place(tmp_path: Path) -> None:
+    mine = "# mine\nbatch: {real_batch_size: 32}  # all of it\nmodel:\n  compile: true\nseed: 42\n"
+    plan = parse(nested({**flat(BASE), "model.compile": True}))
+    document = plans.document(plan_file(tmp_path, mine))
+    whole = plans.completed(document, plan, {"engine": "why", "model.name": "because"})
+    assert whole is not None
+    assert plans.read(plan_file(tmp_path, whole)) == plan
+    assert "engine: accelerate  # why\n" in whole
+    assert "model:\n  compile: true\n  name: tiny  # because\n" in whole
+    assert whole.startswith("# mine\nbatch: {real_batch_size: 32, ")
+    assert plans.completed(plans.document(plan_file(tmp_path, whole)), plan, {}) == whole
+    assert plans.completed(document, BASE, {}) is None
+    assert plans.completed(plans.document(plan_file(tmp_path, "sed: 1\n")), plan, {}) is None

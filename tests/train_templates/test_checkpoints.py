@@ -14,9 +14,9 @@ from typing import Any
 
 import projects
 import pytest
+from plans import BASE
 
 from trainwiz import plan as plans
-from trainwiz.plan import Plan
 from trainwiz.render import script
 from trainwiz.store import templates
 
@@ -28,7 +28,7 @@ MEMORY = Path("/dev/shm")
 
 def write_code(folder: Path, **changes: object) -> Path:
     """A folder with checkpoints.py as a plan renders it."""
-    plan = plans.with_changes(Plan(), {key.replace("__", "."): value for key, value in changes.items()})
+    plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
     text = {a.path: a.text for a in script.scripts(plan, templates.load())}["checkpoints.py"]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "checkpoints.py").write_text(text)

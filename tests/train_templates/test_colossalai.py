@@ -16,6 +16,7 @@ from pathlib import Path
 import projects
 import pytest
 import warm
+from plans import BASE
 from projects import REGRESSION, SMALL, launch, losses, make, metrics
 from test_training import rank_process, wait_for
 
@@ -244,11 +245,10 @@ def test_another_interpreter_and_another_engine_are_refused_with_reason(referenc
 
 def test_a_loop_without_its_strategy_has_a_hole() -> None:
     from trainwiz import plan as plans
-    from trainwiz.plan import Plan
     from trainwiz.render import script
     from trainwiz.store import templates
 
-    edited = plans.with_changes(Plan(), {"engine": "colossalai", "strategy.kind": "ddp"})
+    edited = plans.with_changes(BASE, {"engine": "colossalai", "strategy.kind": "ddp"})
     train = next(artifact.text for artifact in script.scripts(edited, templates.load()) if artifact.path == "train.py")
     assert "= boost(" in train
     assert "def boost(" not in train

@@ -16,6 +16,7 @@ import projects
 import pytest
 import tokenizers
 import torch
+from plans import BASE
 from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
 from test_training import SINGLE
@@ -26,7 +27,6 @@ from warm import launch, spawn
 
 from trainwiz import plan as plans
 from trainwiz.estimate import packing
-from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -345,7 +345,7 @@ def test_documents_of_every_form(name: str, text: str, found: list[str] | str, t
     """And what has a form is never learned with its brackets and commas."""
     (tmp_path / name).write_text(text)
     task = load(tmp_path, "causal_lm", data__train=name)
-    facts = project(plans.with_changes(Plan(), {"data.train": name}), str(tmp_path)).train
+    facts = project(plans.with_changes(BASE, {"data.train": name}), str(tmp_path)).train
     assert facts
     assert bool(facts.detail) == name.endswith("csv"), "that is seen from the first lines"
     if isinstance(found, list):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import warm
+from plans import BASE
 from projects import SMALL, launch, make, metrics, trainwiz
 from safetensors.torch import load_file
 from test_tasks import load
@@ -19,7 +20,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -179,7 +179,7 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     if len(found) > 1:
         assert found[1][0]["content"] == "one?\n\nhere"
     changes = {"task": "sft", "data.train": str(path)}
-    facts = project(plans.with_changes(Plan(), changes), str(tmp_path)).train
+    facts = project(plans.with_changes(BASE, changes), str(tmp_path)).train
     assert facts
     assert (facts.kind, facts.detail) == ("folder" if form == "folder" else "file", "")
 
@@ -197,7 +197,7 @@ def test_what_is_no_conversation_is_named_before_and_in_the_task(
     name: str, text: str, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
-    facts = project(plans.with_changes(Plan(), {"task": "sft", "data.train": name}), str(tmp_path)).train
+    facts = project(plans.with_changes(BASE, {"task": "sft", "data.train": name}), str(tmp_path)).train
     assert facts
     assert says in facts.detail
     task = load(tmp_path, "sft")
@@ -268,7 +268,7 @@ def test_another_chat_template_makes_other_rows(tmp_path: Path) -> None:
 def test_the_probe_counts_what_the_task_makes_of_python_s_documentation(tmp_path: Path) -> None:
     for packing in (True, False):
         changes = {"task": "sft", "data.packing": packing, "batch.sequence_length": 128}
-        found = project(plans.with_changes(Plan(), changes), str(tmp_path))
+        found = project(plans.with_changes(BASE, changes), str(tmp_path))
         task = load(tmp_path / str(packing), "sft", data__packing=packing, batch__sequence_length=128)
         config = task.TaskConfig(cache_dir=str(tmp_path / "cache" / str(packing)))
         assert found.train

@@ -18,6 +18,7 @@ import pytest
 import torch
 import warm
 from PIL import Image
+from plans import BASE
 from projects import SMALL, launch, make, metrics
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, f1_score
@@ -25,7 +26,6 @@ from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.plan import Plan
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -42,7 +42,7 @@ def load(folder: Path, task: str, name: str = "task", **changes: Any) -> ModuleT
     """The generated task.py (or train.py, with its task.py), imported."""
     values = {key.replace("__", "."): value for key, value in changes.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    for artifact in script.scripts(plans.with_changes(Plan(), {"task": task, **values}), templates.load()):
+    for artifact in script.scripts(plans.with_changes(BASE, {"task": task, **values}), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     for module in GENERATED:
         sys.modules.pop(module, None)
@@ -94,7 +94,7 @@ def test_the_probe_counts_the_samples_that_the_task_makes(task: str, tmp_path: P
         where = name if name == "embedded" else str(tmp_path / name)
         made = load(tmp_path / "code", task, data__train=where, data__eval=where)
         changes = {"task": task, "data.train": where, "data.eval": where}
-        found = project(plans.with_changes(Plan(), changes), str(tmp_path))
+        found = project(plans.with_changes(BASE, changes), str(tmp_path))
         assert found.train
         assert found.eval
         assert found.train.samples == len(made.load_train_data(made.TaskConfig()))
@@ -111,11 +111,11 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "class": 1}\n')
     pictures = {"loose": "one folder per class", "floats.npz": "not uint8", "pest": "did you mean pets"}
     for name, detail in {**pictures, "rows.jsonl": "not an .npz file"}.items():
-        plan = plans.with_changes(Plan(), {"task": "image_classification", "data.train": name})
+        plan = plans.with_changes(BASE, {"task": "image_classification", "data.train": name})
         found = project(plan, str(tmp_path)).train
         assert found
         assert detail in found.detail
-    plan = plans.with_changes(Plan(), {"task": "text_classification", "data.train": "rows.jsonl"})
+    plan = plans.with_changes(BASE, {"task": "text_classification", "data.train": "rows.jsonl"})
     found = project(plan, str(tmp_path)).train
     assert found
     assert 'a "text" and a "label"' in found.detail
@@ -184,7 +184,7 @@ def test_models_for_pictures_are_named(tmp_path: Path) -> None:
         ({"model.name": "org/model"}, "no such image model"),
         ({"model.name": "tiny", "model.from_scratch": False}, "no published weights"),
     ):
-        found = project(plans.with_changes(Plan(), {"task": "image_classification", **changes}), str(tmp_path)).model
+        found = project(plans.with_changes(BASE, {"task": "image_classification", **changes}), str(tmp_path)).model
         assert found
         assert (found.kind, detail in found.detail) == ("missing", True)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from plans import BASE, completed
 
 from trainwiz import plan as plans
 from trainwiz import rules
 from trainwiz.cli import run
-from trainwiz.plan import Plan
 from trainwiz.render import project as render
 from trainwiz.rules.registry import check
 from trainwiz.store import artifacts, machines, templates
@@ -36,7 +36,7 @@ def overwrite(conflict: artifacts.Conflict) -> Literal["overwrite"]:
 
 def make(folder: Path, **changes: Any) -> Path:
     """A project as init writes it."""
-    plan = plans.with_changes(Plan(), {**CLEAN, **{key.replace("__", "."): value for key, value in changes.items()}})
+    plan = plans.with_changes(BASE, {**CLEAN, **{key.replace("__", "."): value for key, value in changes.items()}})
     artifacts.write(folder, render(plan, templates.load()), overwrite)
     return folder
 
@@ -111,7 +111,7 @@ def test_an_ignore_that_means_no_rule(tmp_path: Path, word: str, capsys: pytest.
 def test_a_plan_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without generated files there is nothing to compare."""
     file = tmp_path / "mine.yaml"
-    file.write_text("data: {train: corpus.txt, eval: null}\n")
+    file.write_text(completed("data: {train: corpus.txt, eval: null}\n"))
     (tmp_path / "corpus.txt").write_text("words " * 5000)
     assert rule_ids(checked(capsys, str(file), "--machine", CPU)[1]) == ["TW516"]
 
@@ -222,7 +222,7 @@ def test_a_newer_trainwiz_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFi
     texts = {
         name: text.replace('"""Train with accelerate', '"""Trained with') for name, text in templates.load().items()
     }
-    artifacts.write(tmp_path, render(plans.with_changes(Plan(), CLEAN), texts), overwrite)
+    artifacts.write(tmp_path, render(plans.with_changes(BASE, CLEAN), texts), overwrite)
     assert "Trained with" in (tmp_path / "train.py").read_text()
     assert checked(capsys, str(tmp_path), "--machine", CPU)[1]["findings"] == []
 
@@ -233,7 +233,7 @@ def test_a_port_that_is_taken_here(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        plan = plans.with_changes(Plan(), {"machine.num_processes": 2, "strategy.kind": "ddp",
+        plan = plans.with_changes(BASE, {"machine.num_processes": 2, "strategy.kind": "ddp",
                                            "machine.main_process_port": port})  # fmt: skip
         taken = facts.gather(plan, str(tmp_path), here)
         assert taken.project
@@ -251,10 +251,10 @@ def test_a_port_that_is_taken_here(tmp_path: Path) -> None:
 
 
 def test_gathers_what_the_plan_needs(tmp_path: Path) -> None:
-    known = facts.gather(Plan(), str(tmp_path), machines.read(CPU))
+    known = facts.gather(BASE, str(tmp_path), machines.read(CPU))
     assert known.estimate
     assert known.estimate.parameters == 869_760
-    assert facts.gather(plans.with_changes(Plan(), {"model.name": "org/model"}), str(tmp_path), None).estimate is None
+    assert facts.gather(plans.with_changes(BASE, {"model.name": "org/model"}), str(tmp_path), None).estimate is None
 
 
 def test_check_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -306,12 +306,13 @@ def test_an_unknown_rule(word: str, near: str | None, capsys: pytest.CaptureFixt
 def test_explains_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "keys"]) == 0
     shown = capsys.readouterr().out
-    for key in plans.fields():
-        assert re.search(rf"^{re.escape(key)}: .+ \(default: .+\)$", shown, re.MULTILINE), key
-    assert "precision.mixed_precision: no | fp16 | bf16 | fp8 (default: no)" in shown
-    assert "strategy.zero_stage: integer | null (default: null)" in shown
+    for key, info in plans.fields().items():
+        default = "decided by init" if info.is_required() else "default: .+"
+        assert re.search(rf"^{re.escape(key)}: .+ \({default}\)$", shown, re.MULTILINE), key
+    assert "precision.mixed_precision: no | fp16 | bf16 | fp8 (decided by init)" in shown
+    assert "strategy.nvme_path: string | null (default: null)" in shown
     assert run(["explain", "batch.real_batch_size"]) == 0
-    assert capsys.readouterr().out.startswith("batch.real_batch_size: integer (default: 32)")
+    assert capsys.readouterr().out.startswith("batch.real_batch_size: integer (decided by init)")
     assert run(["explain", "batch.real_size"]) == 2
     assert "did you mean batch.real_batch_size?" in capsys.readouterr().err
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pexpect
 import projects
 import pytest
+from plans import BASE
 
 from trainwiz import checkpoint, language
 from trainwiz import plan as plans
@@ -125,7 +126,7 @@ def test_what_is_not_as_written_is_found(tmp_path: Path, damage: object) -> None
 def plan_of(kind: str, world: int, **changes: object) -> Plan:
     stage = int(kind[-1]) if kind.startswith("zero") else None
     values = {"strategy.kind": "deepspeed" if stage is not None else kind, "strategy.zero_stage": stage}
-    return plans.with_changes(Plan(), {**values, "machine.num_processes": world, **changes})
+    return plans.with_changes(BASE, {**values, "machine.num_processes": world, **changes})
 
 
 SGD = {"optimizer.name": "sgd"}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pexpect
 import pytest
+import yaml
+from plans import completed
 
 from trainwiz.checkup import Line
 from trainwiz.finding import Level
@@ -116,7 +118,7 @@ def test_wrong_use_is_exit_2_in_one_message(arguments: list[str], words: str) ->
 
 
 def plan(folder: Path, **sections: Any) -> None:
-    (folder / "trainwiz.yaml").write_text(json.dumps(sections))
+    (folder / "trainwiz.yaml").write_text(completed(yaml.safe_dump(sections)))
 
 
 def test_comm_runs_the_planned_ranks(bare: str, tmp_path: Path) -> None:

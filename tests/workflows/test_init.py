@@ -422,12 +422,76 @@ def test_an_edited_value_moves_only_what_cannot_stay(project: Path) -> None:
     }
 
 
+TWO_LINES = "task: causal_lm\nmodel: {name: tiny}\n"
+
+
+def test_the_same_lines_make_the_same_plan_by_hand_and_as_answers(project: Path, tmp_path: Path) -> None:
+    by_hand, file = tmp_path / "by hand", tmp_path / "answers.yaml"
+    by_hand.mkdir()
+    for written in (by_hand / "trainwiz.yaml", file):
+        written.write_text(TWO_LINES)
+    assert init(by_hand) == 0
+    assert init(project, "--answers", str(file)) == 0
+    assert plan_of(by_hand) == plan_of(project)
+    plan = plan_of(by_hand)
+    assert (plan["optimizer.learning_rate"], plan["schedule.n_warmup_steps"]) == (1e-3, 10)
+    assert plan["checkpoint.checkpointing_steps"] == 25
+
+
+def test_a_plan_that_leaves_keys_to_init_is_refused_until_it_says_them(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.mkdir()
+    (project / "trainwiz.yaml").write_text(TWO_LINES)
+    remedy = f"trainwiz init {shlex.quote(str(project))}"
+    for command, code in (("check", 1), ("launch", 2)):
+        assert run([command, str(project)]) == code
+        shown = " ".join("".join(capsys.readouterr()).split())
+        assert remedy in shown
+        for key in decided_by_init():
+            assert key in shown
+    assert init(project) == 0
+    assert run(["check", str(project), "--machine", CPU]) == 0
+
+
+def decided_by_init() -> list[str]:
+    return [key for key, info in plans.fields().items() if info.is_required()]
+
+
+def test_a_generated_plan_says_every_key(project: Path) -> None:
+    assert init(project) == 0
+    document = yaml.safe_load((project / "trainwiz.yaml").read_text())
+    assert len(decided_by_init()) > 20
+    assert set(plans.dotted(document)) == plans.fields().keys() - {"deepspeed"}
+
+
+def test_a_generated_plan_of_an_earlier_version_lacks_only_defaults(project: Path) -> None:
+    assert init(project) == 0
+    document = yaml.safe_load((project / "trainwiz.yaml").read_text())
+    del document["supervision"], document["model"]["merge_adapter"], document["checkpoint"]["on_failed_save"]
+    assert plans.parse(document) == plans.parse(yaml.safe_load((project / "trainwiz.yaml").read_text()))
+
+
 def test_a_plan_written_by_hand_becomes_a_project(project: Path) -> None:
     project.mkdir()
-    (project / "trainwiz.yaml").write_text("seed: 5  # my lucky one\n")
+    mine = "seed: 5  # my lucky one\nbatch:\n  real_batch_size: 64  # as in the paper\n"
+    (project / "trainwiz.yaml").write_text(mine)
     assert init(project) == 0
     assert "seed: int = 5" in (project / "train.py").read_text()
-    assert (project / "trainwiz.yaml").read_text() == "seed: 5  # my lucky one\n"
+    text = (project / "trainwiz.yaml").read_text()
+    assert set(mine.splitlines()) <= set(text.splitlines())
+    assert "n_warmup_steps: 10  # default: a tenth of 100 updates" in text
+    # What was added is the person's now, too.
+    assert init(project) == 0
+    assert (project / "trainwiz.yaml").read_text() == text
+
+
+def test_a_key_that_is_deleted_from_the_plan_is_decided_anew(project: Path) -> None:
+    assert init(project, "--set", "optimizer.learning_rate=0.5", "--seed", "7") == 0
+    plan = project / "trainwiz.yaml"
+    plan.write_text("".join(line for line in plan.read_text().splitlines(True) if "learning_rate" not in line))
+    assert init(project) == 0
+    assert (plan_of(project)["optimizer.learning_rate"], plan_of(project)["seed"]) == (1e-3, 7)
 
 
 def test_rules_to_be_broken_are_in_the_echoed_command(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from engine_children import claimed
+from plans import completed
 from test_ranks import gone, wait_for
 
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
@@ -39,7 +40,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def project(folder: Path, script: str, *, ranks: int = 2, port: int = 0) -> Path:
     kind = "single" if ranks == 1 else "ddp"
     folder.mkdir(exist_ok=True)
-    (folder / "trainwiz.yaml").write_text(PLAN % (ranks, port, kind, 4 // ranks))
+    (folder / "trainwiz.yaml").write_text(completed(PLAN % (ranks, port, kind, 4 // ranks)))
     (folder / "train.py").write_text("import json, os, signal, sys, time\nfrom pathlib import Path\n" + script)
     return folder
 

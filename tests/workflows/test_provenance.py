@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import product
+from plans import completed, product
 
 from trainwiz import cluster, command
 from trainwiz.probe import code
@@ -45,7 +45,7 @@ SECRET_ARGUMENTS = ["--token=CANARY-option", "--api-key", "CANARY-next", "--hub"
 
 def project(folder: Path, script: str) -> Path:
     folder.mkdir()
-    (folder / "trainwiz.yaml").write_text(PLAN)
+    (folder / "trainwiz.yaml").write_text(completed(PLAN))
     (folder / "train.py").write_text(script)
     return folder
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from plans import BASE
 from projects import REGRESSION, launch, losses, make, trainwiz
 
 from trainwiz import plan as plans
@@ -15,7 +16,7 @@ from trainwiz.store import plans as files
 
 
 def changes(kind: str, **values: object) -> list[dict[str, object]]:
-    changed = plans.with_changes(plans.Plan(), {key.replace("__", "."): value for key, value in values.items()})
+    changed = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in values.items()})
     return [dict(change.changes) for change in candidates(kind, changed)]
 
 
@@ -72,7 +73,7 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
     named = {signature.plan_change for signature in (*SIGNATURES, *BY_CODE.values())} - {""}
     assert len(named) >= 6
     rich = plans.with_changes(
-        plans.Plan(),
+        BASE,
         {"data.num_workers": 2, "precision.mixed_precision": "fp16", "strategy.offload_param_device": "nvme",
          "checkpoint.checkpoints_total_limit": 9, "machine.main_process_port": 1, "batch.per_device_batch_size": 8,
          "batch.real_batch_size": 32, "batch.gradient_accumulation_steps": 4, "machine.num_processes": 1},
@@ -188,7 +189,7 @@ def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyP
     from trainwiz.workflows.launch import plan_fix
 
     zero = plans.with_changes(
-        plans.Plan(), {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "machine.num_processes": 2,
+        BASE, {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "machine.num_processes": 2,
                  "batch.per_device_batch_size": 1, "batch.real_batch_size": 8, "batch.gradient_accumulation_steps": 4},
     )  # fmt: skip
     forbidden = lambda p, *_: {("TW300", "strategy")} if p.strategy.zero_stage == 3 else set()  # noqa: E731

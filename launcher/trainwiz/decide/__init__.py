@@ -1,4 +1,7 @@
-"""Answers and machine become a plan; every value has its source, every default its reason."""
+"""Makes a plan from answers and a machine. Every value has a source, and every default a reason.
+
+A default that is the same everywhere is the plan's own (`settle_default`); the others are decided here (`settle`).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,13 @@ __all__ = ["YOURS", "Decided", "Option", "Source", "SourceKind", "decide"]
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """A plan with the source of each of its values; `options` are the strategies with their bytes per rank."""
+    """A plan, and how it came about."""
 
     plan: Plan
     sources: Mapping[str, Source]
+    """The source of each value, by dotted key."""
     options: tuple[Option, ...] = ()
+    """Every strategy with its bytes per rank; empty where the model's size is unknown."""
 
 
 def decide(
@@ -35,19 +40,26 @@ def decide(
 ) -> Decided:
     """Complete the answers (legal values by dotted key) to a plan.
 
-    `origins` says where answers come from, where that is not the person; `parameters` is the size of a model that is no
-    preset, `samples` the number of training samples, each None where unknown. Raises `PlanError` naming the key where
-    answers cannot all hold.
+    `origins` holds the sources of answers that the person did not give. `parameters` is the size of a model that is not
+    a preset, and `samples` the number of training samples; None where they are unknown. Raises `PlanError`, naming the
+    key, for answers that contradict each other.
     """
     from trainwiz import plan as plans
     from trainwiz.decide import hardware, strategy, training
     from trainwiz.decide.adapter import decide_adapter
     from trainwiz.message import say
 
-    d = Decision(answers=answers, machine=machine, origins=origins or {}, parameters=parameters, samples=samples)
-    d.settle("task", "causal_lm", say("the usual case"))
-    d.settle("seed", 42, say("any number works; the same seed gives the same run"))
-    name = d.settle("model.name", "tiny", say("trains on any machine in under a minute"))
+    d = Decision(
+        answers=answers,
+        machine=machine,
+        origins=origins or {},
+        defaults=plans.defaults(),
+        parameters=parameters,
+        samples=samples,
+    )
+    d.settle_default("task", say("the usual case"))
+    d.settle_default("seed", say("any number works; the same seed gives the same run"))
+    name = d.settle_default("model.name", say("trains on any machine in under a minute"))
     preset = d.task.shape(name)
     scratch = (
         say("a preset only defines the architecture; random weights need no download")
@@ -67,7 +79,7 @@ def decide(
     training.decide_optimizer(d)
     training.decide_records(d)
     training.decide_supervision(d)
-    d.settle("deepspeed", {}, say("the settings that trainwiz writes suit most cases"))
-    d.settle("ignore", {}, say("all rules apply"))
+    d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
+    d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
     return Decided(plan=plan, sources=d.sources, options=strategy.options(d))

@@ -7,12 +7,10 @@ from trainwiz.message import say
 
 
 def decide_adapter(d: Decision) -> None:
-    """Whether there is one, its size, and what becomes of it."""
-    if d.task.adapters:
-        d.settle("model.adapter", "none", say("trains all weights; lora needs only a fraction of the memory"))
-    else:
-        d.settle("model.adapter", "none", say("only sft supports adapters"))
-    rank = d.settle("model.lora_rank", 16, say("common default; increase it for data that teaches a lot"))
+    """Decide whether there is an adapter, its size, and whether it is merged."""
+    whole = say("trains all weights; lora needs only a fraction of the memory")
+    d.settle_default("model.adapter", whole if d.task.adapters else say("only sft supports adapters"))
+    rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
-    d.settle("model.lora_targets", "all-linear", say("as good as full fine-tuning on most data (QLoRA paper)"))
-    d.settle("model.merge_adapter", False, say("the adapter alone is small and can be merged later"))
+    d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
+    d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))

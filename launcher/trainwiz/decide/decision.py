@@ -1,4 +1,4 @@
-"""One decision after the other: take the answer if there is one, else the default with its reason."""
+"""Each value of a plan: the answer if there is one, else the default with its reason."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ SourceKind = Literal["found", "default", "yours", "file"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a value comes from: the machine, a default, the person, or a file; and why it is this one."""
+    """Where a value comes from, and why it is this one."""
 
     kind: SourceKind
+    """The machine, a default, the person, or a file."""
     reason: Message
 
 
@@ -28,25 +29,31 @@ YOURS = Source(kind="yours", reason=say("your answer"))
 
 @dataclass(kw_only=True)
 class Decision:
-    """A plan in the making: values and sources by dotted key.
-
-    `parameters` is the model's size and `samples` the training data's, None where unknown.
-    """
+    """A plan in the making."""
 
     answers: Mapping[str, Any]
+    """Legal values by dotted key."""
     machine: Machine | None
+    """Where the person will train; None where it was not looked at."""
     origins: Mapping[str, Source]
+    """Sources of answers that the person did not give."""
+    defaults: Mapping[str, Any]
+    """The plan's own defaults, for keys that have the same one everywhere."""
     parameters: int | None = None
+    """The model's size; None where it is unknown."""
     samples: int | None = None
+    """The number of training samples; None where it is unknown."""
     values: dict[str, Any] = field(default_factory=dict)
+    """The values that are settled so far, by dotted key."""
     sources: dict[str, Source] = field(default_factory=dict)
+    """Where each of them comes from."""
 
     def given(self, key: str) -> bool:
         """Whether the person answered it; an answer of None leaves it to us."""
         return self.answers.get(key) is not None
 
     def settle(self, key: str, default: Any, reason: Message, kind: SourceKind = "default") -> Any:
-        """Fix one value: the answer, or this default for this reason. Returns it."""
+        """Set one value to the answer, or to this default for this reason. Returns it."""
         if key in self.answers:
             self.values[key] = self.answers[key]
             self.sources[key] = self.origins.get(key, YOURS)
@@ -54,6 +61,10 @@ class Decision:
             self.values[key] = default
             self.sources[key] = Source(kind=kind, reason=reason)
         return self.values[key]
+
+    def settle_default(self, key: str, reason: Message) -> Any:
+        """The same for a key that has a default in the plan itself."""
+        return self.settle(key, self.defaults[key], reason)
 
     @property
     def task(self) -> Task:

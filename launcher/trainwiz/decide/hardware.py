@@ -27,11 +27,11 @@ def decide_machine(d: Decision) -> None:
         d.settle("machine.device", "cpu", say("no GPU"), "found")
     else:
         d.settle("machine.device", "cpu", say("no machine was inspected"))
-    machines = d.settle("machine.num_machines", 1, say("this machine only"))
+    machines = d.settle_default("machine.num_machines", say("this machine only"))
     ranks, reason, found = _ranks(d, machine)
     d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
-    d.settle("machine.main_process_ip", None, say("only needed for several machines"))
-    d.settle("machine.main_process_port", 29500, say("same port as torchrun"))
+    d.settle_default("machine.main_process_ip", say("only needed for several machines"))
+    d.settle_default("machine.main_process_port", say("same port as torchrun"))
 
 
 def decide_precision(d: Decision) -> None:

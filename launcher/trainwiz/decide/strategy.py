@@ -103,7 +103,7 @@ def decide_strategy(d: Decision) -> None:
     gathers = d.strategy.uses_deepspeed and d.strategy.partitions_weights
     lean = offload and gathers
     d.settle("strategy.offload_param_device", "cpu" if lean else "none", reason if lean else _NOT_NEEDED)
-    d.settle("strategy.nvme_path", None, say("only needed for offload to nvme"))
+    d.settle_default("strategy.nvme_path", say("only needed for offload to nvme"))
     gathered = say("at stage 3, weights can only be saved after they are gathered")
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
     if gathers and _crowds_the_host(d):

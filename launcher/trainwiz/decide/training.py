@@ -34,7 +34,7 @@ _SMALL_REAL_BATCH = 32
 
 def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
-    d.settle("data.train", "embedded", say("built in; no download needed"))
+    d.settle_default("data.train", say("built in; no download needed"))
     if d.values["data.train"] == "embedded":
         d.settle("data.eval", "embedded", say("the part of the embedded data that is held out from training"))
     else:
@@ -45,7 +45,7 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("data is read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
-    d.settle("model.compile", False, say("compilation takes a minute or more at each start"))
+    d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
     if d.task.generative:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
@@ -117,12 +117,12 @@ def decide_schedule(d: Decision) -> None:
         )
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
-    d.settle("schedule.lr_scheduler_type", "cosine", say("common for pretraining"))
+    d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
 
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    name = d.settle("optimizer.name", "adamw", say("common default"))
+    name = d.settle_default("optimizer.name", say("common default"))
     if name == "sgd":
         d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
     elif d.values["model.adapter"] != "none":
@@ -137,7 +137,7 @@ def decide_optimizer(d: Decision) -> None:
         rate = _gpt3_row(d)[1]
         d.settle("optimizer.learning_rate", rate, say("value used by GPT-3 at a similar size"))
     d.settle("optimizer.weight_decay", *d.task.weight_decay)
-    d.settle("optimizer.gradient_clipping", 1.0, say("common default; guards against single bad batches"))
+    d.settle_default("optimizer.gradient_clipping", say("common default; guards against single bad batches"))
 
 
 def decide_records(d: Decision) -> None:
@@ -157,17 +157,17 @@ def decide_records(d: Decision) -> None:
             min(10, max(1, updates // 20)),
             say("a twentieth of {updates} updates, at most 10", updates=updates),
         )
-    d.settle("checkpoint.checkpoints_total_limit", 3, say("the newest checkpoint and two to go back to"))
-    d.settle("checkpoint.background", False, say("the checkpoint is then on disk before training continues"))
-    d.settle("checkpoint.on_failed_save", "continue", say("continuing loses no earlier checkpoint"))
-    d.settle("tracking.log_with", "none", say("metrics.jsonl is always written"))
+    d.settle_default("checkpoint.checkpoints_total_limit", say("the newest checkpoint and two to go back to"))
+    d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
+    d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))
+    d.settle_default("tracking.log_with", say("metrics.jsonl is always written"))
 
 
 def decide_supervision(d: Decision) -> None:
     """What happens when it stands still or fails."""
-    d.settle("supervision.on_hang", "wait", say("a false alarm then only prints a message; no work is lost"))
-    d.settle("supervision.hang_limit", 0.0, say("derived from the run itself"))
-    d.settle("supervision.max_restarts", 0, say("no automatic restart; check the failure first"))
+    d.settle_default("supervision.on_hang", say("a false alarm then only prints a message; no work is lost"))
+    d.settle_default("supervision.hang_limit", say("derived from the run itself"))
+    d.settle_default("supervision.max_restarts", say("no automatic restart; check the failure first"))
 
 
 def updates_of(d: Decision) -> int | None:

@@ -1,4 +1,8 @@
-"""The types of a plan: each section with its keys, what is legal for each alone, and its default."""
+"""The types of a plan: each section with its keys, what is legal for each alone, and its default.
+
+A default stands here if it is the same for every machine, model and data set, and nowhere else. A key without one
+depends on other facts: `decide` finds a value for it, and a plan must say it.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +58,11 @@ class Model(_Section):
     """Which model, whether it starts from random weights, whether only an adapter is trained, and torch.compile."""
 
     name: Text = "tiny"
-    from_scratch: bool = True
+    from_scratch: bool
     compile: bool = False
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
-    lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
     merge_adapter: bool = False
 
@@ -67,17 +71,17 @@ class Data(_Section):
     """What to train and evaluate on; `eval` empty means no evaluation, `packing` is for text that is generated."""
 
     train: Text = v.EMBEDDED
-    eval: Text | None = v.EMBEDDED
-    num_workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    packing: bool = True
+    eval: Text | None
+    num_workers: Annotated[int, Field(ge=0, le=1024)]
+    packing: bool
 
 
 class MachineChoice(_Section):
     """Where it runs. `num_processes` is the world: ranks over all machines."""
 
-    device: v.Device = "cpu"
+    device: v.Device
     num_machines: Annotated[int, Field(ge=1, le=65536)] = 1
-    num_processes: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    num_processes: Annotated[int, Field(ge=1, le=1_000_000)]
     main_process_ip: Text | None = None
     main_process_port: Annotated[int, Field(ge=0, le=65535)] = 29500
 
@@ -90,13 +94,13 @@ class MachineChoice(_Section):
 class Strategy(_Section):
     """How training state is spread over the ranks."""
 
-    kind: v.StrategyKind = "single"
-    zero_stage: Annotated[int, Field(ge=0, le=3)] | None = None
-    offload_optimizer_device: v.OffloadDevice = "none"
-    offload_param_device: v.OffloadDevice = "none"
+    kind: v.StrategyKind
+    zero_stage: Annotated[int, Field(ge=0, le=3)] | None
+    offload_optimizer_device: v.OffloadDevice
+    offload_param_device: v.OffloadDevice
     nvme_path: Text | None = None
-    zero3_init: bool = False
-    zero3_save_16bit_model: bool = False
+    zero3_init: bool
+    zero3_save_16bit_model: bool
 
     @property
     def label(self) -> str:
@@ -107,25 +111,25 @@ class Strategy(_Section):
 class Precision(_Section):
     """The format that the forward and backward pass compute in."""
 
-    mixed_precision: Annotated[v.MixedPrecision, BeforeValidator(_yaml_no)] = "no"
+    mixed_precision: Annotated[v.MixedPrecision, BeforeValidator(_yaml_no)]
 
 
 class Batch(_Section):
     """The batch equation: real = per device × accumulation × world."""
 
-    real_batch_size: Count = 32
-    per_device_batch_size: Count = 8
-    gradient_accumulation_steps: Count = 4
-    sequence_length: Annotated[int, Field(ge=2, le=10**7)] = 256
+    real_batch_size: Count
+    per_device_batch_size: Count
+    gradient_accumulation_steps: Count
+    sequence_length: Annotated[int, Field(ge=2, le=10**7)]
 
 
 class Schedule(_Section):
     """How long, and how the learning rate moves; all counted in optimizer updates."""
 
-    train_strategy: v.TrainStrategy = "steps"
-    n_epochs: Count | None = None
-    n_steps: Count | None = 100
-    n_warmup_steps: CountOrZero = 0
+    train_strategy: v.TrainStrategy
+    n_epochs: Count | None
+    n_steps: Count | None
+    n_warmup_steps: CountOrZero
     lr_scheduler_type: v.SchedulerType = "cosine"
 
 
@@ -133,15 +137,15 @@ class Optimizer(_Section):
     """The optimizer; `gradient_clipping` 0 means off."""
 
     name: v.OptimizerName = "adamw"
-    learning_rate: Positive = 3e-4
-    weight_decay: PositiveOrZero = 0.1
+    learning_rate: Positive
+    weight_decay: PositiveOrZero
     gradient_clipping: PositiveOrZero = 1.0
 
 
 class Checkpoint(_Section):
     """`checkpointing_steps` in updates (0: only at the end); the limit counts complete checkpoints (null: all)."""
 
-    checkpointing_steps: CountOrZero = 100
+    checkpointing_steps: CountOrZero
     checkpoints_total_limit: CountOrZero | None = 3
     background: bool = False
     on_failed_save: v.OnFailedSave = "continue"
@@ -151,7 +155,7 @@ class Tracking(_Section):
     """Metrics always go to metrics.jsonl; `log_with` adds a tracker. `logging_steps` in updates."""
 
     log_with: v.Tracker = "none"
-    logging_steps: Count = 10
+    logging_steps: Count
 
 
 class Supervision(_Section):
@@ -166,19 +170,19 @@ class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
 
     version: Annotated[int, Field(ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
-    task: v.Task = "causal_lm"
-    engine: v.Engine = "accelerate"
+    task: v.Task = v.USUAL_TASK
+    engine: v.Engine
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
-    model: Model = Model()
-    data: Data = Data()
-    machine: MachineChoice = MachineChoice()
-    strategy: Strategy = Strategy()
-    precision: Precision = Precision()
-    batch: Batch = Batch()
-    schedule: Schedule = Schedule()
-    optimizer: Optimizer = Optimizer()
-    checkpoint: Checkpoint = Checkpoint()
-    tracking: Tracking = Tracking()
+    model: Model
+    data: Data
+    machine: MachineChoice
+    strategy: Strategy
+    precision: Precision
+    batch: Batch
+    schedule: Schedule
+    optimizer: Optimizer
+    checkpoint: Checkpoint
+    tracking: Tracking
     supervision: Supervision = Supervision()
     deepspeed: dict[Annotated[str, AfterValidator(_free_setting)], JsonValue] = {}
     """Path in ds_config.json → value: settings of DeepSpeed beyond the plan's keys. null leaves one to DeepSpeed."""
@@ -212,6 +216,16 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInf
             yield from _fields(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", info
+
+
+def sections() -> frozenset[str]:
+    """The names of the groups of keys."""
+    return frozenset(key.partition(".")[0] for key in fields() if "." in key)
+
+
+def defaults() -> dict[str, Any]:
+    """The default of each key that has one, by dotted key."""
+    return {key: info.get_default() for key, info in fields().items() if not info.is_required()}
 
 
 def flat(plan: Plan) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from pydantic_core import ErrorDetails
 
@@ -50,6 +51,16 @@ def unknown_key(key: str) -> Message:
     return say("{key}: unknown key; list all keys with `trainwiz explain keys`", key=key)
 
 
+def missing(keys: Sequence[str]) -> Message:
+    """What to say of keys without a default that a plan leaves out. `key` is the first one, for its place."""
+    return say("keys that have no default are missing: {keys}", keys=", ".join(keys), key=keys[0])
+
+
+def not_a_section(key: str, value: object) -> Message:
+    """What to say of a value in the place of a group of keys."""
+    return say("{key}: must be a section of keys, not {value}", key=key, value=_shown(value))
+
+
 def problem(error: ErrorDetails) -> Message:
     """What is wrong with one value, by the error that pydantic found."""
     key = ".".join(str(part) for part in error["loc"] if not str(part).startswith("function-"))
@@ -72,7 +83,7 @@ def problem(error: ErrorDetails) -> Message:
         case "bool_parsing" | "bool_type":
             return say("{key}: {value} is neither true nor false", key=key, value=value)
         case "model_type" | "dict_type" | "model_attributes_type":
-            return say("{key}: must be a section of keys, not {value}", key=key, value=value)
+            return not_a_section(key, error["input"])
         case "string_type":
             return say("{key}: {value} is not a string", key=key, value=value)
         case "string_too_long":

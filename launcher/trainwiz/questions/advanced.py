@@ -32,7 +32,7 @@ def _nvme(values: Values) -> bool:
 
 
 def _fine_tunes(values: Values) -> bool:
-    return tasks.named(values.get("task", "causal_lm")).adapters
+    return tasks.named(values.get("task", v.USUAL_TASK)).adapters
 
 
 def _adapts(values: Values) -> bool:

@@ -8,10 +8,11 @@ from trainwiz.questions import forms
 from trainwiz.questions.table import Choice, Question, Values
 from trainwiz.tasks import Task
 from trainwiz.tasks.task import DATA_PROMPT, MODEL_PROMPT
+from trainwiz.vocabulary import USUAL_TASK
 
 
 def _task(values: Values) -> Task:
-    return tasks.named(values.get("task", "causal_lm"))
+    return tasks.named(values.get("task", USUAL_TASK))
 
 
 def reads_text(values: Values) -> bool:
@@ -42,7 +43,7 @@ BASIC: tuple[Question, ...] = (
         key="task",
         gate="basic",
         prompt=say("Task"),
-        first=("causal_lm", say("the usual case")),
+        first=(USUAL_TASK, say("the usual case")),
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
         help=say(
             "The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,40 @@ def parse(document: Document) -> Plan:
     try:
         return plans.parse(document.values, document.path)
     except PlanError as error:
-        places = places_of(document, error.problems)
-        problems = [
-            say("line {line}: {problem}", line=place.line, problem=problem) if place else problem
-            for problem, place in zip(error.problems, places, strict=True)
-        ]
-        raise PlanError(problems, document.path, places=places) from None
+        raise _located(error, document) from None
+
+
+def values_of(document: Document) -> dict[str, Any]:
+    """The values that a document gives, by dotted key, whether they make a whole plan or not.
+
+    Raises `PlanError` with the line of every wrong value.
+    """
+    try:
+        return plans.parse_values(plans.dotted(document.values))
+    except PlanError as error:
+        raise _located(error, document) from None
+
+
+def _located(error: PlanError, document: Document) -> PlanError:
+    places = places_of(document, error.problems)
+    problems = [
+        say("line {line}: {problem}", line=place.line, problem=problem) if place else problem
+        for problem, place in zip(error.problems, places, strict=True)
+    ]
+    head = error.message if error.remedy else None
+    return PlanError(problems, document.path, head=head, remedy=_remedy(error, document), places=places)
+
+
+def _remedy(error: PlanError, document: Document) -> Message | None:
+    """What to type where keys are missing: in a project, init takes the plan's values as answers by itself."""
+    path = Path(document.path)
+    if error.remedy is None or path.name != PLAN_FILE:
+        return error.remedy
+    return say(
+        "trainwiz init {folder} keeps what the file says and decides the rest, without questions if --defaults --yes "
+        "are added",
+        folder=shlex.quote(str(path.parent)),
+    )
 
 
 def places_of(document: Document, problems: Sequence[Message]) -> list[Place | None]:
@@ -89,7 +118,7 @@ def places_of(document: Document, problems: Sequence[Message]) -> list[Place | N
 
 
 def mistakes(document: Document) -> tuple[Violation, ...]:
-    """What keeps a document that can be read from being a plan: keys that are given twice, and wrong values."""
+    """What keeps a document that can be read from being a plan: keys given twice, wrong values, missing keys."""
     duplicates = []
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
@@ -101,8 +130,9 @@ def mistakes(document: Document) -> tuple[Violation, ...]:
         wrong = []
     except PlanError as error:
         keys = [str(problem.values.get("key") or "") for problem in error.problems]
+        fix = Fix(message=remedy) if (remedy := _remedy(error, document)) else None
         wrong = [
-            Violation(problem, where=key or None, place=document.place(key))
+            Violation(problem, fix, where=key or None, place=document.place(key))
             for key, problem in zip(keys, error.problems, strict=True)
         ]
     return (*duplicates, *wrong)
@@ -136,6 +166,30 @@ def changed(document: Document, changes: Mapping[str, Any], *, reason: str) -> D
         return after if plans.parse(after.values) == meant else None
     except PlanError:
         return None
+
+
+def completed(document: Document, plan: Plan, reasons: Mapping[str, str]) -> str | None:
+    """The text of a document that says a part of this plan, with each missing key added behind its section's others.
+
+    A text that says the whole plan is returned as it is. None for a document that says anything else, or whose text
+    cannot be completed. `reasons` holds the comments of the added values by dotted key.
+    """
+    try:
+        given = values_of(document)
+        if any(plan.get(key) != value for key, value in given.items()):
+            return None
+    except PlanError:
+        return None
+    missing = {key: value for key, value in plans.flat(plan).items() if key not in given and value != {}}
+    if not any(plans.fields()[key].is_required() for key in missing):
+        return document.text
+    after = document
+    for key, value in missing.items():
+        text = edited_text(after, {key: value}, reason=reasons.get(key, ""), keep_null=True)
+        if text is None:
+            return None
+        after = config.read(document.path, text)
+    return after.text
 
 
 def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str:

@@ -82,7 +82,9 @@ def _legal(info: FieldInfo) -> str:
     kind: Any = info.annotation
     choices = [choice for part in _alternatives(kind) for choice in typing.get_args(part)]
     words = " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
-    default = json.dumps(info.get_default(call_default_factory=True)).strip('"')
+    if info.is_required():
+        return t("{legal} (decided by init)", legal=words)
+    default = json.dumps(info.get_default()).strip('"')
     return t("{legal} (default: {default})", legal=words, default=default)
 
 

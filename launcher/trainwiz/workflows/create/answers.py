@@ -13,7 +13,7 @@ from trainwiz.decide.earlier import stacked, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.finding import Place
 from trainwiz.message import Message, say
-from trainwiz.plan import fields, flat, nested, parse, parse_value
+from trainwiz.plan import dotted, fields, parse_value, parse_values
 from trainwiz.questions import BASIC
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import answers as store
@@ -58,12 +58,12 @@ def collect(
 def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
     """The answers that the project in a folder was made from, and those of its plan's values that were edited since.
 
-    A plan without a record of its answers counts as answered in full. Raises `PlanError` for a plan that is wrong.
+    Only keys that stand in trainwiz.yaml count; without a record of its answers all of these do. Raises `PlanError` for
+    a wrong value.
     """
     if not (folder / PLAN_FILE).is_file():
         return {}, set()
-    present = flat(plans.read(folder / PLAN_FILE))
-    del present["version"]
+    present = _values(folder)
     saved = store.read(folder / store.PROJECT_FILE)
     if saved is None:
         return present, set(present)
@@ -74,11 +74,16 @@ def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
 
 def with_edited_plan(answers: Answers, folder: Path) -> Answers:
     """The same answers for a plan that was edited by hand, whose values all stay where they can."""
-    values = flat(plans.read(folder / PLAN_FILE))
-    del values["version"]
+    values = _values(folder)
     there = Source(kind="file", reason=say("from trainwiz.yaml"))
     sources = {key: there for key in values if key not in answers.earlier}
     return dataclasses.replace(answers, edited_plan=values, sources={**sources, **answers.sources})
+
+
+def _values(folder: Path) -> dict[str, Any]:
+    values = plans.values_of(plans.document(folder / PLAN_FILE))
+    values.pop("version", None)
+    return values
 
 
 def legal(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,8 +91,8 @@ def legal(values: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for key, value in values.items():
         try:
-            kept[key] = parse(nested({key: value})).get(key)
-        except (PlanError, KeyError):
+            kept |= parse_values({key: value})
+        except PlanError:
             continue
     return kept
 
@@ -146,7 +151,7 @@ def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[s
 
 def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> dict[str, Any]:
     try:
-        return {key: parse({key: values}).get(key)} if values else {}
+        return parse_values({key: values}) if values else {}
     except PlanError as error:
         problems += error.problems
         return {}
@@ -162,26 +167,12 @@ def _json(typed: str) -> Any:
 def _file(file: str, problems: list[Message], places: dict[int, Place]) -> dict[str, Any]:
     """The answers in a file. What is wrong is added to `problems`, and its place to `places` by its number there."""
     document = plans.document(file)
-    found = dict(_flattened(document.values, ""))
     try:
-        plan = parse(nested(_without_clashes(found)), file)
+        found = parse_values(dotted(document.values))
     except PlanError as error:
         located = plans.places_of(document, error.problems)
         places |= {len(problems) + i: place for i, place in enumerate(located) if place}
         problems += [say("{file}: {problem}", file=file, problem=problem) for problem in error.problems]
         return {}
-    return {key: plan.get(key) for key in found if key != "version"}
-
-
-def _flattened(values: Mapping[Any, Any], prefix: str) -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and name not in ("ignore", "deepspeed"):
-            yield from _flattened(value, f"{name}.")
-        else:
-            yield name, value
-
-
-def _without_clashes(flat: Mapping[str, Any]) -> dict[str, Any]:
-    # `batch: 5` beside `batch.x: 1`: the section's wrong value is what has to be named.
-    return {k: v for k, v in flat.items() if not any(k.startswith(f"{other}.") for other in flat)}
+    found.pop("version", None)
+    return found

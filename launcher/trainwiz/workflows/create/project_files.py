@@ -20,7 +20,6 @@ from trainwiz.vocabulary import spelled
 from trainwiz.wizard import Action, Asked
 
 if TYPE_CHECKING:
-    from trainwiz.plan import Plan
     from trainwiz.store.artifacts import Conflict, Written
 
 Resolution = Literal["keep", "overwrite", "beside"]
@@ -62,22 +61,27 @@ def write(
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
-    An edited trainwiz.yaml that says the same plan is left alone: only reasons and comments differ. Raises `Refused`
-    with the diffs shown, before anything is written, where a conflict can neither be resolved nor asked about.
+    A person's trainwiz.yaml that says the same plan, or a part of it, keeps every line; what it leaves out is added.
+    Raises `Refused`, before anything is written, where a conflict can neither be resolved nor asked about; its diff is
+    shown.
     """
     # The first question does not wait for what writing needs.
     from trainwiz import render
     from trainwiz.plan import flat
-    from trainwiz.store import artifacts, templates
+    from trainwiz.store import artifacts, configurations, templates
 
     files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
-    agreed = render.PLAN_FILE if resolution is None and _agrees(folder / render.PLAN_FILE, decided.plan) else None
+    plan_file = folder / render.PLAN_FILE
+    completed = _completed(plan_file, decided) if resolution is None else None
+    agreed = None if completed is None else render.PLAN_FILE
     if resolution is None and not may_ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
     written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution, agreed=agreed))
     if agreed in written.kept:
         kept = tuple(path for path in written.kept if path != agreed)
-        written = replace(written, kept=kept, unchanged=(*written.unchanged, agreed))
+        outcome = "written" if completed != plan_file.read_text(encoding="utf-8") else "unchanged"
+        written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
+        configurations.write(str(plan_file), completed)
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
     store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
     return written
@@ -175,14 +179,14 @@ class _Resolver:
                 console.talk(t("Above, lines with - are in your file, lines with + are in the new one."))
 
 
-def _agrees(file: Path, plan: Plan) -> bool:
-    """Whether a file holds this plan."""
+def _completed(file: Path, decided: Decided) -> str | None:
+    """The text of a plan's file with what it leaves out; None where it does not agree with what was decided."""
     from trainwiz.store import plans
 
     try:
-        return file.is_file() and plans.read(file) == plan
+        return plans.completed(plans.document(file), decided.plan, reasons(decided)) if file.is_file() else None
     except TrainwizError:
-        return False
+        return None
 
 
 def show(folder: Path, conflict: Conflict) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.plan import Plan
+from trainwiz.plan.model import Supervision
 from trainwiz.process.torchrun import WorkerLogs
 
 if TYPE_CHECKING:
     from trainwiz.cluster import Place
     from trainwiz.command import Command
     from trainwiz.machine import Machine
-    from trainwiz.plan.model import Supervision
     from trainwiz.store.runs import Run
     from trainwiz.workflows.launch.request import Request
 
@@ -90,4 +90,4 @@ class Prepared:
 
     @property
     def _planned(self) -> Supervision:
-        return (self.plan or Plan()).supervision
+        return self.plan.supervision if self.plan else Supervision()

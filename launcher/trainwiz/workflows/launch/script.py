@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trainwiz import adoption, rules
 from trainwiz import command as commands
-from trainwiz import plan as planning
 from trainwiz.config import Accelerate
+from trainwiz.decide import decide
 from trainwiz.errors import PlanError, UsageError
 from trainwiz.finding import Finding
 from trainwiz.language import t
@@ -30,6 +31,17 @@ _TAKEN_CARE_OF = ("TW657", "TW658", "TW667")
 """What accelerate would stumble over, and a launch by trainwiz does not: an unquoted no, several CPU processes."""
 _ABOUT = ("machine.", "precision.", "strategy.", "python")
 """What a configuration decides of a plan."""
+_LEFT_OUT: Mapping[str, Any] = {
+    "machine.num_processes": 1,
+    "strategy.kind": "single",
+    "strategy.zero_stage": None,
+    "strategy.offload_optimizer_device": "none",
+    "strategy.offload_param_device": "none",
+    "strategy.zero3_init": False,
+    "strategy.zero3_save_16bit_model": False,
+    "precision.mixed_precision": "no",
+}
+"""What accelerate does where its file says nothing."""
 
 
 def launch(request: Request) -> int:
@@ -129,7 +141,7 @@ def plan_of(accelerate: Accelerate, *, on_gpus: bool) -> Plan | None:
     on_cpu = accelerate.get("use_cpu") is True or changes.get("machine.device") == "cpu"
     on_cpu = on_cpu or (accelerate.kind == "NO" and not on_gpus) or os.environ.get("DS_ACCELERATOR") == "cpu"
     try:
-        return planning.with_changes(plan=Plan(), changes={**changes, "machine.device": "cpu" if on_cpu else "cuda"})
+        return decide({**_LEFT_OUT, **changes, "machine.device": "cpu" if on_cpu else "cuda"}, None).plan
     except PlanError:
         return None
 
