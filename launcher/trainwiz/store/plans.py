@@ -12,7 +12,7 @@ from trainwiz import plan as plans
 from trainwiz.config import Document
 from trainwiz.config.edit import edited as edited_text
 from trainwiz.errors import PlanError, UsageError
-from trainwiz.finding import Place, Violation, remedy
+from trainwiz.finding import Fix, Place, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.render import PLAN_FILE
@@ -130,9 +130,10 @@ def mistakes(document: Document) -> tuple[Violation, ...]:
         wrong = []
     except PlanError as error:
         keys = [str(problem.values.get("key") or "") for problem in error.problems]
-        fix = Fix(message=remedy) if (remedy := _remedy(error, document)) else None
+        advice = _remedy(error, document)
+        completion = Fix(message=advice) if advice else None
         wrong = [
-            Violation(problem, fix, where=key or None, place=document.place(key))
+            Violation(problem, completion, where=key or None, place=document.place(key))
             for key, problem in zip(keys, error.problems, strict=True)
         ]
     return (*duplicates, *wrong)

@@ -88,7 +88,7 @@ def _values(folder: Path) -> dict[str, Any]:
 
 def legal(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the remembered values that a plan may have; others are forgotten (another version wrote them)."""
-    kept = {}
+    kept: dict[str, Any] = {}
     for key, value in values.items():
         try:
             kept |= parse_values({key: value})

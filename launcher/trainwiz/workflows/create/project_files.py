@@ -77,7 +77,7 @@ def write(
     if resolution is None and not may_ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
     written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution, agreed=agreed))
-    if agreed in written.kept:
+    if completed is not None and agreed in written.kept:
         kept = tuple(path for path in written.kept if path != agreed)
         outcome = "written" if completed != plan_file.read_text(encoding="utf-8") else "unchanged"
         written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
