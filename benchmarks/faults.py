@@ -241,16 +241,27 @@ def trial(engine: str, script: str, fault: str, *, ready: Path | None = None) ->
         line = make(project, engine, script)
     on_cpu = {"DS_ACCELERATOR": "cpu"} if engine == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}
     environ = {
-        **os.environ, **on_cpu, signals.MARK: mark, "FAULT": fault, "FAULT_FOLDER": str(project),
-        "OMP_NUM_THREADS": "1", "TRAINWIZ_LANG": "en",
-    }  # fmt: skip
+        **os.environ,
+        **on_cpu,
+        signals.MARK: mark,
+        "FAULT": fault,
+        "FAULT_FOLDER": str(project),
+        "OMP_NUM_THREADS": "1",
+        "TRAINWIZ_LANG": "en",
+    }
     try:
         with surroundings(fault, project, mark) as before, (folder / "said.txt").open("w+b") as said:
             ours, theirs = os.openpty()
             process = subprocess.Popen(
-                [*before, *line], cwd=project, env=environ, stdin=theirs, stdout=said, stderr=said,
-                start_new_session=True, preexec_fn=signals._own_terminal if fault == "terminal lost" else None,
-            )  # fmt: skip
+                [*before, *line],
+                cwd=project,
+                env=environ,
+                stdin=theirs,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                preexec_fn=signals._own_terminal if fault == "terminal lost" else None,
+            )
             os.close(theirs)
             seconds = _ended(process, project, fault, ours, folder / "said.txt")
             outcome = _outcome(project)

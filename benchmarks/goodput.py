@@ -53,12 +53,20 @@ class Seen:
 def make(folder: Path, *, every: int, kind: str = "ddp", background: bool = False) -> None:
     """A project of the custom task whose update waits, with a checkpoint every so many updates."""
     values = [
-        "task=custom", "machine.device=cpu", f"machine.num_processes={RANKS}", "batch.real_batch_size=8",
-        "batch.per_device_batch_size=4", "schedule.n_steps=100000", "schedule.lr_scheduler_type=constant",
-        "tracking.logging_steps=1", f"checkpoint.checkpointing_steps={every}", "data.eval=",
+        "task=custom",
+        "machine.device=cpu",
+        f"machine.num_processes={RANKS}",
+        "batch.real_batch_size=8",
+        "batch.per_device_batch_size=4",
+        "schedule.n_steps=100000",
+        "schedule.lr_scheduler_type=constant",
+        "tracking.logging_steps=1",
+        f"checkpoint.checkpointing_steps={every}",
+        "data.eval=",
         f"checkpoint.background={json.dumps(background)}",
-        f"strategy.kind={kind}", *(["strategy.zero_stage=2"] if kind == "deepspeed" else []),
-    ]  # fmt: skip
+        f"strategy.kind={kind}",
+        *(["strategy.zero_stage=2"] if kind == "deepspeed" else []),
+    ]
     settings = [word for value in values for word in ("--set", value)]
     command = [TRAINWIZ, "init", str(folder), "--defaults", "--yes", *settings]
     subprocess.run(command, check=True, capture_output=True, env=environ(0))
@@ -72,17 +80,27 @@ def make(folder: Path, *, every: int, kind: str = "ddp", background: bool = Fals
 def environ(update_seconds: float) -> dict[str, str]:
     """The environment of a launch."""
     return {
-        **os.environ, "OMP_NUM_THREADS": "1", "TRAINWIZ_LANG": "en", "HF_HUB_OFFLINE": "1",
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TRAINWIZ_LANG": "en",
+        "HF_HUB_OFFLINE": "1",
         "GOODPUT_SECONDS": str(update_seconds),
-    }  # fmt: skip
+    }
 
 
 def launch(folder: Path, update_seconds: float, *words: str) -> subprocess.Popen[bytes]:
     """Launch it; what it says is kept in the folder."""
     with (folder / "said.txt").open("ab") as said:
         command = [TRAINWIZ, "launch", "--new", *words]
-        return subprocess.Popen(command, cwd=folder, env=environ(update_seconds), stdout=said, stderr=said,
-                                stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environ(update_seconds),
+            stdout=said,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -252,10 +270,13 @@ def measure(options: argparse.Namespace) -> tuple[list[Seen], float, dict[int, f
         folders = [place / f"seed-{seed}" for seed in options.seeds]
         for folder in folders:
             shutil.copytree(project, folder)
-        results = side_by_side([
-            lambda folder=folder, seed=seed: run(folder, seed, options)
-            for folder, seed in zip(folders, options.seeds, strict=True)
-        ], options.together)  # fmt: skip
+        results = side_by_side(
+            [
+                lambda folder=folder, seed=seed: run(folder, seed, options)
+                for folder, seed in zip(folders, options.seeds, strict=True)
+            ],
+            options.together,
+        )
         for seen, folder in zip(results, folders, strict=True):
             if seen.code != 0:
                 print((folder / "said.txt").read_text(errors="replace")[-3000:], file=sys.stderr)

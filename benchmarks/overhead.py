@@ -54,12 +54,20 @@ class Shape:
     def overrides(self) -> list[str]:
         """The generated script's options for this shape."""
         values = {
-            "train_data": "texts.jsonl", "num_hidden_layers": self.layers, "hidden_size": self.hidden,
-            "intermediate_size": 11 * self.hidden // 4, "sequence_length": self.length, "num_processes": self.ranks,
-            "per_device_batch_size": self.micro, "gradient_accumulation_steps": self.accumulation,
-            "real_batch_size": self.micro * self.accumulation * self.ranks, "n_steps": 100_000, "n_warmup_steps": 0,
-            "logging_steps": UPDATES_PER_SLICE, "checkpointing_steps": 0,
-        }  # fmt: skip
+            "train_data": "texts.jsonl",
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden,
+            "intermediate_size": 11 * self.hidden // 4,
+            "sequence_length": self.length,
+            "num_processes": self.ranks,
+            "per_device_batch_size": self.micro,
+            "gradient_accumulation_steps": self.accumulation,
+            "real_batch_size": self.micro * self.accumulation * self.ranks,
+            "n_steps": 100_000,
+            "n_warmup_steps": 0,
+            "logging_steps": UPDATES_PER_SLICE,
+            "checkpointing_steps": 0,
+        }
         return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 
@@ -168,8 +176,15 @@ def run_trainer(overrides: Sequence[str]) -> None:
     config = train.read_config(list(overrides))
     data = task.load_train_data(config)
     torch.manual_seed(config.seed)
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-             "intermediate_size", "max_position_embeddings")  # fmt: skip
+    names = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    )
     shape = transformers.AutoConfig.for_model(
         config.model_type, **{name: getattr(config, name) for name in names}, use_cache=False
     )
@@ -221,13 +236,26 @@ class Contestant:
             environ = {**_environment(), **_contract(rank, shape.ranks)}
             self.ranks.append(
                 subprocess.Popen(
-                    [sys.executable, __file__, "--as", name, "--report", str(writer), *shape.overrides(),
-                     "--output_dir", str(output)],
-                    cwd=project, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(writer,), text=True,
+                    [
+                        sys.executable,
+                        __file__,
+                        "--as",
+                        name,
+                        "--report",
+                        str(writer),
+                        *shape.overrides(),
+                        "--output_dir",
+                        str(output),
+                    ],
+                    cwd=project,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(writer,),
+                    text=True,
                     stderr=(output / f"rank-{rank}.err").open("w"),
                     env={**environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
                 )
-            )  # fmt: skip
+            )
             os.close(writer)
             self.reports.append(os.fdopen(reader))
         self.output = output
@@ -285,11 +313,30 @@ def contest(shape: Shape, names: Sequence[str]) -> Iterator[dict[str, Contestant
         project = Path(folder) / "project"
         strategy = "ddp" if shape.ranks > 1 else "single"
         made = subprocess.run(
-            [sys.executable, "-m", "trainwiz", "init", str(project), "--defaults", "--yes", "--device", "cpu",
-             "--num-processes", str(shape.ranks), "--strategy", strategy, "--set", "data.eval=",
-             "--set", "data.packing=false"],
-            capture_output=True, text=True, check=False, env=_environment(),
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "trainwiz",
+                "init",
+                str(project),
+                "--defaults",
+                "--yes",
+                "--device",
+                "cpu",
+                "--num-processes",
+                str(shape.ranks),
+                "--strategy",
+                strategy,
+                "--set",
+                "data.eval=",
+                "--set",
+                "data.packing=false",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_environment(),
+        )
         # Every document fills its row, so that no loop pads or masks.
         draw = random.Random(0)
         texts = ("".join(draw.choices("abcdefgh ", k=shape.length)) for _ in range(4096))

@@ -140,10 +140,18 @@ def make(folder: Path, engine: str) -> None:
     """A generated project of the custom task that trains for ever."""
     kind = ["strategy.kind=ddp"] if engine == "ddp" else ["strategy.kind=deepspeed", "strategy.zero_stage=2"]
     values = [
-        "task=custom", "machine.device=cpu", "machine.num_processes=2", "batch.real_batch_size=16",
-        "batch.per_device_batch_size=4", "schedule.n_steps=1000000", "tracking.logging_steps=1",
-        "checkpoint.checkpointing_steps=0", "data.eval=", "machine.main_process_port=0", *kind,
-    ]  # fmt: skip
+        "task=custom",
+        "machine.device=cpu",
+        "machine.num_processes=2",
+        "batch.real_batch_size=16",
+        "batch.per_device_batch_size=4",
+        "schedule.n_steps=1000000",
+        "tracking.logging_steps=1",
+        "checkpoint.checkpointing_steps=0",
+        "data.eval=",
+        "machine.main_process_port=0",
+        *kind,
+    ]
     settings = [word for value in values for word in ("--set", value)]
     command = [str(BIN / "trainwiz"), "init", str(folder), "--defaults", "--yes", *settings]
     subprocess.run(command, check=True, capture_output=True)
@@ -181,22 +189,34 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
     folder = Path(tempfile.mkdtemp(prefix="signals-"))
     mark = os.urandom(8).hex()
     environ = {
-        **os.environ, MARK: mark, "SIGNALS_FOLDER": str(folder), "OMP_NUM_THREADS": "1", "TRAINWIZ_LANG": "en",
+        **os.environ,
+        MARK: mark,
+        "SIGNALS_FOLDER": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "TRAINWIZ_LANG": "en",
         **({"DS_ACCELERATOR": "cpu"} if engine == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}),
-    }  # fmt: skip
+    }
     try:
         if engine == "deepspeed":
             forget_killed_builds()
         if script == "generated":
             make(folder, engine)
-        words = [word if word != "0" or launcher != "torchrun" else str(port) for word in
-                 command(launcher, engine, script, folder)]  # fmt: skip
+        words = [
+            word if word != "0" or launcher != "torchrun" else str(port)
+            for word in command(launcher, engine, script, folder)
+        ]
         ours, theirs = pty.openpty()
         with (folder / "said.txt").open("wb") as said:
             process = subprocess.Popen(
-                words, cwd=folder, env=environ, stdin=theirs, stdout=said, stderr=said, start_new_session=True,
+                words,
+                cwd=folder,
+                env=environ,
+                stdin=theirs,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
                 preexec_fn=_own_terminal if event == "terminal lost" else None,
-            )  # fmt: skip
+            )
         os.close(theirs)
         if launcher == "accelerate" and script == "foreign":
             (folder / "ready-1").write_text("0")
@@ -252,10 +272,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--events", nargs="*", default=list(EVENTS))
-    parser.add_argument("--columns", nargs="*", default=[
-        "trainwiz:ddp:generated", "trainwiz:deepspeed:generated", "trainwiz:ddp:foreign", "trainwiz:deepspeed:foreign",
-        "trainwiz:light:foreign", "torchrun:light:foreign", "accelerate:light:foreign",
-    ])  # fmt: skip
+    parser.add_argument(
+        "--columns",
+        nargs="*",
+        default=[
+            "trainwiz:ddp:generated",
+            "trainwiz:deepspeed:generated",
+            "trainwiz:ddp:foreign",
+            "trainwiz:deepspeed:foreign",
+            "trainwiz:light:foreign",
+            "torchrun:light:foreign",
+            "accelerate:light:foreign",
+        ],
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     # Started with nohup or in the background, this process ignores them, and what it starts would, too.

@@ -111,24 +111,53 @@ def cases(scratch: Path) -> dict[str, Case]:
         ),
         # A CPU configuration would start one process whatever it says; an empty script needs no GPU.
         "accelerate launch, 2 ranks": Case(
-            argv=[accelerate, "launch", "--multi_gpu", "--num_processes", "2", "--mixed_precision", "no",
-                  "--num_machines", "1", "--dynamo_backend", "no", "train.py"],
+            argv=[
+                accelerate,
+                "launch",
+                "--multi_gpu",
+                "--num_processes",
+                "2",
+                "--mixed_precision",
+                "no",
+                "--num_machines",
+                "1",
+                "--dynamo_backend",
+                "no",
+                "train.py",
+            ],
             cwd=two,
         ),
         "torchrun, 2 ranks": Case(
             argv=[str(BIN / "torchrun"), "--standalone", "--nproc_per_node", "2", "train.py"], cwd=two
         ),
-    }  # fmt: skip
+    }
 
 
 def _project(scratch: Path, ranks: int) -> Path:
     folder = scratch / f"{ranks}-ranks"
     strategy = "single" if ranks == 1 else "ddp"
     made = subprocess.run(
-        [str(BIN / "trainwiz"), "init", str(folder), "--defaults", "--yes", "--device", "cpu", "--task", "custom",
-         "--num-processes", str(ranks), "--strategy", strategy],
-        capture_output=True, text=True, check=False, env=_environment(scratch), timeout=_SECONDS,
-    )  # fmt: skip
+        [
+            str(BIN / "trainwiz"),
+            "init",
+            str(folder),
+            "--defaults",
+            "--yes",
+            "--device",
+            "cpu",
+            "--task",
+            "custom",
+            "--num-processes",
+            str(ranks),
+            "--strategy",
+            strategy,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_environment(scratch),
+        timeout=_SECONDS,
+    )
     if made.returncode:
         sys.exit(made.stderr)
     # Empty, and as if it had been generated so: the launch of an edited file says that it is.

@@ -115,8 +115,13 @@ def environ(**values: object) -> dict[str, str]:
 def cost(seconds: float) -> Cost:
     """While the ranks train: from 2 s after their first numbers."""
     with project(TRAINS) as folder:
-        process = subprocess.Popen([TRAINWIZ, "launch"], cwd=folder, env=environ(SECONDS=seconds + 5),
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        process = subprocess.Popen(
+            [TRAINWIZ, "launch"],
+            cwd=folder,
+            env=environ(SECONDS=seconds + 5),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         while not list(folder.glob("runs/latest/metrics.jsonl")) and process.poll() is None:
             time.sleep(0.05)
         time.sleep(2)
@@ -153,8 +158,14 @@ def flood(per_rank: int, seconds: float, *, terminal: bool) -> Flood:
         said: list[bytes] = []
         reader = threading.Thread(target=lambda: said.extend(read(ours)))
         reader.start()
-        process = subprocess.Popen([TRAINWIZ, "launch"], cwd=folder, env=environ(RATE=per_rank, SECONDS=seconds),
-                                   stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL)  # fmt: skip
+        process = subprocess.Popen(
+            [TRAINWIZ, "launch"],
+            cwd=folder,
+            env=environ(RATE=per_rank, SECONDS=seconds),
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(theirs)
         while not all((folder / f"took-{rank}").exists() for rank in range(RANKS)) and process.poll() is None:
             time.sleep(0.01)

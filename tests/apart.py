@@ -19,23 +19,94 @@ RUN = "APART_RUN"
 KEPT = {"TRAINWIZ_RENEW"}
 """What tests themselves take from whoever starts them."""
 FORGOTTEN = {
-    "CC", "CI", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "CROSS_RANK", "CUDA_VISIBLE_DEVICES", "CXX", "FORCE_COLOR",
-    "GITHUB_ACTIONS", "GROUP_RANK", "GROUP_WORLD_SIZE", "LANGUAGE", "LINES", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-    "MAX_JOBS", "NODE_RANK", "NO_COLOR", "PAGER", "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED",
-    "PYTHONINSPECT", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "PYTHONWARNINGS",
-    "PY_COLORS", "RANK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TEMP", "TMP", "TMUX", "TMUX_PANE",
+    "CC",
+    "CI",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "CROSS_RANK",
+    "CUDA_VISIBLE_DEVICES",
+    "CXX",
+    "FORCE_COLOR",
+    "GITHUB_ACTIONS",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "LANGUAGE",
+    "LINES",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MAX_JOBS",
+    "NODE_RANK",
+    "NO_COLOR",
+    "PAGER",
+    "PYTHONBREAKPOINT",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHASHSEED",
+    "PYTHONINSPECT",
+    "PYTHONNOUSERSITE",
+    "PYTHONOPTIMIZE",
+    "PYTHONSTARTUP",
+    "PYTHONUNBUFFERED",
+    "PYTHONWARNINGS",
+    "PY_COLORS",
+    "RANK",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "STY",
+    "TEMP",
+    "TMP",
+    "TMUX",
+    "TMUX_PANE",
     "WORLD_SIZE",
-}  # fmt: skip
+}
 _TARGETS = Path(__file__).parents[1] / "launcher" / "trainwiz" / "cluster"
 CLUSTERS = [name for file in _TARGETS.glob("*.py") for name in re.findall(r'^PREFIX = "(\w+)"', file.read_text(), re.M)]
 """Of a scheduler that the tests run under; read as text, since nothing of trainwiz is imported yet."""
 FORGOTTEN_FAMILIES = (
-    "ACCELERATE_", "COLORTERM", "DATASETS_", "DEEPSPEED_", "DS_", "FSDP_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_DIR",
-    "GIT_INDEX", "GIT_WORK_TREE", "GLOO_", "HF_", "HUGGINGFACE_", "KMP_", "KUBERNETES_", "LC_", "MASTER_", "MKL_",
-    "MPI_", "NCCL_", "NVIDIA_", "OMPI_", "OMP_", "OPENBLAS_", "PBS_", "PMIX_", "PMI_", "PYDEVD_", "PYTORCH_", "ROLE_",
-    "SAFETENSORS_", "TENSORBOARD_", "TORCHELASTIC_", "TORCHINDUCTOR_", "TORCH_", "TRAINWIZ_", "TRANSFORMERS_",
-    "TRITON_", "WANDB_", "XDG_", *CLUSTERS,
-)  # fmt: skip
+    "ACCELERATE_",
+    "COLORTERM",
+    "DATASETS_",
+    "DEEPSPEED_",
+    "DS_",
+    "FSDP_",
+    "GIT_AUTHOR_",
+    "GIT_COMMITTER_",
+    "GIT_DIR",
+    "GIT_INDEX",
+    "GIT_WORK_TREE",
+    "GLOO_",
+    "HF_",
+    "HUGGINGFACE_",
+    "KMP_",
+    "KUBERNETES_",
+    "LC_",
+    "MASTER_",
+    "MKL_",
+    "MPI_",
+    "NCCL_",
+    "NVIDIA_",
+    "OMPI_",
+    "OMP_",
+    "OPENBLAS_",
+    "PBS_",
+    "PMIX_",
+    "PMI_",
+    "PYDEVD_",
+    "PYTORCH_",
+    "ROLE_",
+    "SAFETENSORS_",
+    "TENSORBOARD_",
+    "TORCHELASTIC_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "TRAINWIZ_",
+    "TRANSFORMERS_",
+    "TRITON_",
+    "WANDB_",
+    "XDG_",
+    *CLUSTERS,
+)
 """Beginnings of variables that would change what is tested; all folders they name lie below HOME without them."""
 
 
@@ -54,8 +125,12 @@ def prepare() -> Path:
     for name in ("home", "tmp"):
         (own / name).mkdir(parents=True, exist_ok=True)
     os.environ.update(
-        HOME=str(own / "home"), TMPDIR=str(own / "tmp"), TMUX_TMPDIR=str(own / "tmp"), LANG="C.UTF-8", TERM="xterm",
-    )  # fmt: skip
+        HOME=str(own / "home"),
+        TMPDIR=str(own / "tmp"),
+        TMUX_TMPDIR=str(own / "tmp"),
+        LANG="C.UTF-8",
+        TERM="xterm",
+    )
     tempfile.tempdir = None  # looked up again
     return own
 

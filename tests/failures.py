@@ -61,9 +61,13 @@ engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters
     'zero_optimization': {'stage': 2}})
 """
 ONE_RANK = {
-    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29612",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29612",
     "DS_ACCELERATOR": "cpu",
-}  # fmt: skip
+}
 
 # A layer that remembers what it saw, as a model with a cache of keys does.
 RECOMPUTED = """
@@ -166,8 +170,7 @@ FAILURES = {
         GROUP + "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2 + rank, 2))", ranks=2
     ),
     "unused_parameters": Failure(
-        GROUP
-        + "class Net(torch.nn.Module):\n"
+        GROUP + "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
         "        self.used, self.unused = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
@@ -177,8 +180,7 @@ FAILURES = {
         ranks=2,
     ),
     "ready_twice": Failure(
-        GROUP
-        + "from torch.utils.checkpoint import checkpoint\n"
+        GROUP + "from torch.utils.checkpoint import checkpoint\n"
         "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
@@ -224,9 +226,11 @@ FAILURES = {
     "world_mismatch--planned": generated('WORLD_SIZE=3 "$PYTHON" train.py'),
     "batch_equation": generated('"$PYTHON" train.py --per_device_batch_size 3'),
     "no_data--samples": generated('"$PYTHON" train.py --n_samples 0'),
-    "nothing_counts": generated("sed -i 's/return batch, sum(counted)/return batch, 0/' task.py && \"$PYTHON\" train.py"),
+    "nothing_counts": generated(
+        "sed -i 's/return batch, sum(counted)/return batch, 0/' task.py && \"$PYTHON\" train.py"
+    ),
     "nan_loss--generated": generated(
-        "sed -i 's/return (errors.square/return float(\"nan\") * (errors.square/' task.py && \"$PYTHON\" train.py"
+        'sed -i \'s/return (errors.square/return float("nan") * (errors.square/\' task.py && "$PYTHON" train.py'
     ),
     "nan_gradient": generated(
         "sed -i 's/return (errors.square/return (0 * errors).abs().sqrt().sum() + (errors.square/' task.py && "
@@ -239,10 +243,15 @@ FAILURES = {
     "already_trained": generated(
         '"$PYTHON" train.py --n_steps 2 > first.txt 2>&1; "$PYTHON" train.py --resume auto --n_steps 1'
     ),
-    "malformed_data--table": Failure("", packages=("transformers",), shell=(
-        GENERATED.replace("task=custom", "task=causal_lm") + 'printf "text\\nwords\\n" > t.csv && "$PYTHON" train.py '
-        "--train_data t.csv"
-    )),
+    "malformed_data--table": Failure(
+        "",
+        packages=("transformers",),
+        shell=(
+            GENERATED.replace("task=custom", "task=causal_lm")
+            + 'printf "text\\nwords\\n" > t.csv && "$PYTHON" train.py '
+            "--train_data t.csv"
+        ),
+    ),
     "disk_full--generated": generated(
         "unshare -m sh -c 'mkdir output && mount -t tmpfs -o size=64k tmpfs output && \"$PYTHON\" train.py'"
     ),
@@ -252,24 +261,29 @@ FAILURES = {
     "shape--broadcast": Failure("import torch\ntorch.ones(3) + torch.ones(4)"),
     "index_range": Failure("import torch\ntorch.nn.Embedding(10, 2)(torch.tensor([10]))"),
     "label_range": Failure("import torch\ntorch.nn.functional.cross_entropy(torch.ones(1, 5), torch.tensor([7]))"),
-    "graph_twice": Failure("import torch\nx = torch.ones(1, requires_grad=True)\ny = x * x\ny.backward()\ny.backward()"),
-    "inplace": Failure(
-        "import torch\nx = torch.ones(1, requires_grad=True)\ny = x.sigmoid()\ny += 1\ny.backward()"
+    "graph_twice": Failure(
+        "import torch\nx = torch.ones(1, requires_grad=True)\ny = x * x\ny.backward()\ny.backward()"
     ),
+    "inplace": Failure("import torch\nx = torch.ones(1, requires_grad=True)\ny = x.sigmoid()\ny += 1\ny.backward()"),
     "recomputed": Failure(RECOMPUTED.format(change="cache.append(x); x = torch.cat(cache)")),
     "recomputed--number": Failure(RECOMPUTED.format(change="cache or cache.append(x.exp()); x = x * len(cache)")),
     "no_gradient": Failure("import torch\ntorch.nn.Linear(2, 2).requires_grad_(False)(torch.ones(2)).sum().backward()"),
     "no_cuda": Failure("import torch\ntorch.ones(1, device='cuda')"),
-    "device_mismatch": Failure("import torch\ntorch.ones(2) + torch.ones(2, device='meta')\n"
-                               "torch.nn.Linear(2, 2)(torch.ones(2, device='meta'))"),
-    "nan_loss": Failure("raise SystemExit('update 12: the loss is nan; the newest checkpoint is from before')", packages=()),
+    "device_mismatch": Failure(
+        "import torch\ntorch.ones(2) + torch.ones(2, device='meta')\n"
+        "torch.nn.Linear(2, 2)(torch.ones(2, device='meta'))"
+    ),
+    "nan_loss": Failure(
+        "raise SystemExit('update 12: the loss is nan; the newest checkpoint is from before')", packages=()
+    ),
     "scaler_collapse": Failure(
         "import torch, deepspeed\ndeepspeed.init_distributed('gloo')\n"
         "from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler\n"
         "scaler = DynamicLossScaler(init_scale=4, scale_window=1000, min_scale=1,"
         " delayed_shift=1, consecutive_hysteresis=False, raise_error_at_min_scale=True, dtype=torch.half)\n"
         "for _ in range(9): scaler.update_scale(True)",
-        packages=("torch", "deepspeed"), env=ONE_RANK,
+        packages=("torch", "deepspeed"),
+        env=ONE_RANK,
     ),
     "unscale_fp16": Failure(
         "import torch\n"
@@ -305,8 +319,7 @@ FAILURES = {
         env={"TORCH_EXTENSIONS_DIR": "ext"},
     ),
     "build_failed--headers": Failure(
-        "import torch.utils.cpp_extension as c\n"
-        "c.load_inline('cpu_adam', '#include <Pythonn.h>', functions=[])",
+        "import torch.utils.cpp_extension as c\nc.load_inline('cpu_adam', '#include <Pythonn.h>', functions=[])",
         env={"TORCH_EXTENSIONS_DIR": "ext"},
     ),
     "broken_library": Failure(
@@ -318,12 +331,14 @@ FAILURES = {
     "deepspeed_batch": Failure(
         "import deepspeed\nfrom deepspeed.runtime.config import DeepSpeedConfig\n"
         "DeepSpeedConfig({'train_batch_size': 8, 'train_micro_batch_size_per_gpu': 4, 'gradient_accumulation_steps': 4})",
-        env=ONE_RANK, packages=("torch", "deepspeed"),
+        env=ONE_RANK,
+        packages=("torch", "deepspeed"),
     ),
     "deepspeed_config": Failure(
         "import deepspeed\nfrom deepspeed.runtime.config import DeepSpeedConfig\n"
         "DeepSpeedConfig({'train_micro_batch_size_per_gpu': 4, 'zero_optimization': {'stage': 2, 'overlap_com': True}})",
-        env=ONE_RANK, packages=("torch", "deepspeed"),
+        env=ONE_RANK,
+        packages=("torch", "deepspeed"),
     ),
     "no_sync_zero": Failure(TINY_ENGINE + "with engine.no_sync(): pass", env=ONE_RANK, packages=("torch", "deepspeed")),
     "cpu_adam": Failure(
@@ -335,15 +350,21 @@ FAILURES = {
     # the hub, data, files
     "hub_unreachable": Failure(
         "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('org/model')",
-        env={"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}, packages=("transformers", "huggingface_hub"),
+        env={"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},
+        packages=("transformers", "huggingface_hub"),
     ),
     "hub_unreachable--offline": Failure(
         "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('org/model')",
-        env={"HF_HUB_OFFLINE": "1"}, packages=("transformers", "huggingface_hub"),
+        env={"HF_HUB_OFFLINE": "1"},
+        packages=("transformers", "huggingface_hub"),
     ),
     "hub_gated": Failure(
-        HUB.format(status=403, code="GatedRepo", repo="org/gated",
-                   message="Access to model org/gated is restricted and you are not in the authorized list."),
+        HUB.format(
+            status=403,
+            code="GatedRepo",
+            repo="org/gated",
+            message="Access to model org/gated is restricted and you are not in the authorized list.",
+        ),
         packages=("transformers", "huggingface_hub"),
     ),
     "hub_missing": Failure(
@@ -360,7 +381,7 @@ FAILURES = {
     "malformed_data": Failure(
         "raise SystemExit('''corpus.jsonl:3: not a JSON object with a \"text\": KeyError('text')''')", packages=()
     ),
-    "malformed_data--json": Failure("import json\njson.loads('{\"text\": \"a')", packages=()),
+    "malformed_data--json": Failure('import json\njson.loads(\'{"text": "a\')', packages=()),
     "malformed_data--encoding": Failure("b'caf\\xe9'.decode('utf-8')", packages=()),
     "no_data": Failure("import torch\ntorch.utils.data.DataLoader([], shuffle=True)"),
     "disk_full": Failure("with open('/dev/full', 'w') as f: f.write('x' * 10**6)", packages=()),
@@ -391,7 +412,8 @@ FAILURES = {
     "permission": Failure("import os\nos.setuid(65534)\nopen('/etc/shadow')", packages=()),
     "read_only": Failure(
         "open('disk/x', 'w')",
-        shell="mkdir disk && unshare -m sh -c 'mount -t tmpfs -o ro tmpfs disk && \"$PYTHON\" fails.py'", packages=(),
+        shell="mkdir disk && unshare -m sh -c 'mount -t tmpfs -o ro tmpfs disk && \"$PYTHON\" fails.py'",
+        packages=(),
     ),
     "loader_timeout": Failure(
         "import time, torch\n"
@@ -400,25 +422,28 @@ FAILURES = {
         "    def __getitem__(self, i): time.sleep(60)\n"
         "for batch in torch.utils.data.DataLoader(Data(), num_workers=1, timeout=1): pass"
     ),
-    "interrupted": Failure("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(1)", packages=()),
+    "interrupted": Failure(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(1)", packages=()
+    ),
     "program_missing": Failure("import subprocess\nsubprocess.run(['nvidia-smii', '-L'])", packages=()),
-    "missing_package--module": Failure("", shell="accelerate launch --cpu --num_processes 1 -m nothere",
-                                       packages=("accelerate",)),
+    "missing_package--module": Failure(
+        "", shell="accelerate launch --cpu --num_processes 1 -m nothere", packages=("accelerate",)
+    ),
     # what a person's own files and habits do
-    "shadowed_module": Failure("import torch\nclass Net(torch.nn.Module): pass",
-                               shell='mv fails.py torch.py; "$PYTHON" torch.py', packages=()),
+    "shadowed_module": Failure(
+        "import torch\nclass Net(torch.nn.Module): pass", shell='mv fails.py torch.py; "$PYTHON" torch.py', packages=()
+    ),
     "shadowed_module--builtin": Failure(
         "import random\nrandom.seed(0)", shell='touch random.py; "$PYTHON" fails.py', packages=()
     ),
-    "shadowed_module--package": Failure(
-        "import torch.nn", shell='touch torch.py; "$PYTHON" fails.py', packages=()
-    ),
+    "shadowed_module--package": Failure("import torch.nn", shell='touch torch.py; "$PYTHON" fails.py', packages=()),
     "own_import": Failure(
         "from datasets import load_dataset", shell='touch datasets.py; "$PYTHON" fails.py', packages=()
     ),
     "no_answer": Failure("import socket\nsocket.create_connection(('127.0.0.1', 9))", packages=()),
     "no_answer--pipe": Failure(
-        "while True: print('y' * 1000)", shell='"$PYTHON" fails.py | true',
+        "while True: print('y' * 1000)",
+        shell='"$PYTHON" fails.py | true',
         packages=(),
     ),
     "killed--spawn": Failure(
@@ -465,9 +490,9 @@ FAILURES = {
         packages=("transformers", "huggingface_hub"),
     ),
     "tokenizer_unreadable": Failure(
-        "open('tokenizer.json', 'w').write('{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [],"
-        " \"normalizer\": null, \"pre_tokenizer\": null, \"post_processor\": null, \"decoder\": null,"
-        " \"model\": {\"type\": \"New\"}}')\n"
+        'open(\'tokenizer.json\', \'w\').write(\'{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],'
+        ' "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,'
+        ' "model": {"type": "New"}}\')\n'
         "from transformers import PreTrainedTokenizerFast\nPreTrainedTokenizerFast.from_pretrained('.')",
         packages=("transformers", "tokenizers"),
     ),
@@ -491,14 +516,17 @@ FAILURES = {
         packages=("torch", "transformers"),
     ),
     "dataset_script": Failure(
-        "from datasets import load_dataset\nopen('words.py', 'w').write('')\nload_dataset('./words.py')", packages=("datasets",)
+        "from datasets import load_dataset\nopen('words.py', 'w').write('')\nload_dataset('./words.py')",
+        packages=("datasets",),
     ),
     "map_columns": Failure(
         "from datasets import Dataset\n"
         "Dataset.from_dict({'text': ['a', 'b']}).map(lambda b: {'input_ids': [1, 2, 3]}, batched=True)",
         packages=("datasets",),
     ),
-    "malformed_data--picture": Failure("import io\nfrom PIL import Image\nImage.open(io.BytesIO(b'x'))", packages=("pillow",)),
+    "malformed_data--picture": Failure(
+        "import io\nfrom PIL import Image\nImage.open(io.BytesIO(b'x'))", packages=("pillow",)
+    ),
     "lora_targets": Failure(
         "import torch\nfrom peft import LoraConfig, get_peft_model\n"
         "get_peft_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), LoraConfig(target_modules=['q_proj', 'v_proj']))",
@@ -513,7 +541,8 @@ FAILURES = {
     ),
     "colossal_precision": Failure(
         BOOSTER.format(plugin="TorchDDPPlugin", arguments="").replace("()", "(), mixed_precision='bf16'"),
-        env=ONE_RANK, **COLOSSAL,
+        env=ONE_RANK,
+        **COLOSSAL,
     ),
     "colossal_precision--gemini": Failure(
         BOOSTER.format(plugin="GeminiPlugin", arguments="precision='no'"), env=ONE_RANK, **COLOSSAL
@@ -522,26 +551,33 @@ FAILURES = {
         BOOSTER.format(plugin="LowLevelZeroPlugin", arguments="precision='fp8'"), env=ONE_RANK, **COLOSSAL
     ),
     "colossal_optimizer": Failure(
-        BOOSTER.format(plugin="GeminiPlugin", arguments="precision='bf16'") + BOOST, **COLOSSAL,
+        BOOSTER.format(plugin="GeminiPlugin", arguments="precision='bf16'") + BOOST,
+        **COLOSSAL,
         env={**ONE_RANK, "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": f"{LOGS.parent}/standin_colossalai"},
     ),
     "colossal_no_sync": Failure(
-        BOOSTER.format(plugin="GeminiPlugin", arguments="") + "with booster.no_sync(model): pass", env=ONE_RANK, **COLOSSAL
+        BOOSTER.format(plugin="GeminiPlugin", arguments="") + "with booster.no_sync(model): pass",
+        env=ONE_RANK,
+        **COLOSSAL,
     ),
     "colossal_fsdp_optimizer": Failure(
         "import torch\ntorch.cuda.current_device = lambda: torch.device('cpu')\n"
         + BOOSTER.format(plugin="TorchFSDPPlugin", arguments="")
         + "booster.boost(model, torch.optim.AdamW(model.parameters()))",
-        env=ONE_RANK, **COLOSSAL,
+        env=ONE_RANK,
+        **COLOSSAL,
     ),
     "colossal_launcher": Failure("import colossalai\ncolossalai.launch_from_torch()", **COLOSSAL),
     "unknown--deepspeed": Failure(
         "import os, time\nif os.environ['RANK'] == '1': raise ValueError('the second rank is wrong')\ntime.sleep(9)",
-        shell="deepspeed --num_gpus 2 fails.py", env={"DS_ACCELERATOR": "cpu"}, packages=("deepspeed",),
+        shell="deepspeed --num_gpus 2 fails.py",
+        env={"DS_ACCELERATOR": "cpu"},
+        packages=("deepspeed",),
     ),
-    "unknown--torchrun": Failure(GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\n"
-                        "dist.barrier()", ranks=2),
-}  # fmt: skip
+    "unknown--torchrun": Failure(
+        GROUP + "import time\nif rank == 1: raise ValueError('the second rank is wrong')\ndist.barrier()", ranks=2
+    ),
+}
 
 
 def produce(failure: Failure) -> str:
@@ -550,14 +586,24 @@ def produce(failure: Failure) -> str:
         Path(folder, "fails.py").write_text(failure.program)
         kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
         environ = {
-            **kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
+            **kept,
+            "PYTHON": sys.executable,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "NO_COLOR": "1",
             **failure.env,
-        }  # fmt: skip
+        }
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', '')}"
         argv = ["bash", "-c", failure.shell]
         if failure.ranks:
-            argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={failure.ranks}",
-                    "--master_port=29615", "fails.py"]  # fmt: skip
+            argv = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                f"--nproc_per_node={failure.ranks}",
+                "--master_port=29615",
+                "fails.py",
+            ]
         done = subprocess.run(
             argv, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=False
         )

@@ -41,8 +41,11 @@ def begun() -> subprocess.Popen[bytes] | None:
         return None
     return subprocess.Popen(
         ["nice", sys.executable, __file__],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def given_up(compiling: subprocess.Popen[bytes]) -> None:

@@ -58,68 +58,89 @@ def test_without_a_real_batch_there_is_one_preferred_micro_batch_per_rank() -> N
     ("given", "key", "message", "nearest"),
     [
         (
-            {"real": 100, "micro": 8, "world": 4}, "batch.real_batch_size",
-            ("100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or 128 (accumulation 4), "
-             "or micro-batch 5 (accumulation 5)"),
+            {"real": 100, "micro": 8, "world": 4},
+            "batch.real_batch_size",
+            (
+                "100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or 128 (accumulation 4), "
+                "or micro-batch 5 (accumulation 5)"
+            ),
             ["96 = 8 × 3 × 4", "128 = 8 × 4 × 4", "100 = 5 × 5 × 4"],
         ),
         (
-            {"real": 60, "micro": 4, "world": 6}, "batch.real_batch_size",
-            ("60 is not divisible by 4 × 6 = 24; nearest: 48 (accumulation 2) or 72 (accumulation 3), "
-             "or micro-batch 5 (accumulation 2)"),
+            {"real": 60, "micro": 4, "world": 6},
+            "batch.real_batch_size",
+            (
+                "60 is not divisible by 4 × 6 = 24; nearest: 48 (accumulation 2) or 72 (accumulation 3), "
+                "or micro-batch 5 (accumulation 2)"
+            ),
             ["48 = 4 × 2 × 6", "72 = 4 × 3 × 6", "60 = 5 × 2 × 6"],
         ),
         (
             # Of two micro-batches that are equally near, the smaller one.
-            {"real": 48, "micro": 5, "world": 2}, "batch.real_batch_size",
-            ("48 is not divisible by 5 × 2 = 10; nearest: 40 (accumulation 4) or 50 (accumulation 5), "
-             "or micro-batch 4 (accumulation 6)"),
+            {"real": 48, "micro": 5, "world": 2},
+            "batch.real_batch_size",
+            (
+                "48 is not divisible by 5 × 2 = 10; nearest: 40 (accumulation 4) or 50 (accumulation 5), "
+                "or micro-batch 4 (accumulation 6)"
+            ),
             ["40 = 5 × 4 × 2", "50 = 5 × 5 × 2", "48 = 4 × 6 × 2"],
         ),
         (
-            {"real": 28, "micro": 8, "world": 4}, "batch.real_batch_size",
-            ("28 is not divisible by 8 × 4 = 32; nearest: 32 (accumulation 1), "
-             "or micro-batch 7 (accumulation 1)"),
+            {"real": 28, "micro": 8, "world": 4},
+            "batch.real_batch_size",
+            ("28 is not divisible by 8 × 4 = 32; nearest: 32 (accumulation 1), or micro-batch 7 (accumulation 1)"),
             ["32 = 8 × 1 × 4", "28 = 7 × 1 × 4"],
         ),
         (
-            {"real": 33, "micro": 8, "world": 2}, "batch.real_batch_size",
-            ("33 is not divisible by 8 × 2 = 16; nearest: 32 (accumulation 2) or 48 (accumulation 3); "
-             "no micro-batch fits, because 33 is not divisible by 2 ranks"),
+            {"real": 33, "micro": 8, "world": 2},
+            "batch.real_batch_size",
+            (
+                "33 is not divisible by 8 × 2 = 16; nearest: 32 (accumulation 2) or 48 (accumulation 3); "
+                "no micro-batch fits, because 33 is not divisible by 2 ranks"
+            ),
             ["32 = 8 × 2 × 2", "48 = 8 × 3 × 2"],
         ),
         (
-            {"real": 30, "world": 4}, "batch.real_batch_size",
+            {"real": 30, "world": 4},
+            "batch.real_batch_size",
             "30 is not divisible by 4 ranks; nearest: 28 or 32",
             ["28 = 7 × 1 × 4", "32 = 8 × 1 × 4"],
         ),
         (
-            {"real": 3, "world": 4}, "batch.real_batch_size", "3 is not divisible by 4 ranks; nearest: 4",
+            {"real": 3, "world": 4},
+            "batch.real_batch_size",
+            "3 is not divisible by 4 ranks; nearest: 4",
             ["4 = 1 × 1 × 4"],
         ),
         (
-            {"real": 100, "accumulation": 3, "world": 4}, "batch.real_batch_size",
+            {"real": 100, "accumulation": 3, "world": 4},
+            "batch.real_batch_size",
             "100 is not divisible by accumulation 3 × 4 ranks = 12; nearest: 96 (micro-batch 8) or 108 (micro-batch 9)",
             ["96 = 8 × 3 × 4", "108 = 9 × 3 × 4"],
         ),
         (
-            {"real": 5, "accumulation": 3, "world": 4}, "batch.real_batch_size",
+            {"real": 5, "accumulation": 3, "world": 4},
+            "batch.real_batch_size",
             "5 is not divisible by accumulation 3 × 4 ranks = 12; nearest: 12 (micro-batch 1)",
             ["12 = 1 × 3 × 4"],
         ),
         (
-            {"real": 64, "micro": 4, "accumulation": 2, "world": 4}, "batch.gradient_accumulation_steps",
+            {"real": 64, "micro": 4, "accumulation": 2, "world": 4},
+            "batch.gradient_accumulation_steps",
             "4 × 2 × 4 = 32, not 64; accumulation 4 gives 64, or keep accumulation 2 for a real batch of 32",
             ["64 = 4 × 4 × 4", "32 = 4 × 2 × 4"],
         ),
         (
-            {"real": 65, "micro": 4, "accumulation": 2, "world": 4}, "batch.real_batch_size",
-            ("65 is not divisible by 4 × 4 = 16; nearest: 64 (accumulation 4) or 80 (accumulation 5); "
-             "no micro-batch fits, because 65 is not divisible by 4 ranks"),
+            {"real": 65, "micro": 4, "accumulation": 2, "world": 4},
+            "batch.real_batch_size",
+            (
+                "65 is not divisible by 4 × 4 = 16; nearest: 64 (accumulation 4) or 80 (accumulation 5); "
+                "no micro-batch fits, because 65 is not divisible by 4 ranks"
+            ),
             ["64 = 4 × 4 × 4", "80 = 4 × 5 × 4"],
         ),
     ],
-)  # fmt: skip
+)
 def test_a_conflict_names_the_key_the_arithmetic_and_what_is_nearest(
     given: dict[str, int], key: str, message: str, nearest: list[str]
 ) -> None:

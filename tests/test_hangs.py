@@ -266,9 +266,16 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
         "for n in range(30): print(n, flush=True); time.sleep(0.25)\nload_batch()\ntime.sleep(1000)\n"
     )
     done = launch(
-        tmp_path, "--on-hang", "stop", "--hang-limit", "0.8", "--config", "theirs.yaml", "their.py",
+        tmp_path,
+        "--on-hang",
+        "stop",
+        "--hang-limit",
+        "0.8",
+        "--config",
+        "theirs.yaml",
+        "their.py",
         PYTHONPATH=str(tmp_path / "theirs"),
-    )  # fmt: skip
+    )
     assert done.returncode == 124, done.stderr
     assert "rank 1 is sleeping in load_batch, their.py:6" in done.stderr
 
@@ -311,9 +318,13 @@ sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); t
 def test_ctrl_c_while_it_hangs_ends_in_order(tmp_path: Path) -> None:
     folder = hanging(tmp_path, "time.sleep(600)")
     process = subprocess.Popen(
-        [*TRAINWIZ, "launch", "--hang-limit", "1.5", "--grace", "1"], cwd=folder, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ),
-    )  # fmt: skip
+        [*TRAINWIZ, "launch", "--hang-limit", "1.5", "--grace", "1"],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+    )
     assert process.stderr
     assert any("no progress" in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGINT)

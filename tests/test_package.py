@@ -20,9 +20,14 @@ pytestmark = pytest.mark.train
 def done(*command: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TRAINWIZ_", "COVERAGE"))}
     finished = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**kept, "TRAINWIZ_LANG": "en", **environ},
-        timeout=300, check=False,
-    )  # fmt: skip
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**kept, "TRAINWIZ_LANG": "en", **environ},
+        timeout=300,
+        check=False,
+    )
     assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
     return finished
 

@@ -290,9 +290,14 @@ def test_a_training_that_is_shot_and_out_of_memory_has_the_same_curve(tmp_path: 
     body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
     hook = "    sabotage(next(iter(batch.values())).shape[0])\n"
     task.write_text(
-        source[:start].rstrip() + "\n\n" + SABOTAGE.format(most=2, deaths="(12, 31)") + "\n\n"
-        + source[start:body] + hook + source[body:]
-    )  # fmt: skip
+        source[:start].rstrip()
+        + "\n\n"
+        + SABOTAGE.format(most=2, deaths="(12, 31)")
+        + "\n\n"
+        + source[start:body]
+        + hook
+        + source[body:]
+    )
     done = projects.launch(folder, "--max-restarts", "3", "--auto-batch")
     assert done.code == 0, done.err
     attempts = json.loads((folder / "runs" / "latest" / "outcome.json").read_text())["attempts"]

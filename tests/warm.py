@@ -132,9 +132,14 @@ def trainwiz(
         own = {"address": server(python, imports, projects.environment(env)), "python": python, "imports": imports}
         command = [__file__, json.dumps(own)]
     done = subprocess.run(
-        [sys.executable, *command, *words], capture_output=True, text=True, timeout=timeout, cwd=cwd,
-        env=projects.environment(env), check=False,
-    )  # fmt: skip
+        [sys.executable, *command, *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        env=projects.environment(env),
+        check=False,
+    )
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 

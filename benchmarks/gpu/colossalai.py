@@ -81,12 +81,22 @@ def measure(
     ranks, micro = options.ranks, 2 if options.device == "cpu" else 8
     real = 4 * micro * ranks
     values = {
-        "machine.device": options.device, "machine.num_processes": ranks, "machine.main_process_port": 0,
-        "strategy.kind": kind, "precision.mixed_precision": precision, "batch.real_batch_size": real,
-        "batch.per_device_batch_size": micro, "batch.sequence_length": 64 if options.device == "cpu" else 512,
-        "schedule.n_steps": UPDATES, "schedule.n_warmup_steps": 2, "optimizer.learning_rate": 3e-3, "data.eval": "",
-        "tracking.logging_steps": 1, "checkpoint.checkpointing_steps": SAVED, "checkpoint.checkpoints_total_limit": 9,
-    }  # fmt: skip
+        "machine.device": options.device,
+        "machine.num_processes": ranks,
+        "machine.main_process_port": 0,
+        "strategy.kind": kind,
+        "precision.mixed_precision": precision,
+        "batch.real_batch_size": real,
+        "batch.per_device_batch_size": micro,
+        "batch.sequence_length": 64 if options.device == "cpu" else 512,
+        "schedule.n_steps": UPDATES,
+        "schedule.n_warmup_steps": 2,
+        "optimizer.learning_rate": 3e-3,
+        "data.eval": "",
+        "tracking.logging_steps": 1,
+        "checkpoint.checkpointing_steps": SAVED,
+        "checkpoint.checkpoints_total_limit": 9,
+    }
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     trainwiz = [sys.executable, "-m", "trainwiz"]
     said([*trainwiz, "init", str(folder), "--defaults", "--yes", "--python", options.python, *settings])
@@ -146,8 +156,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     names = [name for name in max(rows, key=len) if name != "failed"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
-        cells = [f"{row.get(name, 'failed'):.2g}" if isinstance(row.get(name), float) else str(row.get(name, "failed"))
-                 for name in names]  # fmt: skip
+        cells = [
+            f"{row.get(name, 'failed'):.2g}" if isinstance(row.get(name), float) else str(row.get(name, "failed"))
+            for name in names
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -130,11 +130,18 @@ def write_texts(file: Path, sizes: Sequence[int]) -> None:
 def make_project(folder: Path, preset: str, data: str, toy: bool) -> None:
     """A project as `trainwiz init` makes it for one GPU (or, for the toy, a CPU). Raises where trainwiz cannot run."""
     settings = {
-        "task": "causal_lm", "model.name": preset, "model.from_scratch": "true", "data.train": "embedded",
-        "data.eval": "", "data.packing": str(data == "ragged").lower(),  # of one length, each row is one document
-        "machine.device": "cpu" if toy else "cuda", "machine.num_processes": 1, "strategy.kind": "single",
-        "precision.mixed_precision": "no" if toy else "bf16", "model.compile": str(not toy).lower(),
-    }  # fmt: skip
+        "task": "causal_lm",
+        "model.name": preset,
+        "model.from_scratch": "true",
+        "data.train": "embedded",
+        "data.eval": "",
+        "data.packing": str(data == "ragged").lower(),  # of one length, each row is one document
+        "machine.device": "cpu" if toy else "cuda",
+        "machine.num_processes": 1,
+        "strategy.kind": "single",
+        "precision.mixed_precision": "no" if toy else "bf16",
+        "model.compile": str(not toy).lower(),
+    }
     # Made where it does not run, and with data that it is not measured on, it breaks rules that do not matter here.
     answers = folder.with_name(f"{folder.name}.answers.json")
     answers.parent.mkdir(parents=True, exist_ok=True)
@@ -234,12 +241,20 @@ def run_script(cell: Cell) -> None:
 
     mean, context = sizes_of(cell)
     values: dict[str, Any] = {
-        "train_data": cell.texts, "sequence_length": cell.shape.length, "real_batch_size": cell.shape.real,
-        "per_device_batch_size": cell.micro, "gradient_accumulation_steps": cell.shape.real // cell.micro,
-        "n_steps": 10**6, "n_epochs": 0, "n_warmup_steps": 0, "checkpointing_steps": 0, "logging_steps": 10,
-        "output_dir": f"{cell.project}/output-{os.getpid()}", "cache_dir": f"{cell.project}/cache",
+        "train_data": cell.texts,
+        "sequence_length": cell.shape.length,
+        "real_batch_size": cell.shape.real,
+        "per_device_batch_size": cell.micro,
+        "gradient_accumulation_steps": cell.shape.real // cell.micro,
+        "n_steps": 10**6,
+        "n_epochs": 0,
+        "n_warmup_steps": 0,
+        "checkpointing_steps": 0,
+        "logging_steps": 10,
+        "output_dir": f"{cell.project}/output-{os.getpid()}",
+        "cache_dir": f"{cell.project}/cache",
         **cell.shape.model(),
-    }  # fmt: skip
+    }
     known = {field.name for field in fields(train.Config)}
     arguments = [part for name, value in values.items() if name in known for part in (f"--{name}", str(value))]
     rows = train.task.load_train_data(train.read_config(arguments))
@@ -279,17 +294,29 @@ def run_trainer(cell: Cell) -> None:
 
     micro = cell.micro if tuned else min(8, cell.micro)
     fast = {
-        "gradient_accumulation_steps": cell.shape.real // micro, "bf16": on_gpu, "tf32": on_gpu or None,
-        "torch_compile": on_gpu, "optim": "adamw_torch_fused", "dataloader_num_workers": 4 if on_gpu else 0,
-        "group_by_length": cell.data == "ragged", "dataloader_persistent_workers": on_gpu,
+        "gradient_accumulation_steps": cell.shape.real // micro,
+        "bf16": on_gpu,
+        "tf32": on_gpu or None,
+        "torch_compile": on_gpu,
+        "optim": "adamw_torch_fused",
+        "dataloader_num_workers": 4 if on_gpu else 0,
+        "group_by_length": cell.data == "ragged",
+        "dataloader_persistent_workers": on_gpu,
         "train_sampling_strategy": "group_by_length" if cell.data == "ragged" else "random",
-    }  # fmt: skip
+    }
     known = {field.name for field in fields(transformers.TrainingArguments)}
     chosen = {name: value for name, value in fast.items() if tuned and name in known}
     arguments = transformers.TrainingArguments(
-        output_dir=f"{cell.project}/trainer-{os.getpid()}", per_device_train_batch_size=micro, max_steps=10**6,
-        logging_steps=10, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=not on_gpu, **chosen,
-    )  # fmt: skip
+        output_dir=f"{cell.project}/trainer-{os.getpid()}",
+        per_device_train_batch_size=micro,
+        max_steps=10**6,
+        logging_steps=10,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=not on_gpu,
+        **chosen,
+    )
     mean, context = sizes_of(cell)
     # The last place of a document has no label here: it predicts one token less.
     Clock(cell, micro * arguments.gradient_accumulation_steps * (mean - 1), context)
@@ -329,8 +356,11 @@ def run_nanogpt(cell: Cell) -> None:
 
 
 RUN: dict[str, Callable[[Cell], None]] = {
-    "script": run_script, "tuned": run_trainer, "default": run_trainer, "nanogpt": run_nanogpt
-}  # fmt: skip
+    "script": run_script,
+    "tuned": run_trainer,
+    "default": run_trainer,
+    "nanogpt": run_nanogpt,
+}
 
 
 def child_main(text: str) -> None:
@@ -365,8 +395,12 @@ class Child:
         environ = {**kept, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps(values)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("a"), text=True, env=environ,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("a"),
+            text=True,
+            env=environ,
+        )
         self.lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -428,8 +462,17 @@ class Results:
         device, torch = self.machine.get("device", "unknown device"), self.machine.get("torch", "?")
         known_rate = f"{nominal / 1e12:.0f}" if nominal else "unknown"
         reached = f"TFLOP/s of a matrix product: {(matmul or 0) / 1e12:.1f} here, nominal {known_rate}"
-        columns = ("model", "data", "loop", "micro-batch", "tokens/s, median (quartiles)", "MFU", "of the product",
-                   "script / this", "GiB")  # fmt: skip
+        columns = (
+            "model",
+            "data",
+            "loop",
+            "micro-batch",
+            "tokens/s, median (quartiles)",
+            "MFU",
+            "of the product",
+            "script / this",
+            "GiB",
+        )
         lines = [f"{device}, torch {torch}. {reached}.", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for known in self.cells.values():
             start = f"| {known['model']} | {known['data']} | {known['contestant']} | {known['micro']} "
@@ -453,11 +496,18 @@ def wanted_cells(toy: bool, pattern: str, memory_bytes: int) -> list[Cell]:
     """All cells, the most wanted first."""
     fit = 2 if memory_bytes > 1.6 * MEMORY_OF_THE_SIZES else 1
     cells = [
-        Cell(model=model, data=data, contestant=name, toy=toy, seconds=0.3 if toy else 8.0,
-             micro=(TOYS if toy else SHAPES)[model].micro * (1 if toy else fit))
-        for model, data in SECTIONS for name in CONTESTANTS
+        Cell(
+            model=model,
+            data=data,
+            contestant=name,
+            toy=toy,
+            seconds=0.3 if toy else 8.0,
+            micro=(TOYS if toy else SHAPES)[model].micro * (1 if toy else fit),
+        )
+        for model, data in SECTIONS
+        for name in CONTESTANTS
         if not (data == "ragged" and name == "nanogpt")  # it knows no documents
-    ]  # fmt: skip
+    ]
     first = [c for c in cells if c.contestant in ("script", "tuned")]
     return [c for c in (*first, *(c for c in cells if c not in first)) if re.search(pattern, c.name)]
 

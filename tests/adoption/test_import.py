@@ -38,12 +38,13 @@ CHILD = HERE / "engine_children" / "effective.py"
 NEEDS_CORPUS = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no configurations at {CORPUS}: NOT CHECKED")
 
 # In the corpus their DeepSpeed file has another name.
+_EXAMPLES = "accelerate/accelerate--examples-"
+_DEEPSPEED = "deepspeed/accelerate--examples-"
+_ULYSSES = "alst_ulysses_sequence_parallelism-sp-alst"
 ALONE = {
-    "accelerate/accelerate--examples-config_yaml_templates-deepspeed.yaml":
-        "deepspeed/accelerate--examples-deepspeed_config_templates-zero_stage1_config.json",
-    "accelerate/accelerate--examples-alst_ulysses_sequence_parallelism-sp-alst.accelerate-config.yml":
-        "deepspeed/accelerate--examples-alst_ulysses_sequence_parallelism-sp-alst.ds-config.json",
-}  # fmt: skip
+    f"{_EXAMPLES}config_yaml_templates-deepspeed.yaml": f"{_DEEPSPEED}deepspeed_config_templates-zero_stage1_config.json",
+    f"{_EXAMPLES}{_ULYSSES}.accelerate-config.yml": f"{_DEEPSPEED}{_ULYSSES}.ds-config.json",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +87,11 @@ def test_the_corpus() -> None:
         record[" ".join(paths)] = {
             "carried": {key: one.value for key, one in made.adoption.carried.items()},
             "settings": made.plan.deepspeed,
-            "left": [f"{x.kind} {x.place.file.rpartition('/')[2]}:{x.place.line} {x.path} {x.value}: {x.why}"
-                     for x in made.left],
-        }  # fmt: skip
+            "left": [
+                f"{x.kind} {x.place.file.rpartition('/')[2]}:{x.place.line} {x.path} {x.value}: {x.why}"
+                for x in made.left
+            ],
+        }
     if os.environ.get("TRAINWIZ_RENEW"):
         GOLDEN.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     assert record == json.loads(GOLDEN.read_text())
@@ -150,8 +153,14 @@ def rendered_default(path: str) -> Any:
 
 def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run([sys.executable, str(CHILD)], input=json.dumps(cases), capture_output=True, text=True,
-                          timeout=540, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(CHILD)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=540,
+        env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return answers
@@ -160,8 +169,11 @@ def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def before_and_after(made: Imported, folder: Path) -> list[dict[str, Any]]:
     """The files as they were, and those of the project."""
     batch, precision = made.plan.batch, made.plan.precision.mixed_precision
-    common = {"precision": precision, "micro": batch.per_device_batch_size,
-              "accumulation": batch.gradient_accumulation_steps}  # fmt: skip
+    common = {
+        "precision": precision,
+        "micro": batch.per_device_batch_size,
+        "accumulation": batch.gradient_accumulation_steps,
+    }
     before: dict[str, Any] = dict(common)
     if made.accelerate:
         before["accelerate"] = str(Path(made.accelerate.document.path).resolve())
@@ -193,11 +205,17 @@ def different(one: Any, other: Any) -> set[str]:
 
 # DeepSpeed's own names, and the setting each comes from.
 SOURCES = {
-    "zero_config": "zero_optimization", "float16_config": "fp16", "bfloat16_config": "bf16", "aio_config": "aio",
-    "grad_accum_dtype": "data_types.grad_accum_dtype", "tensor_parallel_config": "tensor_parallel",
-    "compile_config": "compile", "sequence_parallel_size": "sequence_parallel_size",
-    "zero_optimization_stage": "zero_optimization.stage", "checkpoint_config": "checkpoint",
-}  # fmt: skip
+    "zero_config": "zero_optimization",
+    "float16_config": "fp16",
+    "bfloat16_config": "bf16",
+    "aio_config": "aio",
+    "grad_accum_dtype": "data_types.grad_accum_dtype",
+    "tensor_parallel_config": "tensor_parallel",
+    "compile_config": "compile",
+    "sequence_parallel_size": "sequence_parallel_size",
+    "zero_optimization_stage": "zero_optimization.stage",
+    "checkpoint_config": "checkpoint",
+}
 VARIABLES = {"FSDP_TRANSFORMER_CLS_TO_WRAP": "fsdp_transformer_layer_cls_to_wrap"}
 
 
@@ -206,8 +224,15 @@ def test_what_deepspeed_takes_by_itself() -> None:
     from trainwiz.engines.deepspeed import DEFAULTS
 
     blocks = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
-    (answer,) = ask([{"deepspeed": {"zero_optimization": blocks, "train_micro_batch_size_per_gpu": 1},
-                      "micro": 1, "accumulation": 1}])  # fmt: skip
+    (answer,) = ask(
+        [
+            {
+                "deepspeed": {"zero_optimization": blocks, "train_micro_batch_size_per_gpu": 1},
+                "micro": 1,
+                "accumulation": 1,
+            }
+        ]
+    )
     held = dict(flat(answer["deepspeed"]))
     names = {"zero_optimization": "zero_config", "fp16": "float16_config", "aio": "aio_config"}
     for path, value in DEFAULTS.items():
@@ -288,8 +313,14 @@ def compare_launch(before: dict[str, Any], after: dict[str, Any], named: set[str
 
 
 # FSDP 2 reads none of these; the launcher sets them all the same.
-UNREAD_BY_2 = {"fsdp_sharding_strategy", "fsdp_forward_prefetch", "fsdp_backward_prefetch", "fsdp_use_orig_params",
-               "fsdp_sync_module_states", "fsdp_min_num_params"}  # fmt: skip
+UNREAD_BY_2 = {
+    "fsdp_sharding_strategy",
+    "fsdp_forward_prefetch",
+    "fsdp_backward_prefetch",
+    "fsdp_use_orig_params",
+    "fsdp_sync_module_states",
+    "fsdp_min_num_params",
+}
 
 
 # ---- there and back
@@ -313,9 +344,16 @@ def back(plan: Plan, folder: Path, **firm: Any) -> Imported:
 
 
 IN_EVERY_FILE = ("machine.num_machines", "machine.num_processes", "machine.main_process_port")
-IN_DEEPSPEEDS = ("strategy.zero_stage", "strategy.offload_optimizer_device", "strategy.offload_param_device",
-                 "batch.real_batch_size", "batch.per_device_batch_size", "batch.gradient_accumulation_steps",
-                 "optimizer.gradient_clipping", "deepspeed")  # fmt: skip
+IN_DEEPSPEEDS = (
+    "strategy.zero_stage",
+    "strategy.offload_optimizer_device",
+    "strategy.offload_param_device",
+    "batch.real_batch_size",
+    "batch.per_device_batch_size",
+    "batch.gradient_accumulation_steps",
+    "optimizer.gradient_clipping",
+    "deepspeed",
+)
 
 
 def assert_back(plan: Plan, folder: Path) -> None:
@@ -341,9 +379,10 @@ def assert_back(plan: Plan, folder: Path) -> None:
             assert again.strategy.zero3_init == plan.strategy.zero3_init
             assert again.strategy.zero3_save_16bit_model == plan.strategy.zero3_save_16bit_model
         assert rendered_deepspeed.config(again) == rendered_deepspeed.config(
-            plan if precision == plan.precision.mixed_precision
+            plan
+            if precision == plan.precision.mixed_precision
             else plans.with_changes(plan, {"precision.mixed_precision": precision})
-        )  # fmt: skip
+        )
     else:
         assert again.precision == plan.precision
     assert rendered_accelerate.text(again) == rendered_accelerate.text(plan)
@@ -380,9 +419,14 @@ SETTINGS = st.fixed_dictionaries(
     free=SETTINGS,
 )
 def test_there_and_back(
-    data: st.DataObject, micro: int, accumulation: int, clipping: float, port: int, free: dict[str, Any],
+    data: st.DataObject,
+    micro: int,
+    accumulation: int,
+    clipping: float,
+    port: int,
+    free: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     plan = data.draw(st.sampled_from(every_plan()))
     changes = {
         "batch.per_device_batch_size": micro,
@@ -395,8 +439,11 @@ def test_there_and_back(
     plan = plans.with_changes(plan, changes)
     if plan.strategy.kind == "deepspeed" and plan.strategy.zero_stage:
         base = rendered_deepspeed.config(plan)["zero_optimization"]
-        free = {k: v for k, v in free.items() if base.get(k.removeprefix("zero_optimization."), v) != v or "." not in k
-                or not k.startswith("zero_")}  # fmt: skip
+        free = {
+            k: v
+            for k, v in free.items()
+            if base.get(k.removeprefix("zero_optimization."), v) != v or "." not in k or not k.startswith("zero_")
+        }
         plan = plans.with_changes(plan, {"deepspeed": free})
     assert_back(plan, tmp_path_factory.getbasetemp() / "back")
 
@@ -486,8 +533,11 @@ def test_in_json_and_without_writing(folder: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)
     assert answer["plan"]["strategy"]["zero_stage"] == 3
     assert answer["carried"]["optimizer.gradient_clipping"] == {
-        "value": 0.5, "file": "ds.json", "line": 4, "path": "gradient_clipping",
-    }  # fmt: skip
+        "value": 0.5,
+        "file": "ds.json",
+        "line": 4,
+        "path": "gradient_clipping",
+    }
     (pipeline,) = [one for one in answer["left"] if one["path"] == "pipeline.stages"]
     assert (pipeline["kind"], pipeline["file"], pipeline["line"]) == ("lost", "ds.json", 13)
     assert answer["written"] == []
@@ -564,9 +614,12 @@ def test_what_no_plan_can_say_has_to_be_decided(folder: Path, capsys: pytest.Cap
     ],
 )
 def test_what_cannot_be_imported(
-    arguments: tuple[str, ...], words: str, folder: Path, capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("HF_HOME", str(folder / "hf"))
     (folder / "other.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\n")
     (folder / "multi.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\n")

@@ -158,17 +158,35 @@ def said(text: str) -> dict[str, Any]:
 
 def test_the_numbers_of_a_loop_with_accelerate() -> None:
     assert said(ACCELERATE) == {
-        "accumulation": 4, "precision": "bf16", "seed": 7, "micro_batch": 16, "optimizer": "AdamW",
-        "learning_rate": 2e-5, "weight_decay": 0.05, "betas": (0.9, 0.999), "schedule": "linear", "warmup": 10,
-        "clipping": 0.5, "epochs": 3,
-    }  # fmt: skip
+        "accumulation": 4,
+        "precision": "bf16",
+        "seed": 7,
+        "micro_batch": 16,
+        "optimizer": "AdamW",
+        "learning_rate": 2e-5,
+        "weight_decay": 0.05,
+        "betas": (0.9, 0.999),
+        "schedule": "linear",
+        "warmup": 10,
+        "clipping": 0.5,
+        "epochs": 3,
+    }
 
 
 def test_the_numbers_of_a_trainer() -> None:
     assert said(TRAINER) == {
-        "micro_batch": 4, "accumulation": 2, "learning_rate": 1e-5, "weight_decay": 0.0, "clipping": 0.3, "seed": 42,
-        "schedule": "cosine", "warmup": 0, "precision": "bf16", "steps": 500, "betas": (0.9, 0.999),
-    }  # fmt: skip
+        "micro_batch": 4,
+        "accumulation": 2,
+        "learning_rate": 1e-5,
+        "weight_decay": 0.0,
+        "clipping": 0.3,
+        "seed": 42,
+        "schedule": "cosine",
+        "warmup": 0,
+        "precision": "bf16",
+        "steps": 500,
+        "betas": (0.9, 0.999),
+    }
 
 
 @pytest.mark.parametrize(
@@ -183,9 +201,15 @@ def test_the_optimizer_of_a_trainer(given: str, kind: str | None) -> None:
 
 def test_the_numbers_of_a_loop_by_hand() -> None:
     assert said(BY_HAND) == {
-        "accumulation": 8, "micro_batch": 32, "optimizer": "SGD", "learning_rate": 0.1, "weight_decay": 0.0,
-        "momentum": 0.9, "clipping": 0.0, "epochs": 5,
-    }  # fmt: skip
+        "accumulation": 8,
+        "micro_batch": 32,
+        "optimizer": "SGD",
+        "learning_rate": 0.1,
+        "weight_decay": 0.0,
+        "momentum": 0.9,
+        "clipping": 0.0,
+        "epochs": 5,
+    }
 
 
 NO_TRAINER = """\
@@ -217,9 +241,16 @@ for epoch in range(args.num_train_epochs):
 
 def test_the_numbers_of_a_script_without_trainer() -> None:
     expected = {
-        "accumulation": 1, "optimizer": "AdamW", "learning_rate": 5e-5, "weight_decay": 0.01, "betas": (0.9, 0.999),
-        "schedule": "constant", "warmup": 0, "clipping": 0.0, "epochs": 3,
-    }  # fmt: skip
+        "accumulation": 1,
+        "optimizer": "AdamW",
+        "learning_rate": 5e-5,
+        "weight_decay": 0.01,
+        "betas": (0.9, 0.999),
+        "schedule": "constant",
+        "warmup": 0,
+        "clipping": 0.0,
+        "epochs": 3,
+    }
     assert said(NO_TRAINER) == expected
     steps = said(
         NO_TRAINER.replace('max_train_steps", type=int, default=None', 'max_train_steps", type=int, default=9')
@@ -293,18 +324,26 @@ def test_auto_takes_what_the_script_says(capsys: pytest.CaptureFixture[str]) -> 
     assert left(made, "open") == []
     plan = made["plan"]
     assert plan["batch"] | {"sequence_length": 0} == {
-        "real_batch_size": 256, "per_device_batch_size": 16, "gradient_accumulation_steps": 4, "sequence_length": 0,
-    }  # fmt: skip
+        "real_batch_size": 256,
+        "per_device_batch_size": 16,
+        "gradient_accumulation_steps": 4,
+        "sequence_length": 0,
+    }
     assert plan["optimizer"] == {
-        "name": "adamw", "learning_rate": 2e-5, "weight_decay": 0.05,
+        "name": "adamw",
+        "learning_rate": 2e-5,
+        "weight_decay": 0.05,
         "gradient_clipping": 1.0,  # accelerate's own for auto: under DeepSpeed its clip_grad_norm_ does nothing
-    }  # fmt: skip
+    }
     assert left(made, "inert") == [("theirs.py", line_of("clip_grad_norm_"), "clip_grad_norm_")]
     assert (plan["precision"]["mixed_precision"], plan["seed"]) == ("bf16", 7)
     assert (plan["schedule"]["n_epochs"], plan["schedule"]["n_warmup_steps"]) == (3, 10)
     assert made["carried"]["optimizer.learning_rate"] == {
-        "value": 2e-5, "file": "theirs.py", "line": VALUES_AT, "path": "AdamW(lr)",
-    }  # fmt: skip
+        "value": 2e-5,
+        "file": "theirs.py",
+        "line": VALUES_AT,
+        "path": "AdamW(lr)",
+    }
     assert ("theirs.py", OPTIMIZER_AT, "AdamW(betas)") in left(made, "lost")
 
 
@@ -340,8 +379,11 @@ def test_the_arguments_of_a_trainer_fill_auto(capsys: pytest.CaptureFixture[str]
     assert left(made, "open") == []
     assert made["plan"]["batch"]["real_batch_size"] == 4 * 2 * 4
     assert made["plan"]["optimizer"] == {
-        "name": "adamw", "learning_rate": 1e-5, "weight_decay": 0.0, "gradient_clipping": 0.3,
-    }  # fmt: skip
+        "name": "adamw",
+        "learning_rate": 1e-5,
+        "weight_decay": 0.0,
+        "gradient_clipping": 0.3,
+    }
     assert made["plan"]["schedule"]["n_steps"] == 500
 
 

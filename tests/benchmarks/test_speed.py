@@ -22,8 +22,12 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A benchmark as a person would start it."""
     return subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *arguments],
-        capture_output=True, text=True, timeout=400, check=False, env=projects.environment(),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+        env=projects.environment(),
+    )
 
 
 @pytest.mark.train
@@ -134,8 +138,13 @@ def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
     folder = projects.make(tmp_path / "project", {**projects.REGRESSION, **values})
     done = subprocess.run(
         [sys.executable, "-c", COUNTED, str(tmp_path / "output")],
-        cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     at_updates = json.loads(done.stdout.splitlines()[-1])
     assert len(at_updates) == 6

@@ -48,8 +48,10 @@ def worst(lines: dict[str, Line]) -> dict[str, str]:
 
 def test_nothing_is_said_of_the_cuda_of_a_torch_that_is_not_there() -> None:
     tools = Toolchain(nvcc="/n", nvcc_version="12.8")
-    for machine in (changed("cpu", toolchain=tools, packages={"torch": None}),
-                    dataclasses.replace(fixture("cpu"), toolchain=tools, interpreter=None)):  # fmt: skip
+    for machine in (
+        changed("cpu", toolchain=tools, packages={"torch": None}),
+        dataclasses.replace(fixture("cpu"), toolchain=tools, interpreter=None),
+    ):
         assert str(judged(machine)["nvcc"].found) == "nvcc 12.8"
     assert str(judged(changed("cpu", toolchain=Toolchain(), packages={"torch": None}))["nvcc"].found) == "none"
     assert "not needed because torch was built without CUDA" in str(
@@ -85,33 +87,67 @@ OLD_DRIVER = {"driver_version": "470.1", "cuda_driver_version": "11.4"}
 @pytest.mark.parametrize(
     ("machine", "subject", "found", "fix"),
     [
-        (changed("4xa100-40g", py_cuda_build=None, packages={"torch": "2.13.0+cpu"}), "agreement",
-         "GPUs found, but torch 2.13.0+cpu was built without CUDA", "the cu126 build of torch"),
-        (changed("4xa100-40g", **OLD_DRIVER), "agreement",
-         "torch was built for CUDA 12.6, but the driver supports only up to CUDA 11.4", "the cu118 build of torch"),
-        (changed("8xv100", py_arch_list=("sm_75", "sm_80", "compute_120")), "agreement",
-         "no kernels for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75 sm_80 compute_120",
-         "the cu126 build of torch"),
-        (changed("8xh100", py_arch_list=("sm_80", "sm_86")), "agreement",
-         "no kernels for NVIDIA H100 80GB HBM3 (compute capability 9.0), only for sm_80 sm_86",
-         "the cu126 build of torch"),
-        (changed("8xh100", py_torch_gpus=0, py_cuda_error="driver is too old"), "agreement",
-         "torch sees no GPU: driver is too old", "torch.cuda.init()"),
+        (
+            changed("4xa100-40g", py_cuda_build=None, packages={"torch": "2.13.0+cpu"}),
+            "agreement",
+            "GPUs found, but torch 2.13.0+cpu was built without CUDA",
+            "the cu126 build of torch",
+        ),
+        (
+            changed("4xa100-40g", **OLD_DRIVER),
+            "agreement",
+            "torch was built for CUDA 12.6, but the driver supports only up to CUDA 11.4",
+            "the cu118 build of torch",
+        ),
+        (
+            changed("8xv100", py_arch_list=("sm_75", "sm_80", "compute_120")),
+            "agreement",
+            "no kernels for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75 sm_80 compute_120",
+            "the cu126 build of torch",
+        ),
+        (
+            changed("8xh100", py_arch_list=("sm_80", "sm_86")),
+            "agreement",
+            "no kernels for NVIDIA H100 80GB HBM3 (compute capability 9.0), only for sm_80 sm_86",
+            "the cu126 build of torch",
+        ),
+        (
+            changed("8xh100", py_torch_gpus=0, py_cuda_error="driver is too old"),
+            "agreement",
+            "torch sees no GPU: driver is too old",
+            "torch.cuda.init()",
+        ),
         (changed("8xh100", py_torch_gpus=0), "agreement", "torch sees no GPU: no reason given", "init()"),
         (changed("8xh100", py_backends=("gloo",)), "collectives", "this torch has no NCCL", "pytorch.org"),
-        (changed("cpu", packages={"torch": None}, py_error="No module named 'torch'"), "torch",
-         "torch is not installed in /usr/bin/python3", "pip install"),
+        (
+            changed("cpu", packages={"torch": None}, py_error="No module named 'torch'"),
+            "torch",
+            "torch is not installed in /usr/bin/python3",
+            "pip install",
+        ),
         (changed("cpu", py_error="OSError: libcudart.so.12"), "torch", "cannot be imported", "--force-reinstall"),
         (changed("cpu", py_python_version="3.8.10"), "python", "Python 3.8.10", "--python PATH"),
         (changed("cpu", packages={"accelerate": None}), "accelerate", "not installed", "pip install"),
-        (changed("cpu", gpus=(), problems=(Problem(probe="gpus", detail="version mismatch"),)), "gpus",
-         "NVIDIA's library failed: version mismatch", "nvidia-smi"),
-        (changed("cpu", memory=Memory(total_bytes=GIB, available_bytes=900 * MIB, limited_by_cgroup=True)), "memory",
-         "900 MiB available of 1.0 GiB (the limit of this container or job)", "request more memory"),
-        (changed("cpu", disk=Disk(path="/", total_bytes=GIB, free_bytes=9)), "disk", "free of 1.0 GiB at /",
-         "free up space"),
+        (
+            changed("cpu", gpus=(), problems=(Problem(probe="gpus", detail="version mismatch"),)),
+            "gpus",
+            "NVIDIA's library failed: version mismatch",
+            "nvidia-smi",
+        ),
+        (
+            changed("cpu", memory=Memory(total_bytes=GIB, available_bytes=900 * MIB, limited_by_cgroup=True)),
+            "memory",
+            "900 MiB available of 1.0 GiB (the limit of this container or job)",
+            "request more memory",
+        ),
+        (
+            changed("cpu", disk=Disk(path="/", total_bytes=GIB, free_bytes=9)),
+            "disk",
+            "free of 1.0 GiB at /",
+            "free up space",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
     lines = judged(machine)
     assert lines[subject].level is Level.ERROR, lines[subject]
@@ -123,8 +159,12 @@ def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
     ("machine", "subject", "level", "found"),
     [
         (changed("8xh100", py_torch_gpus=5), "agreement", "warning", "GPUs visible to torch: 5 of 8"),
-        (changed("2xrtx4090", driver_version="535.216.03"), "p2p", "warning",
-         "several RTX 40 GPUs with driver 535.216.03"),
+        (
+            changed("2xrtx4090", driver_version="535.216.03"),
+            "p2p",
+            "warning",
+            "several RTX 40 GPUs with driver 535.216.03",
+        ),
         (changed("cpu", packages={"accelerate": "1.2.0"}), "accelerate", "warning", "1.2.0"),
         (changed("cpu", packages={"torch": "2.1.0"}), "torch", "warning", "2.1.0"),
         (changed("cpu", packages={"transformers": None}), "transformers", "hint", "only needed for text tasks"),
@@ -134,10 +174,18 @@ def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
         (changed("cpu", toolchain=Toolchain()), "ninja", "warning", "installed in /usr/bin, which is not on PATH"),
         (changed("cpu", toolchain=Toolchain(), packages={"ninja": None}), "ninja", "warning", "not found"),
         (changed("cpu", py_python_headers=False), "headers", "warning", "no Python.h"),
-        (changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="11.8")), "nvcc", "warning",
-         "nvcc 11.8, torch built for CUDA 12.8; DeepSpeed refuses"),
-        (changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="13.0"), py_cuda_build="13.1"), "nvcc",
-         "warning", "refuses"),
+        (
+            changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="11.8")),
+            "nvcc",
+            "warning",
+            "nvcc 11.8, torch built for CUDA 12.8; DeepSpeed refuses",
+        ),
+        (
+            changed("8xh100", toolchain=Toolchain(nvcc="/n", nvcc_version="13.0"), py_cuda_build="13.1"),
+            "nvcc",
+            "warning",
+            "refuses",
+        ),
         (changed("8xh100", toolchain=Toolchain()), "nvcc", "warning", "nvcc not found"),
         (changed("8xh100", limits=Limits(memlock_bytes=8 * MIB)), "memlock", "warning", "at most 8.0 MiB"),
         (changed("1xt4", limits=Limits(memlock_bytes=8 * MIB)), "memlock", "hint", "at most 8.0 MiB"),
@@ -145,7 +193,7 @@ def test_errors(machine: Machine, subject: str, found: str, fix: str) -> None:
         (changed("cpu", disk=Disk(path="/", total_bytes=GIB, free_bytes=9 * GIB)), "disk", "warning", "9.0 GiB free"),
         (changed("cpu", problems=(Problem(probe="limits", detail="no psutil"),)), "probe_limits", "hint", "no psutil"),
     ],
-)  # fmt: skip
+)
 def test_warnings_and_hints(machine: Machine, subject: str, level: str, found: str) -> None:
     line = next(line for line in checkup(machine) if line.subject == subject)
     assert (line.level.value if line.level else "good") == level
@@ -312,8 +360,12 @@ def test_ports_and_locks() -> None:
     assert (lock.level, str(lock.fix)) == (Level.ERROR, "rm /x/cpu_adam/lock")
 
 
-OPS = (Op(name="cpu_adam", compatible=True, built=True), Op(name="fused_adam", compatible=True),
-       Op(name="async_io", compatible=False), Op(name="deepspeed_not_implemented", compatible=True))  # fmt: skip
+OPS = (
+    Op(name="cpu_adam", compatible=True, built=True),
+    Op(name="fused_adam", compatible=True),
+    Op(name="async_io", compatible=False),
+    Op(name="deepspeed_not_implemented", compatible=True),
+)
 
 
 def test_ops() -> None:

@@ -89,8 +89,14 @@ def test_a_progress_bar_is_narrower_than_the_terminal(monkeypatch: pytest.Monkey
     with terminal(monkeypatch):
         environ = terminal_size()
     program = "from tqdm import tqdm; bar = tqdm(total=9); bar.set_postfix(loss='5.4321'); bar.update(5); bar.close()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=180,
-                          env={**os.environ, **environ})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
+        env={**os.environ, **environ},
+    )
     drawn = [line.rstrip() for line in done.stderr.replace("\r", "\n").split("\n") if line.strip()]
     assert len(drawn) > 1
     assert all(0 < wcwidth.wcswidth(line) < 30 for line in drawn), drawn
@@ -127,9 +133,14 @@ def test_errors_fit_the_terminal_though_results_go_to_a_file(tmp_path: Path) -> 
     environ = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"TRAINWIZ_LANG": "zh", "TERM": "xterm"}
     done = subprocess.run(
         [sys.executable, "-m", "trainwiz", "init", "p"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=inside, cwd=tmp_path, env=environ, timeout=180,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=inside,
+        cwd=tmp_path,
+        env=environ,
+        timeout=180,
         check=False,
-    )  # fmt: skip
+    )
     lines = re.sub(r"\x1b\[[\d;]*m", "", b"".join(_waiting(outside)).decode()).splitlines()
     os.close(inside)
     os.close(outside)

@@ -107,9 +107,13 @@ def test_the_help_needs_little_more_than_typer(watch: Watch, arguments: tuple[st
 def test_the_first_question_waits_for_nothing_that_it_does_not_need(watch: Watch) -> None:
     command = watch.argv("question", "init", str(watch.folder / "new"))
     child: pexpect.spawn[str] = pexpect.spawn(
-        command[0], command[1:], env={**watch.environ, "PROMPT_TOOLKIT_NO_CPR": "1"}, encoding="utf-8", timeout=180,
+        command[0],
+        command[1:],
+        env={**watch.environ, "PROMPT_TOOLKIT_NO_CPR": "1"},
+        encoding="utf-8",
+        timeout=180,
         dimensions=(40, 120),
-    )  # fmt: skip
+    )
     try:
         child.expect("Task")
         child.expect("Ctrl-C")

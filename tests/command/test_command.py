@@ -26,16 +26,37 @@ CORPUS: list[dict[str, Any]] = [
     {"distributed_type": "NO", "debug": True, "gpu_ids": "1", "dynamo_config": {}},
     {"distributed_type": "MULTI_GPU", "num_processes": 4, "gpu_ids": "0,1,2,3", "mixed_precision": "fp16"},
     {"distributed_type": "MULTI_GPU", "num_processes": 2, "rdzv_backend": "c10d", "same_network": True},
-    {"distributed_type": "DEEPSPEED", "num_processes": 2, "mixed_precision": "bf16", "deepspeed_config": {
-        "zero_stage": 3, "gradient_accumulation_steps": 8, "gradient_clipping": 0.5, "zero3_init_flag": True,
-        "offload_optimizer_device": "cpu", "offload_param_device": "none", "zero3_save_16bit_model": False}},
-    {"distributed_type": "FSDP", "num_processes": 2, "fsdp_config": {
-        "fsdp_version": 1, "fsdp_sharding_strategy": "SHARD_GRAD_OP", "fsdp_backward_prefetch": "BACKWARD_PRE",
-        "fsdp_transformer_layer_cls_to_wrap": "A,B", "fsdp_use_orig_params": False}},
-]  # fmt: skip
+    {
+        "distributed_type": "DEEPSPEED",
+        "num_processes": 2,
+        "mixed_precision": "bf16",
+        "deepspeed_config": {
+            "zero_stage": 3,
+            "gradient_accumulation_steps": 8,
+            "gradient_clipping": 0.5,
+            "zero3_init_flag": True,
+            "offload_optimizer_device": "cpu",
+            "offload_param_device": "none",
+            "zero3_save_16bit_model": False,
+        },
+    },
+    {
+        "distributed_type": "FSDP",
+        "num_processes": 2,
+        "fsdp_config": {
+            "fsdp_version": 1,
+            "fsdp_sharding_strategy": "SHARD_GRAD_OP",
+            "fsdp_backward_prefetch": "BACKWARD_PRE",
+            "fsdp_transformer_layer_cls_to_wrap": "A,B",
+            "fsdp_use_orig_params": False,
+        },
+    },
+]
 
 
 # Python and its libraries set the last three by themselves; given from the start, they make no difference.
+TORCHRUN = "torchrun --nnodes 2 --node_rank 0"
+ACCELERATE = "accelerate launch --config_file accelerate.yaml"
 BARE = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "COLUMNS": "80", "LINES": "24"}
 
 
@@ -100,9 +121,12 @@ def test_rtx_40_without_peer_to_peer(driver: str, off: bool) -> None:
 def test_rtx_40_in_foreign_configurations(kind: str, count: int, off: bool) -> None:
     gpus = tuple(Gpu(index=i, name="NVIDIA GeForce RTX 4090", memory_bytes=24 << 30) for i in range(2))
     started = command.for_accelerate_config(
-        {"distributed_type": kind, "num_processes": count}, config_path="x.yaml", script="t.py", python="py",
+        {"distributed_type": kind, "num_processes": count},
+        config_path="x.yaml",
+        script="t.py",
+        python="py",
         machine=Machine(gpus=gpus, driver_version="545.23.08"),
-    )  # fmt: skip
+    )
     assert [rank.rank for rank in started.ranks] == list(range(count))
     assert ("NCCL_P2P_DISABLE" in started.environ) == off
 
@@ -142,24 +166,41 @@ def test_torchrun_over_machines() -> None:
             ],
         ),
         (
-            {"machine__num_processes": 4, "machine__num_machines": 2, "strategy__kind": "ddp",
-             "machine__main_process_ip": "10.0.0.1"},
-            ["torchrun --nnodes 2 --node_rank 0 --nproc_per_node 2 --master_addr 10.0.0.1 --master_port 29500 train.py"],  # noqa: E501
+            {
+                "machine__num_processes": 4,
+                "machine__num_machines": 2,
+                "strategy__kind": "ddp",
+                "machine__main_process_ip": "10.0.0.1",
+            },
+            [f"{TORCHRUN} --nproc_per_node 2 --master_addr 10.0.0.1 --master_port 29500 train.py"],
         ),
         (
-            {"machine__num_processes": 4, "machine__num_machines": 2, "strategy__kind": "ddp",
-             "machine__device": "cuda"},
-            ["accelerate launch --config_file accelerate.yaml --machine_rank 0 --main_process_ip ADDRESS_OF_MACHINE_0 train.py",  # noqa: E501
-             "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 2 --master_addr ADDRESS_OF_MACHINE_0 --master_port 29500 train.py"],  # noqa: E501
+            {
+                "machine__num_processes": 4,
+                "machine__num_machines": 2,
+                "strategy__kind": "ddp",
+                "machine__device": "cuda",
+            },
+            [
+                f"{ACCELERATE} --machine_rank 0 --main_process_ip ADDRESS_OF_MACHINE_0 train.py",
+                f"{TORCHRUN} --nproc_per_node 2 --master_addr ADDRESS_OF_MACHINE_0 --master_port 29500 train.py",
+            ],
         ),
         (
-            {"machine__num_processes": 2, "machine__num_machines": 2, "strategy__kind": "fsdp",
-             "machine__device": "cuda", "machine__main_process_ip": "10.0.0.1"},
-            ["accelerate launch --config_file accelerate.yaml --machine_rank 0 train.py",
-             "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 --master_addr 10.0.0.1 --master_port 29500 train.py"],  # noqa: E501
+            {
+                "machine__num_processes": 2,
+                "machine__num_machines": 2,
+                "strategy__kind": "fsdp",
+                "machine__device": "cuda",
+                "machine__main_process_ip": "10.0.0.1",
+            },
+            [
+                "accelerate launch --config_file accelerate.yaml --machine_rank 0 train.py",
+                f"{TORCHRUN} --nproc_per_node 1 --master_addr 10.0.0.1 --master_port 29500 train.py",
+            ],
         ),
     ],
-)  # fmt: skip
+)
 def test_lines_to_type(changes: dict[str, Any], lines: list[str]) -> None:
     assert [command.line(e) for e in command.equivalents(make(**changes))] == lines
 

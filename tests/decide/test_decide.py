@@ -224,13 +224,25 @@ def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reas
 
 @pytest.mark.parametrize(
     ("parameters", "rate", "tokens"),
-    [(2 * 10**8, 6e-4, 2**19), (3 * 10**8, 3e-4, 2**19), (10**9, 2.5e-4, 2**19), (2 * 10**9, 2e-4, 2**20),
-     (3 * 10**9, 1.6e-4, 2**20), (5 * 10**9, 1.2e-4, 2**21), (9 * 10**9, 1.2e-4, 2**21), (2 * 10**10, 1e-4, 2**21)],
-)  # fmt: skip
+    [
+        (2 * 10**8, 6e-4, 2**19),
+        (3 * 10**8, 3e-4, 2**19),
+        (10**9, 2.5e-4, 2**19),
+        (2 * 10**9, 2e-4, 2**20),
+        (3 * 10**9, 1.6e-4, 2**20),
+        (5 * 10**9, 1.2e-4, 2**21),
+        (9 * 10**9, 1.2e-4, 2**21),
+        (2 * 10**10, 1e-4, 2**21),
+    ],
+)
 def test_a_new_model_takes_the_rate_and_the_batch_of_gpt_3(parameters: int, rate: float, tokens: int) -> None:
     """Table 2.1 of https://arxiv.org/abs/2005.14165, its batches rounded to powers of two."""
-    answers = {"model.name": "org/model", "model.from_scratch": True, "batch.sequence_length": 2048,
-               "batch.per_device_batch_size": 1}  # fmt: skip
+    answers = {
+        "model.name": "org/model",
+        "model.from_scratch": True,
+        "batch.sequence_length": 2048,
+        "batch.per_device_batch_size": 1,
+    }
     decided = decide(answers, machine("8xh100"), parameters=parameters).plan
     assert (decided.optimizer.learning_rate, decided.batch.real_batch_size) == (rate, tokens // 2048)
 
@@ -250,9 +262,9 @@ def test_how_long_a_sample_is(answers: dict[str, Any], length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "checkpoints", "logs", "warm_up"), [(1, 1, 1, 0), (10, 3, 1, 1), (40, 10, 2, 4), (101, 26, 5, 10),
-                                                   (400, 100, 10, 40), (10_000, 500, 10, 1000)]
-)  # fmt: skip
+    ("updates", "checkpoints", "logs", "warm_up"),
+    [(1, 1, 1, 0), (10, 3, 1, 1), (40, 10, 2, 4), (101, 26, 5, 10), (400, 100, 10, 40), (10_000, 500, 10, 1000)],
+)
 def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int, warm_up: int) -> None:
     plan = decide({"schedule.n_steps": updates}, None).plan
     assert plan.checkpoint.checkpointing_steps == checkpoints
@@ -275,9 +287,14 @@ def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
 
 @pytest.mark.parametrize(
     ("answers", "decay"),
-    [({}, 0.1), ({"task": "sft"}, 0.0), ({"task": "text_classification"}, 0.01), ({"task": "custom"}, 0.0),
-     ({"task": "image_classification"}, 0.01)],
-)  # fmt: skip
+    [
+        ({}, 0.1),
+        ({"task": "sft"}, 0.0),
+        ({"task": "text_classification"}, 0.01),
+        ({"task": "custom"}, 0.0),
+        ({"task": "image_classification"}, 0.01),
+    ],
+)
 def test_how_much_weights_decay(answers: dict[str, Any], decay: float) -> None:
     assert decide(answers, None).plan.optimizer.weight_decay == decay
 
@@ -341,8 +358,12 @@ def test_a_stage_without_deepspeed_is_a_conflict() -> None:
 def test_any_answers_give_a_plan_or_a_named_conflict(
     name: str, world: int | None, real: int | None, micro: int | None, accumulation: int | None, size: int | None
 ) -> None:
-    keys = ("machine.num_processes", "batch.real_batch_size", "batch.per_device_batch_size",
-            "batch.gradient_accumulation_steps")  # fmt: skip
+    keys = (
+        "machine.num_processes",
+        "batch.real_batch_size",
+        "batch.per_device_batch_size",
+        "batch.gradient_accumulation_steps",
+    )
     answers: dict[str, Any] = {k: x for k, x in zip(keys, (world, real, micro, accumulation), strict=True) if x}
     answers["model.name"] = "some/model"
     problem = ""

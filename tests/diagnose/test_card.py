@@ -29,9 +29,12 @@ def on_a_terminal(*arguments: str, width: int = 80, env: Mapping[str, str] | Non
     outside, inside = pty.openpty()
     ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainwiz", *arguments], stdin=inside, stdout=inside, stderr=inside,
+        [sys.executable, "-m", "trainwiz", *arguments],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
         env={**environment(), "NO_COLOR": "1", **(env or {})},
-    )  # fmt: skip
+    )
     os.close(inside)
     said = b""
     try:
@@ -55,9 +58,15 @@ def run_folder(project: Path, outcome: Outcome | None, logs: Mapping[int, str]) 
 
 def diagnosed(*arguments: str, folder: Path, text: str | None = None) -> Done:
     done = subprocess.run(
-        [sys.executable, "-m", "trainwiz", "diagnose", *arguments], cwd=folder, env=environment(),
-        capture_output=True, text=True, input=text, timeout=180, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "trainwiz", "diagnose", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        input=text,
+        timeout=180,
+        check=False,
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 

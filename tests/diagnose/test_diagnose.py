@@ -295,7 +295,7 @@ def test_source_code_in_a_traceback_is_not_what_was_raised() -> None:
         ("Segmentation fault (core dumped)", (None, -11)),
         ("the mosquitoes were Killed by spray", None),
     ],
-)  # fmt: skip
+)
 def test_what_launchers_and_shells_say_of_the_end(text: str, expected: object) -> None:
     assert first_failure(text) == expected
 
@@ -329,8 +329,16 @@ def test_words_from_long_before_a_kill_are_not_its_cause() -> None:
 
 
 def test_a_nearly_full_place_is_evidence() -> None:
-    found = failed(-7, "", observed={"shm_free_bytes": 0, "shm_total_bytes": 64 * 2**20, "disk_free_bytes": 5 * 2**30,
-                                     "disk_total_bytes": 10 * 2**30})  # fmt: skip
+    found = failed(
+        -7,
+        "",
+        observed={
+            "shm_free_bytes": 0,
+            "shm_total_bytes": 64 * 2**20,
+            "disk_free_bytes": 5 * 2**30,
+            "disk_total_bytes": 10 * 2**30,
+        },
+    )
     assert [str(message) for message in found.observed] == ["/dev/shm was almost full: 0 MiB of 64 MiB free"]
 
 
@@ -383,9 +391,16 @@ def test_what_is_printed_behind_a_progress_bar_is_a_line_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "transient"),
-    [("node_failed", True), ("preempted", True), ("port_in_use", True), ("cuda_memory", False), ("shape", False),
-     ("collective_timeout", None), ("hub_unreachable", None)],
-)  # fmt: skip
+    [
+        ("node_failed", True),
+        ("preempted", True),
+        ("port_in_use", True),
+        ("cuda_memory", False),
+        ("shape", False),
+        ("collective_timeout", None),
+        ("hub_unreachable", None),
+    ],
+)
 def test_whether_the_same_start_again_would_help(name: str, transient: bool | None) -> None:
     assert of(name).transient is transient
 

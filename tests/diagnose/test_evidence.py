@@ -39,8 +39,13 @@ def launched(place: Path, program: str, *before: str, head: str = HEAD) -> tuple
     (place / "fails.py").write_text(head + program)
     done = subprocess.run(
         [*before, sys.executable, "-m", "trainwiz", "launch", "--config", "a.yaml", "fails.py"],
-        cwd=place, env=environment(), capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     record = place / "runs/latest/outcome.json"
     return Done(done.returncode, done.stdout, done.stderr), json.loads(record.read_text()) if record.is_file() else {}
 

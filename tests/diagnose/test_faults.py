@@ -99,10 +99,14 @@ def test_an_exit_code_of_its_own_is_not_called_unknown() -> None:
 
 
 SAMPLES = {
-    "mean_loss": "nan", "pre_clip": "nan", "equation": "real_batch_size 8 = per_device_batch_size 3",
-    "self.problem": "update 7 was not saved: rank 0: RuntimeError: x", "failure": "rank 0: RuntimeError: x",
-    "columns": 'a "text"', "name": "seed",
-}  # fmt: skip
+    "mean_loss": "nan",
+    "pre_clip": "nan",
+    "equation": "real_batch_size 8 = per_device_batch_size 3",
+    "self.problem": "update 7 was not saved: rank 0: RuntimeError: x",
+    "failure": "rank 0: RuntimeError: x",
+    "columns": 'a "text"',
+    "name": "seed",
+}
 """What stands for a value in a sentence of the generated code; everything else is 7."""
 
 

@@ -186,19 +186,27 @@ def ulysses(case: dict[str, Any]) -> None:
     config._attn_implementation = case.get("asked", "sdpa")
     attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
     others = types.SimpleNamespace(
-        get_world_size=lambda *_: size, get_rank=lambda *_: 0, ProcessGroup=object,
+        get_world_size=lambda *_: size,
+        get_rank=lambda *_: 0,
+        ProcessGroup=object,
         all_gather=lambda parts, mine, **_: [part.copy_(mine) for part in parts],
-    )  # fmt: skip
+    )
     nothing: Any = {"register_all_to_all_group": lambda *_: None}
-    groups: Any = {"initialize_sequence_parallel": lambda **_: None, "get_sequence_parallel_group": lambda: None,
-                   "get_sequence_parallel_world_size": lambda: size}  # fmt: skip
+    groups: Any = {
+        "initialize_sequence_parallel": lambda **_: None,
+        "get_sequence_parallel_group": lambda: None,
+        "get_sequence_parallel_world_size": lambda: size,
+    }
     try:
         with mock.patch.multiple(ulysses_sp, dist=others, **nothing), mock.patch.multiple(parallel_state_sp, **groups):
             ulysses_sp.UlyssesSPAttentionHF.register_with_transformers(
-                model_name_or_path=types.SimpleNamespace(config=config), micro_batch_size=1,
-                core_attn_implementation=settings.sp_attn_implementation, sequence_parallel_size=size,
-                seq_length=settings.sp_seq_length, seq_length_is_variable=settings.sp_seq_length_is_variable,
-            )  # fmt: skip
+                model_name_or_path=types.SimpleNamespace(config=config),
+                micro_batch_size=1,
+                core_attn_implementation=settings.sp_attn_implementation,
+                sequence_parallel_size=size,
+                seq_length=settings.sp_seq_length,
+                seq_length_is_variable=settings.sp_seq_length_is_variable,
+            )
             if settings.sp_seq_length and not settings.sp_seq_length_is_variable:
                 rows = torch.zeros(1, settings.sp_seq_length, dtype=torch.long)
                 batch = {name: rows.clone() for name in ("input_ids", "labels", "position_ids")}
@@ -256,9 +264,11 @@ def context(case: dict[str, Any]) -> None:
     try:
         with on_gpus, mock.patch.dict(os.environ, {**ranks, "ACCELERATE_TORCH_DEVICE": "cpu"}):
             state.AcceleratorState(
-                fsdp_plugin=plugin if environ.get("ACCELERATE_USE_FSDP") == "true" else None, _from_accelerator=True,
-                dynamo_plugin=TorchDynamoPlugin(), parallelism_config=ParallelismConfig(),
-            )  # fmt: skip
+                fsdp_plugin=plugin if environ.get("ACCELERATE_USE_FSDP") == "true" else None,
+                _from_accelerator=True,
+                dynamo_plugin=TorchDynamoPlugin(),
+                parallelism_config=ParallelismConfig(),
+            )
     finally:
         state.AcceleratorState._reset_state(reset_partial_state=True)
         if torch.distributed.is_initialized():
@@ -346,8 +356,9 @@ def engine(case: dict[str, Any]) -> None:
     config = json.loads(Path(case["deepspeed"]).read_text())
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     theirs = None if "optimizer" in config else torch.optim.AdamW(model.parameters(), lr=1e-3)
-    made, *_ = package.initialize(model=model, optimizer=theirs, config=config,
-                                  model_parameters=None if theirs else model.parameters())  # fmt: skip
+    made, *_ = package.initialize(
+        model=model, optimizer=theirs, config=config, model_parameters=None if theirs else model.parameters()
+    )
     made.backward(made(torch.ones(1, 8, dtype=next(model.parameters()).dtype)).sum())
     made.step()
 

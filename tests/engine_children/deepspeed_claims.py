@@ -100,8 +100,11 @@ def tw122_an_op_is_built_with_the_headers_of_python() -> Any:
 def tw312_nvme_has_no_default_place() -> Any:
     """Optimizer and parameters at stage 3, and the optimizer at stage 2, which keeps it in memory."""
     nvme = {"device": "nvme"}
-    cases = ({"stage": 3, "offload_optimizer": nvme}, {"stage": 3, "offload_param": nvme},
-             {"stage": 2, "offload_optimizer": nvme})  # fmt: skip
+    cases = (
+        {"stage": 3, "offload_optimizer": nvme},
+        {"stage": 3, "offload_param": nvme},
+        {"stage": 2, "offload_optimizer": nvme},
+    )
     return [failure(lambda zero=zero: engine(zero)) for zero in cases]
 
 

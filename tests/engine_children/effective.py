@@ -67,10 +67,11 @@ def read_by_deepspeed(case, environ):
     plugin.deepspeed_config["zero_allow_untested_optimizer"] = True
     plugin.fill_match("gradient_accumulation_steps", must_match=False, gradient_accumulation_steps=accumulation)
     filled = {
-        "gradient_clipping": 1.0, "train_micro_batch_size_per_gpu": micro,
+        "gradient_clipping": 1.0,
+        "train_micro_batch_size_per_gpu": micro,
         "train_batch_size": micro * plugin.get_value("gradient_accumulation_steps"),
         "zero_optimization.stage3_gather_16bit_weights_on_model_save": False,
-    }  # fmt: skip
+    }
     plugin.deepspeed_config_process(must_match=False, **filled)
     values = {k: v for k, v in plugin.deepspeed_config.items() if k not in ("optimizer", "scheduler")}
     held = plain(vars(DeepSpeedConfig(values)))

@@ -26,9 +26,14 @@ def machine(arguments: argparse.Namespace, seconds: int) -> str:
     arguments.rdzv_conf = f"timeout={seconds}"
     config, *_ = torchrun.config_from_args(arguments)
     parameters = RendezvousParameters(
-        backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id, min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes, local_addr=config.local_addr, **config.rdzv_configs,
-    )  # fmt: skip
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        **config.rdzv_configs,
+    )
     try:
         found = get_rendezvous_handler(parameters).next_rendezvous()
         OPEN.append(found.store)

@@ -97,10 +97,14 @@ def test_estimate_of_a_plan() -> None:
     ddp = estimate(make(strategy__kind="ddp", machine__num_processes=2), 1000)
     assert (ddp.device_bytes_per_rank, ddp.host_bytes_per_machine, ddp.checkpoint_bytes) == (20_000, 0, 12_000)
     offloaded = make(
-        strategy__kind="deepspeed", strategy__zero_stage=3, strategy__offload_optimizer_device="cpu",
-        strategy__offload_param_device="cpu", machine__num_processes=4, machine__num_machines=2,
+        strategy__kind="deepspeed",
+        strategy__zero_stage=3,
+        strategy__offload_optimizer_device="cpu",
+        strategy__offload_param_device="cpu",
+        machine__num_processes=4,
+        machine__num_machines=2,
         precision__mixed_precision="bf16",
-    )  # fmt: skip
+    )
     found = estimate(offloaded, 1000)
     assert found.host_bytes_per_machine == 10_000
     assert found.checkpoint_bytes == 14_000
@@ -133,8 +137,14 @@ def test_the_formula_counts_what_transformers_builds(name: str) -> None:
         config.n_embd, config.n_layer, config.n_head = shape.hidden_size, shape.num_hidden_layers, 12
         config.n_positions = shape.max_position_embeddings
     else:
-        for field in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                      "intermediate_size", "max_position_embeddings"):  # fmt: skip
+        for field in (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        ):
             setattr(config, field, getattr(shape, field))
         config.head_dim = shape.hidden_size // shape.num_attention_heads
     with torch.device("meta"):
@@ -195,10 +205,15 @@ def saved_bytes(shape: ModelShape, layers: int, samples: int, *, half: bool) -> 
     hidden, depth, heads = names[shape.model_type]
     more = {"num_key_value_heads": shape.num_key_value_heads, "intermediate_size": shape.intermediate_size}
     config = AutoConfig.for_model(
-        shape.model_type, vocab_size=99, bos_token_id=1, eos_token_id=2, attn_implementation="sdpa", attn_pdrop=0.0,
+        shape.model_type,
+        vocab_size=99,
+        bos_token_id=1,
+        eos_token_id=2,
+        attn_implementation="sdpa",
+        attn_pdrop=0.0,
         **{hidden: shape.hidden_size, depth: layers, heads: shape.num_attention_heads},
         **(more if shape.model_type == "llama" else {}),
-    )  # fmt: skip
+    )
     model = AutoModel.from_config(config).train()
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -229,9 +244,16 @@ def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_activations_are_what_autograd_keeps(kind: Literal["llama", "gpt2"], half: bool) -> None:
     inner = 704 if kind == "llama" else 1024
-    shape = ModelShape(model_type=kind, hidden_size=256, num_hidden_layers=1, num_attention_heads=8,
-                       num_key_value_heads=2, intermediate_size=inner, vocab_size=99,
-                       max_position_embeddings=64)  # fmt: skip
+    shape = ModelShape(
+        model_type=kind,
+        hidden_size=256,
+        num_hidden_layers=1,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=inner,
+        vocab_size=99,
+        max_position_embeddings=64,
+    )
     # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
     one, two = (saved_bytes(shape, n, 2, half=half) - saved_bytes(shape, n, 1, half=half) for n in (1, 2))
     assert activation_bytes_per_token(shape, half=half) == pytest.approx((two - one) / 64, rel=0.01)

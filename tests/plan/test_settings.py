@@ -25,14 +25,16 @@ def made(**settings: object) -> Plan:
 
 def test_they_stand_in_the_file_among_the_others() -> None:
     config = deepspeed.config(
-        made(**{
-            "zero_optimization.reduce_bucket_size": 7,
-            "zero_optimization.offload_optimizer.ratio": 0.5,
-            "activation_checkpointing.cpu_checkpointing": True,
-            "data_types.grad_accum_dtype": None,
-            "prescale_gradients": True,
-        })
-    )  # fmt: skip
+        made(
+            **{
+                "zero_optimization.reduce_bucket_size": 7,
+                "zero_optimization.offload_optimizer.ratio": 0.5,
+                "activation_checkpointing.cpu_checkpointing": True,
+                "data_types.grad_accum_dtype": None,
+                "prescale_gradients": True,
+            }
+        )
+    )
     assert config["zero_optimization"]["reduce_bucket_size"] == 7
     assert config["zero_optimization"]["stage"] == 2
     assert config["zero_optimization"]["offload_optimizer"] == {"ratio": 0.5}
@@ -67,8 +69,16 @@ def test_they_read_back_and_an_empty_section_is_not_shown(tmp_path: Path) -> Non
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "p"
-    given = ["--set", "strategy.zero_stage=2", "--set", "deepspeed.zero_optimization.reduce_bucket_size=200000000",
-             "--set", "deepspeed.data_types.grad_accum_dtype=null", "--set", "deepspeed.aio.x=word"]  # fmt: skip
+    given = [
+        "--set",
+        "strategy.zero_stage=2",
+        "--set",
+        "deepspeed.zero_optimization.reduce_bucket_size=200000000",
+        "--set",
+        "deepspeed.data_types.grad_accum_dtype=null",
+        "--set",
+        "deepspeed.aio.x=word",
+    ]
     done = trainwiz("init", str(folder), "--defaults", "--yes", *given)
     assert done.code == 0, done.err
     for setting in given[2:]:

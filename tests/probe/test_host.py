@@ -80,9 +80,13 @@ class FakeNvml:
 
 def card(index: int, **changes: Any) -> dict[str, Any]:
     return {
-        "name": "NVIDIA A100-SXM4-40GB", "total": 40960 * MIB, "free": 40536 * MIB, "capability": (8, 0),
-        "uuid": f"GPU-{index}aaa", **changes,
-    }  # fmt: skip
+        "name": "NVIDIA A100-SXM4-40GB",
+        "total": 40960 * MIB,
+        "free": 40536 * MIB,
+        "capability": (8, 0),
+        "uuid": f"GPU-{index}aaa",
+        **changes,
+    }
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -110,9 +114,13 @@ def test_everything_nvml_says_is_kept(tmp_path: Path) -> None:
     assert (found.driver_version, found.cuda_driver_version) == ("550.54.15", "12.4")
     first, second = found.gpus
     assert first == Gpu(
-        index=0, name="NVIDIA A100-SXM4-40GB", memory_bytes=40960 * MIB, used_bytes=424 * MIB,
-        compute_capability=(8, 0), uuid="GPU-0aaa",
-    )  # fmt: skip
+        index=0,
+        name="NVIDIA A100-SXM4-40GB",
+        memory_bytes=40960 * MIB,
+        used_bytes=424 * MIB,
+        compute_capability=(8, 0),
+        uuid="GPU-0aaa",
+    )
     assert second.mig
     assert [(p.pid, p.used_bytes, p.name) for p in second.processes] == [(99, None, ""), (4242, 29 * GIB, "python")]
     assert nvml.shut
@@ -270,9 +278,12 @@ def test_compilers_are_found_where_torch_would_look(tmp_path: Path) -> None:
     path = f"{tools}:/usr/bin:/bin"
     found = toolchain.toolchain({"PATH": path, "CUDA_HOME": str(cuda)}, root=tmp_path)
     assert found == Toolchain(
-        cxx=str(tools / "c++"), cxx_version="13.2.0", nvcc=str(cuda / "bin/nvcc"), nvcc_version="12.4",
+        cxx=str(tools / "c++"),
+        cxx_version="13.2.0",
+        nvcc=str(cuda / "bin/nvcc"),
+        nvcc_version="12.4",
         ninja=str(tools / "ninja"),
-    )  # fmt: skip
+    )
     program(tools, "clang-17", "17.0.6")
     environ = {"PATH": path, "CXX": "clang-17"}
     before = toolchain.cache_key(environ, root=tmp_path)
@@ -298,11 +309,18 @@ MEMINFO = "MemTotal:       1024000 kB\nMemFree: 1 kB\nMemAvailable:   512000 kB\
 
 
 def test_a_whole_host_from_a_fake_tree(tmp_path: Path) -> None:
-    root = write(tmp_path, {
-        "proc/cpuinfo": CPUINFO, "proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n",
-        "sys/fs/cgroup/cpu.max": "100000 100000", "sys/fs/cgroup/memory.max": str(256 * MIB),
-        "sys/fs/cgroup/memory.current": str(56 * MIB), "dev/shm/.keep": "",
-    })  # fmt: skip
+    root = write(
+        tmp_path,
+        {
+            "proc/cpuinfo": CPUINFO,
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cpu.max": "100000 100000",
+            "sys/fs/cgroup/memory.max": str(256 * MIB),
+            "sys/fs/cgroup/memory.current": str(56 * MIB),
+            "dev/shm/.keep": "",
+        },
+    )
     machine = host(str(tmp_path / "not" / "yet"), nvml=FakeNvml(card(0)), root=root, toolchain=Toolchain)
     assert [gpu.name for gpu in machine.gpus] == ["NVIDIA A100-SXM4-40GB"]
     assert (machine.cpu.model, machine.cpu.physical_cores, machine.cpu.usable_cores) == ("Fast CPU", 2, 1)
@@ -350,14 +368,25 @@ def test_disk_of_a_folder_that_cannot_be_entered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "kills"),
     [
-        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.events": "low 0\nmax 9\noom 4\noom_kill 3\n",
-          "sys/fs/cgroup/memory.events": "oom_kill 99\n"}, 3),
-        ({"proc/self/cgroup": "4:memory:/job\n",
-          "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
+        (
+            {
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.events": "low 0\nmax 9\noom 4\noom_kill 3\n",
+                "sys/fs/cgroup/memory.events": "oom_kill 99\n",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+            },
+            2,
+        ),
         ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cgroup.procs": ""}, None),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_kills_for_memory_are_counted_in_the_innermost_cgroup(
     tmp_path: Path, files: dict[str, str], kills: int | None
 ) -> None:

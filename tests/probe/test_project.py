@@ -210,9 +210,12 @@ def test_kinds_of_models(tmp_path: Path, name: str, kind: str, detail: str) -> N
 
 
 def safetensors(shapes: list[list[int]]) -> bytes:
-    header = json.dumps({"__metadata__": {"format": "pt"}, **{
-        f"layer{i}": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for i, shape in enumerate(shapes)
-    }}).encode()  # fmt: skip
+    header = json.dumps(
+        {
+            "__metadata__": {"format": "pt"},
+            **{f"layer{i}": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for i, shape in enumerate(shapes)},
+        }
+    ).encode()
     return struct.pack("<Q", len(header)) + header
 
 

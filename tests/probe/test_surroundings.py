@@ -88,8 +88,11 @@ def test_caches_follow_their_variables(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "a file"), "TMPDIR": "/proc"}
     found = {cache.variable: cache for cache in library_caches.caches(environ)}
     assert {name: cache.writable for name, cache in found.items()} == {
-        "XDG_CACHE_HOME": True, "HF_HOME": False, "TORCH_EXTENSIONS_DIR": True, "TMPDIR": False,
-    }  # fmt: skip
+        "XDG_CACHE_HOME": True,
+        "HF_HOME": False,
+        "TORCH_EXTENSIONS_DIR": True,
+        "TMPDIR": False,
+    }
     assert found["TORCH_EXTENSIONS_DIR"].path == str(tmp_path / "torch_extensions")
     assert found["XDG_CACHE_HOME"].free_bytes
     assert [file.name for file in tmp_path.iterdir()] == ["a file"], "looking creates nothing"

@@ -142,11 +142,13 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
     stacks = Stacks(tmp_path)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "live.py"], cwd=tmp_path, stdin=subprocess.PIPE,
+            [sys.executable, "live.py"],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
             env=stacks.environ({**os.environ, "RANK": str(rank), "PYTHONPATH": ""}, rank),
         )
         for rank in (2, 3)
-    ]  # fmt: skip
+    ]
     heard: list[Stall | Resumed | Straggler] = []
     watching = Watching(
         files=list, metrics=tmp_path / "metrics.jsonl", stacks=tmp_path, ranks=(2, 3), floor=3.0, stop=True, machine=1

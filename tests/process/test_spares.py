@@ -89,8 +89,11 @@ def start(folder: Path, script: str) -> tuple[subprocess.Popen[bytes], int]:
     with (folder / "said").open("w+b") as said:
         process = subprocess.Popen(
             [sys.executable, str(INSIDE / "standby.py"), str(reading), "train.py", str(folder / "metrics.jsonl")],
-            cwd=folder, stdout=said, stderr=said, pass_fds=(reading,),
-        )  # fmt: skip
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            pass_fds=(reading,),
+        )
     os.close(reading)
     return process, writing
 

@@ -19,13 +19,20 @@ BEGAN = 1_795_168_800.0
 
 
 def run(
-    name: str = "2026-11-20_10-00-00-1", updates: range = range(0), started: str = START, alive: bool | None = False,
-    outcome: Mapping[str, Any] | None = None, **command: Any,
-) -> Recorded:  # fmt: skip
+    name: str = "2026-11-20_10-00-00-1",
+    updates: range = range(0),
+    started: str = START,
+    alive: bool | None = False,
+    outcome: Mapping[str, Any] | None = None,
+    **command: Any,
+) -> Recorded:
     return Recorded(
-        name=name, command={"started": started, **command}, outcome=outcome or {}, alive=alive,
+        name=name,
+        command={"started": started, **command},
+        outcome=outcome or {},
+        alive=alive,
         records=[{"update": u, "loss": 5 / u, "tokens_per_second": 100.0 * u} for u in updates],
-    )  # fmt: skip
+    )
 
 
 # metrics
@@ -226,25 +233,43 @@ SAID = {"template": "rank {rank} failed first with exit code {code}", "values": 
     [
         (run(outcome={"exit_code": 0}), State.DONE, "training completed"),
         (run(outcome={"exit_code": 3}), State.FAILED, "exit code 3"),
-        (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "cause": {"template": "x"}}}),
-         State.FAILED, "rank 1 failed first with exit code 3"),
-        (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": True, "cause": FULL}}),
-         State.FAILED, "the disk is full"),
-        (run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "exception": "{E}: x"}}),
-         State.FAILED, "{E}: x"),
+        (
+            run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "cause": {"template": "x"}}}),
+            State.FAILED,
+            "rank 1 failed first with exit code 3",
+        ),
+        (
+            run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": True, "cause": FULL}}),
+            State.FAILED,
+            "the disk is full",
+        ),
+        (
+            run(outcome={"exit_code": 3, "diagnosis": {"how": SAID, "known": False, "exception": "{E}: x"}}),
+            State.FAILED,
+            "{E}: x",
+        ),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": TORN}}), State.FAILED, "kept"),
         (run(outcome={"exit_code": 3, "diagnosis": "nonsense"}), State.FAILED, "exit code 3"),
-        (run(outcome={"exit_code": 0, "interrupted": True, "signal": 2}), State.STOPPED,
-         "stopped by Ctrl-C; it saved and exited cleanly"),
-        (run(outcome={"exit_code": 143, "interrupted": True, "signal": 15}), State.STOPPED,
-         "stopped by SIGTERM; exit code 143"),
+        (
+            run(outcome={"exit_code": 0, "interrupted": True, "signal": 2}),
+            State.STOPPED,
+            "stopped by Ctrl-C; it saved and exited cleanly",
+        ),
+        (
+            run(outcome={"exit_code": 143, "interrupted": True, "signal": 15}),
+            State.STOPPED,
+            "stopped by SIGTERM; exit code 143",
+        ),
         (run(alive=True), State.RUNNING, "None"),
         (run(alive=False), State.KILLED, "trainwiz was killed, or the machine went down"),
         (Recorded(name="x"), State.UNKNOWN, "no record of how it was launched"),
-        (run(alive=None, hostname="node7"), State.UNKNOWN,
-         "started on node7: whether it is still running is known only there"),
+        (
+            run(alive=None, hostname="node7"),
+            State.UNKNOWN,
+            "started on node7: whether it is still running is known only there",
+        ),
     ],
-)  # fmt: skip
+)
 def test_states_and_why(recorded: Recorded, expected: State, reason: str) -> None:
     assert state(recorded) is expected
     assert str(why(recorded)) == reason
@@ -316,15 +341,21 @@ def test_a_timeline_of_a_resumed_run() -> None:
 def test_only_what_differs_is_named() -> None:
     common = {"hostname": "h", "versions": {"torch": "2.13", "numpy": "1"}, "machine": {"disk_free_bytes": 1}}
     before = run(
-        outcome={"exit_code": 0}, updates=range(1, 4), **common, plan={"batch": {"real_batch_size": 8}, "seed": 1},
+        outcome={"exit_code": 0},
+        updates=range(1, 4),
+        **common,
+        plan={"batch": {"real_batch_size": 8}, "seed": 1},
         argv=["python", "train.py", "--output_dir", "runs/a", "--lr", "1", "--flag"],
-    )  # fmt: skip
+    )
     after = run(
-        outcome={"exit_code": 1}, updates=range(1, 6), plan={"batch": {"real_batch_size": 16}, "seed": 1},
+        outcome={"exit_code": 1},
+        updates=range(1, 6),
+        plan={"batch": {"real_batch_size": 16}, "seed": 1},
         argv=["python", "train.py", "--output_dir", "runs/b", "--lr=2"],
         **{**common, "versions": {"torch": "2.14", "numpy": "1"}, "machine": {"disk_free_bytes": 2}},
-        inherited={"CUDA_VISIBLE_DEVICES": "0"}, git={"commit": "abc", "changed": ["x"]},
-    )  # fmt: skip
+        inherited={"CUDA_VISIBLE_DEVICES": "0"},
+        git={"commit": "abc", "changed": ["x"]},
+    )
     found = {(d.section, d.key): (d.before, d.after) for d in differences(before, after)}
     assert found == {
         ("plan", "batch.real_batch_size"): (8, 16),

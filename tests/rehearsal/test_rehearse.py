@@ -16,16 +16,25 @@ from trainwiz.render import training_files
 from trainwiz.store import templates
 
 BUGS = {
-    "summed_loss": ("(errors.square() * batch[\"weights\"]).sum()", "(errors.square() * batch[\"weights\"]).mean()",
-                    "loss_sum averages"),
-    "padding": ("errors.square() * batch[\"weights\"]", "errors.square()", "padding samples affect the training"),
-    "samples": ("return self.inputs[index], ", "return self.inputs[index] + 0.01 * torch.randn(16), ",
-                "is different each time"),
-    "randomness": ("errors = model(inputs).float()", "errors = __import__('random').random() * model(inputs).float()",
-                   "random or numpy"),
+    "summed_loss": (
+        '(errors.square() * batch["weights"]).sum()',
+        '(errors.square() * batch["weights"]).mean()',
+        "loss_sum averages",
+    ),
+    "padding": ('errors.square() * batch["weights"]', "errors.square()", "padding samples affect the training"),
+    "samples": (
+        "return self.inputs[index], ",
+        "return self.inputs[index] + 0.01 * torch.randn(16), ",
+        "is different each time",
+    ),
+    "randomness": (
+        "errors = model(inputs).float()",
+        "errors = __import__('random').random() * model(inputs).float()",
+        "random or numpy",
+    ),
     "gradients": ("self.head = ", "self.unused = nn.Linear(2, 2)\n        self.head = ", "unused.weight"),
     "no_waiting": ("    errors = ", "    assert inputs.sum().item() < 1e9\n    errors = ", "item at task.py:"),
-}  # fmt: skip
+}
 """By the check that names it: what of the custom task is replaced, by what, and words of the finding."""
 
 
@@ -77,9 +86,21 @@ def test_a_good_project_passes(project: Path) -> None:
     checks = card(project)
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert set(checks) == {
-        "samples", "randomness", "summed_loss", "padding", "gradients", "no_waiting", "schedule",
-        "training", "once_per_epoch", "communication", "checkpoints", "resume", "split", "evaluation",
-    }  # fmt: skip
+        "samples",
+        "randomness",
+        "summed_loss",
+        "padding",
+        "gradients",
+        "no_waiting",
+        "schedule",
+        "training",
+        "once_per_epoch",
+        "communication",
+        "checkpoints",
+        "resume",
+        "split",
+        "evaluation",
+    }
     assert checks["resume"]["numbers"]["resumed_from"] == 4
     assert checks["resume"]["numbers"]["whole"] == checks["resume"]["numbers"]["resumed"] != ""
     assert max(checks["split"]["numbers"]["relative"].values()) <= 1e-5
@@ -174,14 +195,17 @@ def test_a_good_schedule_passes() -> None:
     assert schedule.check(trace(), estimated=False).verdict == "passed"
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"warmup": 10}, "does not end before the training"),
-    ({"learning_rate": 2.0}, "the highest learning rate is 1, but the plan has 2"),
-    ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10, the learning rate is -0.2, below"),
-    ({"rates": raised(trace()["rates"], 7, 0.9)}, "should rise until update 2 and fall afterwards"),
-    ({"rates": raised(trace()["rates"], 1, 1.0)}, "should rise until update 2"),
-    ({"after": 0.2}, "below its final value"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"warmup": 10}, "does not end before the training"),
+        ({"learning_rate": 2.0}, "the highest learning rate is 1, but the plan has 2"),
+        ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10, the learning rate is -0.2, below"),
+        ({"rates": raised(trace()["rates"], 7, 0.9)}, "should rise until update 2 and fall afterwards"),
+        ({"rates": raised(trace()["rates"], 1, 1.0)}, "should rise until update 2"),
+        ({"after": 0.2}, "below its final value"),
+    ],
+)
 def test_a_wrong_schedule_is_named(changes: dict[str, Any], words: str) -> None:
     check = schedule.check(trace(**changes), estimated=False)
     assert (check.verdict, words in str(check.found)) == ("failed", True), str(check.found)
@@ -194,14 +218,22 @@ def runs(**changes: dict[str, Any]) -> dict[str, Check]:
     records = [{"update": u, "loss": 3.0 / u} for u in range(1, 7)]
     order = [[i, i + 1] for i in range(0, 20, 2)] + [[20, -1], [-1, -1]]
     notes = [
-        {"indices": [order[rank::2] * 2], "sent": [[2 * u, 100] for u in range(1, 7)], "gradient_bytes": 100,
-         "micro_batches": 12}
+        {
+            "indices": [order[rank::2] * 2],
+            "sent": [[2 * u, 100] for u in range(1, 7)],
+            "gradient_bytes": 100,
+            "micro_batches": 12,
+        }
         for rank in (0, 1)
-    ]  # fmt: skip
+    ]
     good: dict[str, Any] = {
-        "exit_code": 0, "seconds": 1.0, "records": records, "weights": "abc", "notes": notes,
+        "exit_code": 0,
+        "seconds": 1.0,
+        "records": records,
+        "weights": "abc",
+        "notes": notes,
         "checkpoints": ["checkpoint-00000004", "checkpoint-00000006"],
-    }  # fmt: skip
+    }
     own = {"killed": {"exit_code": 137}, "resumed": {"notes": [{"micro_batches": 4}]}}
     results = {n: RunResult(run=run, **{**good, **own.get(n, {}), **changes.get(n, {})}) for n, run in planned.items()}
     return {check.name: check for check in comparison.checks(small, results)}
@@ -213,18 +245,21 @@ def test_good_runs_pass() -> None:
     assert len(checks) == 6
 
 
-@pytest.mark.parametrize(("run", "changes", "name"), [
-    ("whole", {"records": [{"update": 1, "loss": math.nan}]}, "training"),
-    ("whole", {"exit_code": 3}, "run_whole"),
-    ("killed", {"exit_code": 0}, "run_killed"),
-    ("whole", {"damaged": ["checkpoint-00000004"]}, "checkpoints"),
-    ("whole", {"checkpoints": ["checkpoint-00000004"]}, "checkpoints"),
-    ("whole", {"weights": ""}, "checkpoints"),
-    ("resumed", {"weights": "abd"}, "resume"),
-    ("resumed", {"notes": [{"micro_batches": 12}]}, "resume"),
-    ("resumed", {"records": [{"update": 6, "loss": 0.51}]}, "resume"),
-    ("split", {"records": [{"update": u, "loss": 3.0 / u + (u == 4) * 1e-4} for u in range(1, 7)]}, "split"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "changes", "name"),
+    [
+        ("whole", {"records": [{"update": 1, "loss": math.nan}]}, "training"),
+        ("whole", {"exit_code": 3}, "run_whole"),
+        ("killed", {"exit_code": 0}, "run_killed"),
+        ("whole", {"damaged": ["checkpoint-00000004"]}, "checkpoints"),
+        ("whole", {"checkpoints": ["checkpoint-00000004"]}, "checkpoints"),
+        ("whole", {"weights": ""}, "checkpoints"),
+        ("resumed", {"weights": "abd"}, "resume"),
+        ("resumed", {"notes": [{"micro_batches": 12}]}, "resume"),
+        ("resumed", {"records": [{"update": 6, "loss": 0.51}]}, "resume"),
+        ("split", {"records": [{"update": u, "loss": 3.0 / u + (u == 4) * 1e-4} for u in range(1, 7)]}, "split"),
+    ],
+)
 def test_runs_that_differ_are_named(run: str, changes: dict[str, Any], name: str) -> None:
     failed = [check.name for check in runs(**{run: changes}).values() if check.verdict == "failed"]
     assert name in failed

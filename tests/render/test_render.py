@@ -101,9 +101,21 @@ def test_typical_projects_are_as_reviewed(name: str, request: pytest.FixtureRequ
 
 
 def test_the_files_of_a_project() -> None:
-    everywhere = {"trainwiz.yaml", plan_file.SCHEMA_FILE, "accelerate.yaml", "train.py", "task.py", "README.md",
-                  "batches.py", "checkpoints.py", "metrics.py", "rows.py",
-                  "requirements.txt", ".gitignore", ".vscode/launch.json"}  # fmt: skip
+    everywhere = {
+        "trainwiz.yaml",
+        plan_file.SCHEMA_FILE,
+        "accelerate.yaml",
+        "train.py",
+        "task.py",
+        "README.md",
+        "batches.py",
+        "checkpoints.py",
+        "metrics.py",
+        "rows.py",
+        "requirements.txt",
+        ".gitignore",
+        ".vscode/launch.json",
+    }
     assert set(files(make())) == everywhere
     assert set(files(make(strategy__kind="deepspeed", strategy__zero_stage=2))) == everywhere | {"ds_config.json"}
 

@@ -130,9 +130,12 @@ def test_offload_computes_with_more_than_one_thread(tmp_path: Path) -> None:
 
 def test_several_machines_without_a_rank_stop_at_once(tmp_path: Path) -> None:
     plan = make(
-        machine__device="cuda", machine__num_processes=4, machine__num_machines=2,
-        machine__main_process_ip="10.0.0.1", strategy__kind="ddp",
-    )  # fmt: skip
+        machine__device="cuda",
+        machine__num_processes=4,
+        machine__num_machines=2,
+        machine__main_process_ip="10.0.0.1",
+        strategy__kind="ddp",
+    )
     (tmp_path / "accelerate.yaml").write_text(accelerate.text(plan))
     cases = [
         {"folder": str(tmp_path), "file": "accelerate.yaml", "options": options}

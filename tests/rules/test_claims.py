@@ -96,9 +96,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 """By child: what each claim gives; of an error, how it begins."""
 SMALL_MOUNTS = (
-    "unshare", "-m", "sh", "-c",
+    "unshare",
+    "-m",
+    "sh",
+    "-c",
     'mount -t tmpfs -o size=4m tmpfs /dev/shm && mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@" --full "$0"',
-)  # fmt: skip
+)
 NEED_MOUNTS = ("tw503_a_checkpoint_on_a_full_disk", "tw518_a_worker_without_shared_memory")
 CASES = [(child, name) for child, claims in EXPECTED.items() for name in claims]
 
@@ -130,8 +133,9 @@ def asked(child: str, folder: Path, before: tuple[str, ...]) -> dict[str, Any]:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     settings = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [*before, sys.executable, str(CHILDREN / child), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, env={**environ, **settings}, cwd=folder,
-                          check=False)  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=540, env={**environ, **settings}, cwd=folder, check=False
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(results, dict)

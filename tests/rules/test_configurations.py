@@ -47,8 +47,22 @@ RULES = {rule.id: rule for rule in rules.of_configurations()}
 TEMPLATES = templates.load()
 TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
 OUTCOMES = ("fails", "passes", "almost")
-KEYS = {*OUTCOMES, "says", "engine", "stops", "files", "beside", "version", "world", "script", "name", "asked", "about",
-        "model", "programs"}  # fmt: skip
+KEYS = {
+    *OUTCOMES,
+    "says",
+    "engine",
+    "stops",
+    "files",
+    "beside",
+    "version",
+    "world",
+    "script",
+    "name",
+    "asked",
+    "about",
+    "model",
+    "programs",
+}
 
 
 def each_case() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
@@ -79,8 +93,9 @@ def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, P
     script = read_script("train.py", case["script"]) if "script" in case else None
     versions = {"accelerate": "1.15.0", "deepspeed": case.get("version", "0.19.8")}
     about = case.get("about") or name_of(case, case[outcome])
-    mistakes = {path: store.mistakes(document) for path, document in documents.items()
-                if config.kind_of(document) == "plan"}  # fmt: skip
+    mistakes = {
+        path: store.mistakes(document) for path, document in documents.items() if config.kind_of(document) == "plan"
+    }
     files = Files(documents=documents, mistakes=mistakes, script=script, versions=versions)
     if "model" in case:
         (folder / "model").mkdir(exist_ok=True)
@@ -140,8 +155,11 @@ def test_manuals_have_all_their_parts() -> None:
     for rule in RULES.values():
         parts = [line.partition(":")[0] for line in rule.manual.splitlines()]
         assert [p for p in parts if p in ("Without it", "Why", "Instead", "Source")] == [
-            "Without it", "Why", "Instead", "Source",
-        ], rule.id  # fmt: skip
+            "Without it",
+            "Why",
+            "Instead",
+            "Source",
+        ], rule.id
         assert rule.summary.endswith("."), rule.id
         assert rule.manual.splitlines()[1] == "", rule.id
 
@@ -167,8 +185,14 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
         asked.append((id, i))
         cases.append({"how": case["engine"], "folder": str(folder), kind: str(about), **extra})
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run([sys.executable, str(CHILD)], input=json.dumps(cases), capture_output=True, text=True,
-                          timeout=540, env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(CHILD)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=540,
+        env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     return dict(zip(asked, results, strict=True))

@@ -93,8 +93,11 @@ def test_manuals_have_all_their_parts() -> None:
     for rule in RULES.values():
         parts = [line.strip().partition(":")[0] for line in rule.manual.splitlines()]
         assert [p for p in parts if p in ("Without it", "Why", "Instead", "Source")] == [
-            "Without it", "Why", "Instead", "Source",
-        ], rule.id  # fmt: skip
+            "Without it",
+            "Why",
+            "Instead",
+            "Source",
+        ], rule.id
         assert rule.summary.endswith("."), rule.id
 
 

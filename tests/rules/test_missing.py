@@ -78,8 +78,15 @@ def last_line(id: str, folder: Path) -> str:
     _, _, gone, arguments = CASES[id]
     program = WITHOUT.format(gone=gone, arguments=arguments)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120,
-                          env={**environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
     assert done.returncode == 1, f"{id}: {done.returncode} {done.stderr[-500:]}"
     return "\n".join([line for line in done.stderr.splitlines() if line.strip() and not line.startswith(" ")][-2:])
 
@@ -125,8 +132,15 @@ def train(folder: Path, values: dict[str, Any]) -> set[str]:
     """The files of the model that a generated script saves, which ends with exit code 0."""
     for artifact in training_files(plans.with_changes(BASE, values), templates.load()):
         (folder / artifact.path).write_text(artifact.text)
-    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=240,
-                          env=environment(), check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return {path.name for path in (folder / "output" / "model").iterdir()}
 
@@ -156,10 +170,19 @@ def test_tw524_an_edited_plan_is_not_what_is_trained(tmp_path: Path) -> None:
 def test_tw103_another_library_than_torchs(tmp_path: Path) -> None:
     """Ranks end with it, and what should start them does."""
     (tmp_path / "libstdc++.so.6").touch()
-    for program in (["-c", "import torch"], ["-m", "torch.distributed.run", "train.py"],
-                    ["-m", "accelerate.commands.launch", "train.py"]):  # fmt: skip
-        done = subprocess.run([sys.executable, *program], capture_output=True, text=True, timeout=180, check=False,
-                              env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})  # fmt: skip
+    for program in (
+        ["-c", "import torch"],
+        ["-m", "torch.distributed.run", "train.py"],
+        ["-m", "accelerate.commands.launch", "train.py"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *program],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        )
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == f"ImportError: {tmp_path}/libstdc++.so.6: file too short"
 
@@ -175,8 +198,21 @@ def test_tw101_accelerate_is_not_for_python_3_9(tmp_path: Path) -> None:
             wheel.writestr(f"{name}.dist-info/{file}", (theirs.read_text(file) or "") if file != "RECORD" else "")
     needs = theirs.metadata["Requires-Python"].replace(">", "&gt;")
     (place / "index.html").write_text(f'<a href="{name}-py3-none-any.whl" data-requires-python="{needs}">{name}</a>')
-    pip = [sys.executable, "-m", "pip", "--isolated", "install", "--dry-run", "--no-deps", "--only-binary=:all:",
-           "--index-url", tmp_path.as_uri(), "--target", str(tmp_path / "x"), "accelerate"]  # fmt: skip
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--index-url",
+        tmp_path.as_uri(),
+        "--target",
+        str(tmp_path / "x"),
+        "accelerate",
+    ]
     for version, words in (("3.9", f"{theirs.version} Requires-Python >=3.10"), ("3.10", f"Would install {name}")):
         done = subprocess.run(
             [*pip, "--python-version", version], capture_output=True, text=True, timeout=180, check=False

@@ -186,9 +186,22 @@ def test_the_bases_have_no_findings(base: str) -> None:
     assert [(f.rule, str(f.message)) for f in found] == []
 
 
-@pytest.mark.parametrize("plan", [BASES["gpu"]["plan"], BASES["cpu"]["plan"], {**BASES["cpu"]["plan"],
-    "strategy.kind": "deepspeed", "strategy.zero_stage": 2, "strategy.offload_optimizer_device": "cpu",
-    "data.num_workers": 8, "tracking.log_with": "wandb", "precision.mixed_precision": "bf16"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "plan",
+    [
+        BASES["gpu"]["plan"],
+        BASES["cpu"]["plan"],
+        {
+            **BASES["cpu"]["plan"],
+            "strategy.kind": "deepspeed",
+            "strategy.zero_stage": 2,
+            "strategy.offload_optimizer_device": "cpu",
+            "data.num_workers": 8,
+            "tracking.log_with": "wandb",
+            "precision.mixed_precision": "bf16",
+        },
+    ],
+)
 def test_unknown_facts_make_no_findings(plan: dict[str, Any]) -> None:
     """Nothing is known of interpreter, disks, GPUs' capability or data; a rule must not take that for a fault."""
     gpus = [{"index": i, "name": "a GPU", "memory_bytes": 80 * 2**30} for i in range(8)]
@@ -210,8 +223,11 @@ def test_manuals_have_all_their_parts() -> None:
     for rule in RULES.values():
         parts = [line.partition(":")[0] for line in rule.manual.splitlines()]
         assert [p for p in parts if p in ("Without it", "Why", "Instead", "Source")] == [
-            "Without it", "Why", "Instead", "Source",
-        ], rule.id  # fmt: skip
+            "Without it",
+            "Why",
+            "Instead",
+            "Source",
+        ], rule.id
         assert rule.summary.endswith("."), rule.id
         assert rule.manual.splitlines()[1] == "", rule.id
 

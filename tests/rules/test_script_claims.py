@@ -118,8 +118,14 @@ def test_claims_about_deepspeed() -> None:
 
 @pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
 def test_claims_about_colossalai() -> None:
-    done = subprocess.run([str(COLOSSALAI), str(CHILD.with_name("boosting.py"))], capture_output=True, text=True,
-                          timeout=120, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)  # fmt: skip
+    done = subprocess.run(
+        [str(COLOSSALAI), str(CHILD.with_name("boosting.py"))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+    )
     said = json.loads(done.stdout.splitlines()[-1])
     assert said.keys() == BOOSTING.keys()
     for name, words in BOOSTING.items():
@@ -130,8 +136,14 @@ def test_claims_about_colossalai() -> None:
 @pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
 def test_claims_about_gemini() -> None:
     environ = {**world(1), "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": str(STANDIN)}
-    done = subprocess.run([str(COLOSSALAI), str(CHILD.with_name("gemini.py"))], capture_output=True, text=True,
-                          timeout=240, env=environ, check=False)  # fmt: skip
+    done = subprocess.run(
+        [str(COLOSSALAI), str(CHILD.with_name("gemini.py"))],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environ,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == GEMINI
 

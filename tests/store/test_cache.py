@@ -69,7 +69,9 @@ def test_writers_at_once_leave_a_whole_file(environ: dict[str, str]) -> None:
     import concurrent.futures
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        runs = [pool.submit(capture, [sys.executable, "-c", code, name], timeout=180, env={**os.environ, **environ})
-                for name in "abc"]  # fmt: skip
+        runs = [
+            pool.submit(capture, [sys.executable, "-c", code, name], timeout=180, env={**os.environ, **environ})
+            for name in "abc"
+        ]
         assert [run.result().code for run in runs] == [0, 0, 0]
     assert json.loads((cache.folder(environ) / "things.json").read_text())

@@ -71,16 +71,32 @@ def said(template: str, **values: object) -> dict[str, object]:
 def project(tmp_path: Path) -> Path:
     """A failed run, one that went on from there and was stopped, and one that still runs."""
     diagnosis = {
-        "known": False, "last_lines": ["Traceback", EVIL], "observed": [said("{n} seen", n=EVIL)],
+        "known": False,
+        "last_lines": ["Traceback", EVIL],
+        "observed": [said("{n} seen", n=EVIL)],
         "cause": said("unknown failure: the rank ended without an exception"),
         "how": said("rank {rank} failed first with exit code {code}", rank=1, code=3),
         "remedy": said("read {log}", log=EVIL),
-    }  # fmt: skip
-    record(tmp_path, NAMES[0], range(1, 13), {"exit_code": 3, "seconds": 61.0, "diagnosis": diagnosis},
-           plan={"model": {"name": EVIL}, "seed": 1}, total_updates=30, versions={"torch": "2.13"})  # fmt: skip
+    }
+    record(
+        tmp_path,
+        NAMES[0],
+        range(1, 13),
+        {"exit_code": 3, "seconds": 61.0, "diagnosis": diagnosis},
+        plan={"model": {"name": EVIL}, "seed": 1},
+        total_updates=30,
+        versions={"torch": "2.13"},
+    )
     (tmp_path / "runs" / NAMES[0] / "plan.yaml").write_text(f"seed: 1  # found: because {EVIL}\n")
-    record(tmp_path, NAMES[1], range(11, 21), {"exit_code": 0, "interrupted": True, "signal": 15, "seconds": 3601.0},
-           resumed_from=NAMES[0], plan={"model": {"name": "b"}, "seed": 1}, versions={"torch": "2.14"})  # fmt: skip
+    record(
+        tmp_path,
+        NAMES[1],
+        range(11, 21),
+        {"exit_code": 0, "interrupted": True, "signal": 15, "seconds": 3601.0},
+        resumed_from=NAMES[0],
+        plan={"model": {"name": "b"}, "seed": 1},
+        versions={"torch": "2.14"},
+    )
     record(tmp_path, NAMES[2], range(21, 26), resumed_from=NAMES[1], total_updates=30, **alive())
     runs._point(tmp_path / "runs" / "latest", NAMES[2])
     return tmp_path
@@ -165,8 +181,15 @@ def test_the_table_of_runs(project: Path, capsys: pytest.CaptureFixture[str]) ->
     head, *rows = (re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines())
     assert head == ["RUN", "STATE", "UPDATES", "LOSS", "TOKENS/S", "TIME", "WHY IT ENDED"]
     assert rows[0] == [NAMES[0], "failed", "12/30", "0.8333", "100", "1:01", "rank 1 failed first with exit code 3"]
-    assert rows[1] == [NAMES[1], "stopped", "20", "0.5000", "100", "1:00:01",
-                       "stopped by SIGTERM; it saved and exited cleanly"]  # fmt: skip
+    assert rows[1] == [
+        NAMES[1],
+        "stopped",
+        "20",
+        "0.5000",
+        "100",
+        "1:00:01",
+        "stopped by SIGTERM; it saved and exited cleanly",
+    ]
     assert rows[2][:4] == [NAMES[2], "running", "25/30", "0.4000"]
     assert rows[2][-1] == f"continues {NAMES[1]}"
 
@@ -176,11 +199,18 @@ def test_runs_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = json.loads(capsys.readouterr().out)
     assert [r["state"] for r in found] == ["failed", "stopped", "running"]
     assert found[1] == {
-        "run": NAMES[1], "state": "stopped", "started": "2026-11-20T10:00:00+0000", "updates": 20,
+        "run": NAMES[1],
+        "state": "stopped",
+        "started": "2026-11-20T10:00:00+0000",
+        "updates": 20,
         "total_updates": None,
-        "loss": 0.5, "eval_loss": 0.5, "tokens_per_second": 100.0, "seconds": 3601.0,
-        "why": "stopped by SIGTERM; it saved and exited cleanly", "resumed_from": NAMES[0],
-    }  # fmt: skip
+        "loss": 0.5,
+        "eval_loss": 0.5,
+        "tokens_per_second": 100.0,
+        "seconds": 3601.0,
+        "why": "stopped by SIGTERM; it saved and exited cleanly",
+        "resumed_from": NAMES[0],
+    }
 
 
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +233,13 @@ def test_the_table_fits_a_terminal(project: Path, width: int, lang: str) -> None
 def _in_terminal(words: list[str], width: int) -> str:
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", *words], dimensions=(24, width), timeout=180, encoding="utf-8",
+        sys.executable,
+        ["-m", "trainwiz", *words],
+        dimensions=(24, width),
+        timeout=180,
+        encoding="utf-8",
         env={**environ, "NO_COLOR": "1", "TERM": "xterm"},
-    )  # fmt: skip
+    )
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
@@ -245,9 +279,12 @@ def test_logs_are_shown_as_they_are(
 
 def follower(project: Path) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "logs", str(project), "-f"], timeout=180, encoding="utf-8",
+        sys.executable,
+        ["-m", "trainwiz", "logs", str(project), "-f"],
+        timeout=180,
+        encoding="utf-8",
         env={**os.environ, "TRAINWIZ_LANG": "en"},
-    )  # fmt: skip
+    )
 
 
 def test_following_ends_with_the_run_and_shows_its_last_line(project: Path) -> None:
@@ -354,8 +391,20 @@ def test_a_report_stands_alone_and_shows_everything(project: Path) -> None:
     assert "@import" not in html
     assert "url(" not in html
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", html)
-    for words in ("Loss", "Learning rate", "Gradient norm", "Speed, tokens per second", "eval_accuracy", "12", "failed",
-                  "updates (of 30)", "rank 1 failed first with exit code 3", "launched", "seed", "2.13"):  # fmt: skip
+    for words in (
+        "Loss",
+        "Learning rate",
+        "Gradient norm",
+        "Speed, tokens per second",
+        "eval_accuracy",
+        "12",
+        "failed",
+        "updates (of 30)",
+        "rank 1 failed first with exit code 3",
+        "launched",
+        "seed",
+        "2.13",
+    ):
         assert words in page.text, words
     assert page.text.count(EVIL) == 5
     assert f"found: because {EVIL}" in page.text
@@ -410,8 +459,17 @@ def test_a_browser_shows_it_as_it_is_meant(project: Path, tmp_path: Path, lang: 
 
 def browse(folder: Path, *words: str) -> str:
     assert CHROMIUM
-    quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
+    quiet = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--hide-scrollbars",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    )
     done = subprocess.run(
         [CHROMIUM, *quiet, f"--user-data-dir={folder / 'browser'}", *words], capture_output=True, text=True, timeout=180
     )

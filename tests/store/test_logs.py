@@ -50,9 +50,14 @@ def test_one_endless_line_is_bounded_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("nothing.log", "No such file"), ("folder", "is a folder"), ("empty.log", "is empty"),
-     ("core", "is not a text file"), ("/dev/zero", "is not a regular file")],
-)  # fmt: skip
+    [
+        ("nothing.log", "No such file"),
+        ("folder", "is a folder"),
+        ("empty.log", "is empty"),
+        ("core", "is not a text file"),
+        ("/dev/zero", "is not a regular file"),
+    ],
+)
 def test_what_is_no_log_is_named(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.log").write_text("\n\n")

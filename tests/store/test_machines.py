@@ -51,9 +51,12 @@ def test_the_fixtures_differ_where_it_matters() -> None:
         return len(machine.gpus), machine.gpus[0].compute_capability, machine.gpus[0].memory_bytes >> 30
 
     assert {name: gpu(name) for name in NAMES if name != "cpu"} == {
-        "8xh100": (8, (9, 0), 79), "4xa100-40g": (4, (8, 0), 40), "2xrtx4090": (2, (8, 9), 23),
-        "1xt4": (1, (7, 5), 15), "8xv100": (8, (7, 0), 32),
-    }  # fmt: skip
+        "8xh100": (8, (9, 0), 79),
+        "4xa100-40g": (4, (8, 0), 40),
+        "2xrtx4090": (2, (8, 9), 23),
+        "1xt4": (1, (7, 5), 15),
+        "8xv100": (8, (7, 0), 32),
+    }
     assert not machines.read(FIXTURES / "cpu.json").gpus
 
 
@@ -123,7 +126,7 @@ def test_records_keep_every_type() -> None:
     machine = Machine(
         gpus=(Gpu(index=0, name="G", memory_bytes=1, compute_capability=(9, 0), processes=users),),
         interpreter=Interpreter(python="/p", packages={"torch": "2", "x": None}, bf16=True, arch_list=("sm_90",)),
-    )  # fmt: skip
+    )
     assert build(Machine, json.loads(json.dumps(plain(machine)))) == machine
 
 

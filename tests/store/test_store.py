@@ -338,8 +338,10 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
         ("hello\n", ":1:1: the file holds one value, not keys with values"),
         ("batch:\n\treal_batch_size: 8\n", ":2:1: a tab"),
         ("batch: {real_batch_size: 8\nseed: 1\n", ":2:5: not valid YAML"),
-        ("seed: 1\nbatch:\n  real_batch_size: 8\n  real_batch_size: 9\n",
-         "batch.real_batch_size appears twice, on lines 3 and 4"),
+        (
+            "seed: 1\nbatch:\n  real_batch_size: 8\n  real_batch_size: 9\n",
+            "batch.real_batch_size appears twice, on lines 3 and 4",
+        ),
         ("seed: 1\ntask: custom\nseed: 2\n", "seed appears twice, on lines 1 and 3"),
         ("seed: 1\n--- \nseed: 2\n", ":2:1: not valid YAML: but found another document"),
         ("seed: !!python/object/apply:os.system [echo]\n", ":1:7: not valid YAML: could not determine a constructor"),
@@ -349,7 +351,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
         (b"seed: 1\nname: \xe9\n", ":2:7: byte 0xe9 is not valid UTF-8"),
         ("a: &a [*a]\nb: " + "[" * 100_000 + "\n", ":2:53: brackets are nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_plan_is_explained(tmp_path: Path, content: str | bytes, words: str) -> None:
     path = plan_file(tmp_path, content)
     with pytest.raises(UsageError) as caught:

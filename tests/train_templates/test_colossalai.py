@@ -234,9 +234,14 @@ def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None
 
 def test_another_interpreter_and_another_engine_are_refused_with_reason(reference: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=reference, env=projects.environment(), capture_output=True, text=True,
-        timeout=180, check=False,
-    )  # fmt: skip
+        [sys.executable, "train.py"],
+        cwd=reference,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert "ModuleNotFoundError: No module named 'colossalai'" in done.stderr
     refused = projects.trainwiz("check", str(reference))
     assert refused.code == 1

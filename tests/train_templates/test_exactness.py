@@ -53,10 +53,17 @@ def test_the_tutorial_on_a_line(steps: int, projects: dict[str, Path], tmp_path:
     assert f"{weight.item():.5f}" == "2.04000"
 
 
-@pytest.mark.parametrize(("ranks", "samples", "steps", "ends"), [
-    (1, 8, 1, [0.0953, 0.4337]), (1, 8, 2, [0.0953, 0.4337]), (1, 8, 8, [0.0953, 0.4337]),
-    (2, 16, 1, [0.2117, 0.3172]), (2, 16, 2, [0.2117, 0.3172]), (1, 16, 4, [0.2117, 0.3172]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ranks", "samples", "steps", "ends"),
+    [
+        (1, 8, 1, [0.0953, 0.4337]),
+        (1, 8, 2, [0.0953, 0.4337]),
+        (1, 8, 8, [0.0953, 0.4337]),
+        (2, 16, 1, [0.2117, 0.3172]),
+        (2, 16, 2, [0.2117, 0.3172]),
+        (1, 16, 4, [0.2117, 0.3172]),
+    ],
+)
 def test_the_tutorial_on_ragged_samples(
     ranks: int, samples: int, steps: int, ends: list[float], projects: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -81,10 +88,20 @@ def big_batch(kind: int, size: int, masked: int) -> torch.Tensor:
 
 
 CASES = [
-    ("single", 1, 1, False), ("single", 1, 4, False), ("single", 1, 16, False), ("single", 1, 16, True),
-    ("ddp", 2, 1, False), ("ddp", 2, 4, False), ("ddp", 2, 16, False), ("ddp", 2, 1, True), ("ddp", 2, 16, True),
-    ("zero1", 2, 4, False), ("zero2", 2, 1, False), ("zero2", 2, 16, False), ("zero3", 2, 4, False),
-]  # fmt: skip
+    ("single", 1, 1, False),
+    ("single", 1, 4, False),
+    ("single", 1, 16, False),
+    ("single", 1, 16, True),
+    ("ddp", 2, 1, False),
+    ("ddp", 2, 4, False),
+    ("ddp", 2, 16, False),
+    ("ddp", 2, 1, True),
+    ("ddp", 2, 16, True),
+    ("zero1", 2, 4, False),
+    ("zero2", 2, 1, False),
+    ("zero2", 2, 16, False),
+    ("zero3", 2, 4, False),
+]
 
 
 @pytest.mark.parametrize(("name", "ranks", "steps", "double"), CASES)

@@ -18,10 +18,15 @@ from warm import launch, spawn
 pytestmark = pytest.mark.train
 
 NOISY: dict[str, object] = {
-    **SMALL, "task": "image_classification", "batch.real_batch_size": 384, "batch.per_device_batch_size": 96,
-    "data.num_workers": 1, "schedule.n_steps": 8, "checkpoint.checkpointing_steps": 1,
+    **SMALL,
+    "task": "image_classification",
+    "batch.real_batch_size": 384,
+    "batch.per_device_batch_size": 96,
+    "data.num_workers": 1,
+    "schedule.n_steps": 8,
+    "checkpoint.checkpointing_steps": 1,
     "checkpoint.checkpoints_total_limit": "",
-}  # fmt: skip
+}
 """Augmented pictures through a data worker and dropout; two epochs of 4 updates, the last of each is filled up."""
 
 
@@ -124,10 +129,13 @@ def exported_is_final(folder: Path, output: Path) -> None:
     assert (again.code, "already exists" in again.err) == (2, True)
 
 
-@pytest.mark.parametrize(("name", "values"), [
-    ("zero2", {}),
-    ("zero3", {"precision.mixed_precision": "bf16"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("zero2", {}),
+        ("zero3", {"precision.mixed_precision": "bf16"}),
+    ],
+)
 def test_weights_in_shards_are_exported_whole(name: str, values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **values, "schedule.n_steps": 3})
     trained(folder, 2, tmp_path / "output")

@@ -135,9 +135,18 @@ def test_the_kernel_for_documents_is_told_where_they_end(tmp_path: Path, monkeyp
 
 
 def reference(  # as PyTorch 2.13 has it
-    q: Tensor, k: Tensor, v: Tensor, ends: Tensor, _ends: Tensor, longest: int, _longest: int, *,
-    scale: float | None, window_size: tuple[int, int], enable_gqa: bool,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ends: Tensor,
+    _ends: Tensor,
+    longest: int,
+    _longest: int,
+    *,
+    scale: float | None,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> Tensor:
     """What varlen_attn computes, without a GPU."""
     assert window_size[1] == 0
     assert max(b - a for a, b in itertools.pairwise(ends.tolist())) <= longest

@@ -291,8 +291,16 @@ def killed(folder: Path, output: Path, overrides: dict[str, object], updates: in
     ranks = []
     for rank in ("0", "1"):
         environment = projects.environment({**shared, "RANK": rank, "LOCAL_RANK": rank})
-        ranks.append(subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL,
-                                      stdout=subprocess.DEVNULL, start_new_session=True))  # fmt: skip
+        ranks.append(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
     end = time.monotonic() + 90
     while not (output / "metrics.jsonl").exists() or (output / "metrics.jsonl").read_text().count('"loss"') < updates:
         assert time.monotonic() < end

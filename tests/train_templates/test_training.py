@@ -61,8 +61,15 @@ def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]
     assert [r["update"] for r in one_rank] == list(range(1, 9))
     assert one_rank[-1]["loss"] < one_rank[0]["loss"] - 1
     assert set(one_rank[0]) == {
-        "update", "epoch", "loss", "lr", "grad_norm_pre_clip", "grad_norm_post_clip", "weight_norm", "tokens_per_second"
-    }  # fmt: skip
+        "update",
+        "epoch",
+        "loss",
+        "lr",
+        "grad_norm_pre_clip",
+        "grad_norm_post_clip",
+        "weight_norm",
+        "tokens_per_second",
+    }
     assert all(r["grad_norm_post_clip"] == min(1.0, r["grad_norm_pre_clip"]) for r in one_rank)
     assert [r["lr"] for r in one_rank[:2]] == [1.5e-3, 3e-3]
     assert one_rank[-1]["lr"] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 5 / 6)))

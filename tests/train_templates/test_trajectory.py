@@ -126,9 +126,12 @@ def test_every_sample_counts_once_per_epoch_whatever_the_ranks(project: Path) ->
         for ranks in (1, 2, 4, 8):
             for micro in (m for m in (1, 2, 4, 8) if ranks * m <= REAL):
                 settings = config(
-                    project, real_batch_size=REAL, num_processes=ranks, per_device_batch_size=micro,
+                    project,
+                    real_batch_size=REAL,
+                    num_processes=ranks,
+                    per_device_batch_size=micro,
                     gradient_accumulation_steps=REAL // ranks // micro,
-                )  # fmt: skip
+                )
                 per_epoch = -(-length // REAL)
                 taken = [list(batches.RealBatches(settings, length, rank, 0, 2 * per_epoch)) for rank in range(ranks)]
                 for epoch in (0, 1):

@@ -85,9 +85,13 @@ def test_the_first_question_needs_neither_machine_nor_plan() -> None:
     person = Person()
     shown: list[bool] = []
     talk = Interview(
-        decide=too_early, objections=lambda _: (), save=lambda *_: None, ask=person.ask, talk=person.talk,
+        decide=too_early,
+        objections=lambda _: (),
+        save=lambda *_: None,
+        ask=person.ask,
+        talk=person.talk,
         shown=lambda: shown.append(True),
-    )  # fmt: skip
+    )
     with pytest.raises(KeyboardInterrupt):
         talk.run()
     assert person.prompts == ["Task"]

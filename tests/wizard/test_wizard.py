@@ -36,9 +36,14 @@ class Terminal:
             **environ,
         }
         self.child: pexpect.spawn[str] = pexpect.spawn(
-            sys.executable, ["-m", "trainwiz", *arguments], env=variables, cwd=str(tmp_path), encoding="utf-8",
-            timeout=180, dimensions=(rows, columns),
-        )  # fmt: skip
+            sys.executable,
+            ["-m", "trainwiz", *arguments],
+            env=variables,
+            cwd=str(tmp_path),
+            encoding="utf-8",
+            timeout=180,
+            dimensions=(rows, columns),
+        )
         self.seen = ""
 
     def expect(self, pattern: str) -> None:
@@ -265,8 +270,18 @@ def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
 
 
 def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -> None:
-    given = ("--task", "causal_lm", "--model", "llama-1b", "--num-processes", "8",
-             "--real-batch-size", "64", "--precision", "bf16")  # fmt: skip
+    given = (
+        "--task",
+        "causal_lm",
+        "--model",
+        "llama-1b",
+        "--num-processes",
+        "8",
+        "--real-batch-size",
+        "64",
+        "--precision",
+        "bf16",
+    )
     terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
     terminal.expect(r"\[embedded: built in; no download needed\]")
     terminal.child.send("\r")
@@ -288,9 +303,13 @@ def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None
 
 def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> None:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "init", str(tmp_path / "p")], encoding="utf-8", timeout=180,
-        dimensions=(30, 120), env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
-    )  # fmt: skip
+        sys.executable,
+        ["-m", "trainwiz", "init", str(tmp_path / "p")],
+        encoding="utf-8",
+        timeout=180,
+        dimensions=(30, 120),
+        env={**os.environ, "TRAINWIZ_LANG": "en", "XDG_STATE_HOME": str(tmp_path / "state")},
+    )
     child.expect("Ctrl-C quits")
     child.sendcontrol("c")
     child.expect("no answers to keep")

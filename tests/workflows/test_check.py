@@ -60,14 +60,21 @@ def test_a_clean_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, batch__real_batch_size=100, batch__gradient_accumulation_steps=1, optimizer__gradient_clipping=0,
-         checkpoint__checkpoints_total_limit=1)  # fmt: skip
+    make(
+        tmp_path,
+        batch__real_batch_size=100,
+        batch__gradient_accumulation_steps=1,
+        optimizer__gradient_clipping=0,
+        checkpoint__checkpoints_total_limit=1,
+    )
     code, answer = checked(capsys, str(tmp_path), "--machine", CPU)
     assert code == 1
     assert (answer["errors"], answer["warnings"]) == (1, 1)
     assert [(f["rule"], f["level"]) for f in answer["findings"]] == [
-        ("TW401", "error"), ("TW502", "warning"), ("TW416", "hint"),
-    ]  # fmt: skip
+        ("TW401", "error"),
+        ("TW502", "warning"),
+        ("TW416", "hint"),
+    ]
     first = answer["findings"][0]
     assert first["where"] == "batch.real_batch_size"
     assert first["message"].startswith("100 is not divisible by 8 × 1 = 8; nearest: 96 (accumulation 12) or 104")
@@ -199,8 +206,10 @@ def test_edited_and_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "train.py").unlink()
     _, answer = checked(capsys, str(tmp_path), "--machine", CPU)
     assert [(f["rule"], f["where"]) for f in answer["findings"]] == [
-        ("TW521", "train.py"), ("TW522", "accelerate.yaml"), ("TW523", "task.py"),
-    ]  # fmt: skip
+        ("TW521", "train.py"),
+        ("TW522", "accelerate.yaml"),
+        ("TW523", "task.py"),
+    ]
 
 
 def test_a_plan_edited_after_its_files_were_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,8 +242,9 @@ def test_a_port_that_is_taken_here(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        plan = plans.with_changes(BASE, {"machine.num_processes": 2, "strategy.kind": "ddp",
-                                           "machine.main_process_port": port})  # fmt: skip
+        plan = plans.with_changes(
+            BASE, {"machine.num_processes": 2, "strategy.kind": "ddp", "machine.main_process_port": port}
+        )
         taken = facts.gather(plan, str(tmp_path), here)
         assert taken.project
         assert taken.project.port_in_use == port

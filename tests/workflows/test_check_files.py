@@ -214,8 +214,14 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
     file = folder / "acc.yaml"
     for answer, written in (("n", False), ("y", True)):
         file.write_text(TYPO)
-        child = pexpect.spawn(sys.executable, ["-m", "trainwiz", "check", "acc.yaml", "--fix"], cwd=folder,
-                              env={**os.environ, "TRAINWIZ_LANG": "en"}, timeout=180, encoding="utf-8")  # fmt: skip
+        child = pexpect.spawn(
+            sys.executable,
+            ["-m", "trainwiz", "check", "acc.yaml", "--fix"],
+            cwd=folder,
+            env={**os.environ, "TRAINWIZ_LANG": "en"},
+            timeout=180,
+            encoding="utf-8",
+        )
         child.expect_exact("Write these changes? [y/N]")
         child.sendline(answer)
         child.expect(pexpect.EOF)
@@ -388,5 +394,7 @@ def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert f"  gradient_accumulation_steps: 6  {reason}" in after
     assert "# a round number" not in after
     assert yaml.safe_load(after)["batch"] == {
-        "real_batch_size": 96, "per_device_batch_size": 8, "gradient_accumulation_steps": 6,
-    }  # fmt: skip
+        "real_batch_size": 96,
+        "per_device_batch_size": 8,
+        "gradient_accumulation_steps": 6,
+    }

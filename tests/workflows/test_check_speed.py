@@ -41,8 +41,14 @@ def environ(folder: Path) -> dict[str, str]:
 
 def calls(folder: Path, *arguments: str, cwd: Path | None = None) -> int:
     """Python functions that a command calls, imports included."""
-    done = subprocess.run([sys.executable, "-c", COUNTING, *arguments], cwd=cwd, env=environ(folder),
-                          capture_output=True, text=True, timeout=180)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING, *arguments],
+        cwd=cwd,
+        env=environ(folder),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
     return int(done.stdout.splitlines()[-1])
 
 
@@ -51,8 +57,9 @@ def cpu_seconds(folder: Path, *command: str, times: int) -> float:
     found = []
     for _ in range(times):
         null = subprocess.DEVNULL
-        process = subprocess.Popen([sys.executable, *command], stdin=null, stdout=null, stderr=null,
-                                   env=environ(folder))  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, *command], stdin=null, stdout=null, stderr=null, env=environ(folder)
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0

@@ -39,9 +39,13 @@ class Launched:
         self.folder = folder
         self.said = (folder / "said.txt").open("w+")
         self.process = subprocess.Popen(
-            [*TRAINWIZ, "launch", *words], cwd=folder, stdout=self.said, stderr=self.said, stdin=subprocess.DEVNULL,
+            [*TRAINWIZ, "launch", *words],
+            cwd=folder,
+            stdout=self.said,
+            stderr=self.said,
+            stdin=subprocess.DEVNULL,
             env={**projects.environment(), **environ},
-        )  # fmt: skip
+        )
 
     def text(self) -> str:
         return (self.folder / "said.txt").read_text(errors="replace")

@@ -34,8 +34,9 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doctor(*arguments: str, cwd: Path | None = None, **environ: str) -> Captured:
-    return capture([*TRAINWIZ, "doctor", *arguments], timeout=120, cwd=str(cwd) if cwd else None,
-                   env={**os.environ, **environ})  # fmt: skip
+    return capture(
+        [*TRAINWIZ, "doctor", *arguments], timeout=120, cwd=str(cwd) if cwd else None, env={**os.environ, **environ}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +57,30 @@ def test_this_environment_can_train_and_its_ranks_can_talk(tmp_path: Path) -> No
     values = json.loads(ended.stdout)
     assert values["errors"] == 0
     found = lines(ended)
-    for subject in ("python", "torch", "accelerate", "deepspeed", "transformers", "gpus", "collectives", "memory",
-                    "shm", "open_files", "memlock", "disk", "compiler", "nvcc", "ninja", "ops", "port", "hub",
-                    "hf_home", "torch_extensions_dir", "interfaces", "comm"):  # fmt: skip
+    for subject in (
+        "python",
+        "torch",
+        "accelerate",
+        "deepspeed",
+        "transformers",
+        "gpus",
+        "collectives",
+        "memory",
+        "shm",
+        "open_files",
+        "memlock",
+        "disk",
+        "compiler",
+        "nvcc",
+        "ninja",
+        "ops",
+        "port",
+        "hub",
+        "hf_home",
+        "torch_extensions_dir",
+        "interfaces",
+        "comm",
+    ):
         assert subject in found, subject
     assert "bus bandwidth" in found["comm"]["found"]
     assert "HF_HUB_OFFLINE is set" in found["hub"]["found"]
@@ -150,9 +172,14 @@ def test_a_stale_build_lock_stops_a_training(bare: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path) -> None:
     child = pexpect.spawn(
-        TRAINWIZ[0], [*TRAINWIZ[1:], "doctor", "--python", bare], dimensions=(60, columns), encoding="utf-8",
-        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}, timeout=180, cwd=str(tmp_path),
-    )  # fmt: skip
+        TRAINWIZ[0],
+        [*TRAINWIZ[1:], "doctor", "--python", bare],
+        dimensions=(60, columns),
+        encoding="utf-8",
+        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""},
+        timeout=180,
+        cwd=str(tmp_path),
+    )
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 1
@@ -174,9 +201,14 @@ def test_a_reader_that_leaves_is_no_bug(bare: str, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
     child = pexpect.spawn(
-        TRAINWIZ[0], [*TRAINWIZ[1:], "doctor"], dimensions=(60, 100), encoding="utf-8", timeout=180, cwd=str(tmp_path),
+        TRAINWIZ[0],
+        [*TRAINWIZ[1:], "doctor"],
+        dimensions=(60, 100),
+        encoding="utf-8",
+        timeout=180,
+        cwd=str(tmp_path),
         env={**os.environ, "TRAINWIZ_TEST_MARK": str(tmp_path)},
-    )  # fmt: skip
+    )
     child.expect("checking this machine")
     time.sleep(0.4)
     child.sendintr()
@@ -204,8 +236,13 @@ def test_lines_as_json() -> None:
     good = Line(subject="a", title="A", found=say("{n} things", n=3))
     bad = Line(subject="b", title=say("B"), found="data", level=Level.WARNING, fix=say("do"), rule="TW101")
     assert checklist.to_dict(good) == {
-        "subject": "a", "title": "A", "found": "3 things", "level": "good", "fix": None, "rule": None,
-    }  # fmt: skip
+        "subject": "a",
+        "title": "A",
+        "found": "3 things",
+        "level": "good",
+        "fix": None,
+        "rule": None,
+    }
     assert (checklist.to_dict(bad)["level"], checklist.to_dict(bad)["rule"]) == ("warning", "TW101")
     assert checklist.count([good, bad, bad]) == (0, 2)
 

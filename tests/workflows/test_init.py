@@ -17,8 +17,7 @@ from trainwiz.store import answers as store
 CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
 H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
 KEYS = [key for key in plans.fields() if key not in ("version", "ignore")]
-TEXTS = {"model.name", "data.train", "data.eval", "machine.main_process_ip", "strategy.nvme_path",
-         "model.lora_targets"}  # fmt: skip
+TEXTS = {"model.name", "data.train", "data.eval", "machine.main_process_ip", "strategy.nvme_path", "model.lora_targets"}
 
 
 @pytest.fixture(autouse=True)
@@ -284,8 +283,16 @@ def test_findings_of_level_error_stop_it(project: Path, capsys: pytest.CaptureFi
 def test_everything_that_is_missing_in_one_message(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", str(project), "--set", "task=causal_lm"]) == 2
     err = capsys.readouterr().err
-    for key in ("--yes", "model.name", "data.train", "machine.num_processes", "batch.real_batch_size",
-                "precision.mixed_precision", "strategy.kind", "schedule.n_steps"):  # fmt: skip
+    for key in (
+        "--yes",
+        "model.name",
+        "data.train",
+        "machine.num_processes",
+        "batch.real_batch_size",
+        "precision.mixed_precision",
+        "strategy.kind",
+        "schedule.n_steps",
+    ):
         assert key in err
     assert "task:" not in err
     assert "--defaults --yes" in err
@@ -298,8 +305,14 @@ def test_defaults_still_want_a_yes(project: Path, capsys: pytest.CaptureFixture[
 
 
 def test_all_answered_needs_no_defaults(project: Path) -> None:
-    given = ("task=custom", "machine.num_processes=2", "batch.real_batch_size=32", "precision.mixed_precision=no",
-             "strategy.kind=ddp", "schedule.n_steps=10")  # fmt: skip
+    given = (
+        "task=custom",
+        "machine.num_processes=2",
+        "batch.real_batch_size=32",
+        "precision.mixed_precision=no",
+        "strategy.kind=ddp",
+        "schedule.n_steps=10",
+    )
     sets = [x for pair in given for x in ("--set", pair)]
     assert run(["init", str(project), "--machine", CPU, "--yes", *sets]) == 0
 

@@ -47,9 +47,14 @@ def project(folder: Path, script: str, *, ranks: int = 2, port: int = 0) -> Path
 
 def launch(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*TRAINWIZ, "launch", *words], cwd=folder, capture_output=True, text=True, timeout=180,
-        env={**os.environ, **environ}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*TRAINWIZ, "launch", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, **environ},
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def latest(folder: Path) -> Path:
@@ -85,10 +90,13 @@ def test_two_launches_never_have_one_port(tmp_path: Path) -> None:
             (tmp_path / job).mkdir()
             held.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
                     env={**os.environ, "TMPDIR": str(tmp_path / job)},
                 )
-            )  # fmt: skip
+            )
         numbers = [int(process.stdout.readline()) for process in held if process.stdout]
     finally:
         for process in held:
@@ -343,9 +351,14 @@ def test_wrong_command_lines_end_with_2(tmp_path: Path, words: tuple[str, ...], 
 
 def terminal(folder: Path, *words: str) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        TRAINWIZ[0], [*TRAINWIZ[1:], "launch", *words], cwd=str(folder), encoding="utf-8", timeout=180,
-        dimensions=(24, 90), env={**os.environ, "TERM": "xterm"},
-    )  # fmt: skip
+        TRAINWIZ[0],
+        [*TRAINWIZ[1:], "launch", *words],
+        cwd=str(folder),
+        encoding="utf-8",
+        timeout=180,
+        dimensions=(24, 90),
+        env={**os.environ, "TERM": "xterm"},
+    )
 
 
 def code(child: "pexpect.spawn[str]") -> int | None:

@@ -49,9 +49,13 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[int, str]:
     """Launch, wait until the ranks are ready, signal the launcher; its exit code and what it said."""
     process = subprocess.Popen(
-        [*TRAINWIZ, "launch", *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [*TRAINWIZ, "launch", *words],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, **environ},
-    )  # fmt: skip
+    )
     pids = [int(wait_for(folder / f"ready-{rank}")) for rank in (0, 1)]
     process.send_signal(signum)
     _, said = process.communicate(timeout=180)
@@ -229,9 +233,13 @@ def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
 @pytest.mark.train
 def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Path) -> None:
     values = {
-        **projects.REGRESSION, "batch.real_batch_size": 64, "batch.per_device_batch_size": 32, "schedule.n_steps": 40,
-        "checkpoint.checkpointing_steps": 35, "checkpoint.checkpoints_total_limit": 2,
-    }  # fmt: skip
+        **projects.REGRESSION,
+        "batch.real_batch_size": 64,
+        "batch.per_device_batch_size": 32,
+        "schedule.n_steps": 40,
+        "checkpoint.checkpointing_steps": 35,
+        "checkpoint.checkpoints_total_limit": 2,
+    }
     folder = at_moments(projects.make(tmp_path / "p", values))
     # Nothing is trained yet: nothing to save, and nothing to go on from.
     code, said, _ = met(folder, "loading", signal.SIGUSR1)

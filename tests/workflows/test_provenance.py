@@ -53,9 +53,14 @@ def project(folder: Path, script: str) -> Path:
 def run(folder: Path, *words: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     state = {"XDG_STATE_HOME": str(folder.parent / "state"), "XDG_CACHE_HOME": str(folder.parent / "cache")}
     return subprocess.run(
-        [*TRAINWIZ, *words], cwd=folder, capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL,
+        [*TRAINWIZ, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, "TRAINWIZ_LANG": "en", **state, **(environ or {})},
-    )  # fmt: skip
+    )
 
 
 def record(folder: Path, name: str) -> dict[str, Any]:

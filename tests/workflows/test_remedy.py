@@ -32,11 +32,16 @@ BATCH_64 = {
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_real_batch() -> None:
     first = changes("smaller_micro_batch", **BATCH_64)[0]
     assert first == {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 4}
-    odd = {**BATCH_64, "batch__real_batch_size": 60, "batch__per_device_batch_size": 15,
-           "batch__gradient_accumulation_steps": 1}  # fmt: skip
+    odd = {
+        **BATCH_64,
+        "batch__real_batch_size": 60,
+        "batch__per_device_batch_size": 15,
+        "batch__gradient_accumulation_steps": 1,
+    }
     assert changes("smaller_micro_batch", **odd)[0] == {
-        "batch.per_device_batch_size": 5, "batch.gradient_accumulation_steps": 3,
-    }  # fmt: skip
+        "batch.per_device_batch_size": 5,
+        "batch.gradient_accumulation_steps": 3,
+    }
 
 
 def test_a_micro_batch_of_one_leaves_sharding_then_offload_then_nothing() -> None:
@@ -44,8 +49,9 @@ def test_a_micro_batch_of_one_leaves_sharding_then_offload_then_nothing() -> Non
     assert changes("smaller_micro_batch", **one) == []
     zero = {**one, "strategy__kind": "deepspeed", "strategy__zero_stage": 2}
     assert changes("smaller_micro_batch", **zero) == [
-        {"strategy.zero_stage": 3}, {"strategy.offload_optimizer_device": "cpu"},
-    ]  # fmt: skip
+        {"strategy.zero_stage": 3},
+        {"strategy.offload_optimizer_device": "cpu"},
+    ]
     last = {**zero, "strategy__zero_stage": 3, "strategy__offload_optimizer_device": "cpu"}
     assert changes("smaller_micro_batch", **last) == []
 
@@ -74,10 +80,18 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
     assert len(named) >= 6
     rich = plans.with_changes(
         BASE,
-        {"data.num_workers": 2, "precision.mixed_precision": "fp16", "strategy.offload_param_device": "nvme",
-         "checkpoint.checkpoints_total_limit": 9, "machine.main_process_port": 1, "batch.per_device_batch_size": 8,
-         "batch.real_batch_size": 32, "batch.gradient_accumulation_steps": 4, "machine.num_processes": 1},
-    )  # fmt: skip
+        {
+            "data.num_workers": 2,
+            "precision.mixed_precision": "fp16",
+            "strategy.offload_param_device": "nvme",
+            "checkpoint.checkpoints_total_limit": 9,
+            "machine.main_process_port": 1,
+            "batch.per_device_batch_size": 8,
+            "batch.real_batch_size": 32,
+            "batch.gradient_accumulation_steps": 4,
+            "machine.num_processes": 1,
+        },
+    )
     for kind in named:
         found = list(candidates(kind, rich))
         assert found, kind
@@ -90,20 +104,28 @@ def test_every_kind_that_a_signature_names_is_known() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("batch:\n  per_device_batch_size: 8  # found\n  real_batch_size: 32 # mine\n",
-         "batch:\n  per_device_batch_size: 4  # why\n  real_batch_size: 32 # mine\n"),
+        (
+            "batch:\n  per_device_batch_size: 8  # found\n  real_batch_size: 32 # mine\n",
+            "batch:\n  per_device_batch_size: 4  # why\n  real_batch_size: 32 # mine\n",
+        ),
         ("seed: 1\n", "seed: 1\nbatch:\n  per_device_batch_size: 4  # why\n"),
         ("batch:\n    sequence_length: 64\n", "batch:\n    sequence_length: 64\n    per_device_batch_size: 4  # why\n"),
-        ("batch: {per_device_batch_size: 8, sequence_length: 64}\n",
-         "batch: {per_device_batch_size: 4, sequence_length: 64}\n"),
+        (
+            "batch: {per_device_batch_size: 8, sequence_length: 64}\n",
+            "batch: {per_device_batch_size: 4, sequence_length: 64}\n",
+        ),
         ("batch: {sequence_length: 64}\n", "batch: {sequence_length: 64, per_device_batch_size: 4}\n"),
-        ("\ufeffbatch:\r\n  per_device_batch_size: 8  # found\r\n",
-         "\ufeffbatch:\r\n  per_device_batch_size: 4  # why\r\n"),
-        ("batch:\r\n  sequence_length: 64\r\n",
-         "batch:\r\n  sequence_length: 64\r\n  per_device_batch_size: 4  # why\r\n"),
+        (
+            "\ufeffbatch:\r\n  per_device_batch_size: 8  # found\r\n",
+            "\ufeffbatch:\r\n  per_device_batch_size: 4  # why\r\n",
+        ),
+        (
+            "batch:\r\n  sequence_length: 64\r\n",
+            "batch:\r\n  sequence_length: 64\r\n  per_device_batch_size: 4  # why\r\n",
+        ),
         ("batch:\n  per_device_batch_size: 8", "batch:\n  per_device_batch_size: 4  # why"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_is_changed_where_it_stands(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "trainwiz.yaml"
     file.write_bytes(before.encode())
@@ -189,9 +211,16 @@ def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyP
     from trainwiz.workflows.launch import plan_fix
 
     zero = plans.with_changes(
-        BASE, {"strategy.kind": "deepspeed", "strategy.zero_stage": 2, "machine.num_processes": 2,
-                 "batch.per_device_batch_size": 1, "batch.real_batch_size": 8, "batch.gradient_accumulation_steps": 4},
-    )  # fmt: skip
+        BASE,
+        {
+            "strategy.kind": "deepspeed",
+            "strategy.zero_stage": 2,
+            "machine.num_processes": 2,
+            "batch.per_device_batch_size": 1,
+            "batch.real_batch_size": 8,
+            "batch.gradient_accumulation_steps": 4,
+        },
+    )
     forbidden = lambda p, *_: {("TW300", "strategy")} if p.strategy.zero_stage == 3 else set()  # noqa: E731
     monkeypatch.setattr(plan_fix, "_errors", forbidden)
     found = plan_fix.solved(zero, Path(), None, SimpleNamespace(plan_change="smaller_micro_batch"))  # type: ignore[arg-type]

@@ -139,14 +139,28 @@ RECORDS = [{"update": u, "loss": 5.0 / u, "tokens_per_second": 1234.5, "eval_los
 
 def view(ranks: int = 2, **changes: Any) -> View:
     values: dict[str, Any] = {
-        "name": NAMES[0], "state": State.RUNNING, "started": "", "updates": 199, "total": 400, "loss": 0.0251,
-        "eval_loss": 1.5, "speed": 1.0, "seconds": 3700.0, "why": None, "resumed_from": None, **changes,
-    }  # fmt: skip
+        "name": NAMES[0],
+        "state": State.RUNNING,
+        "started": "",
+        "updates": 199,
+        "total": 400,
+        "loss": 0.0251,
+        "eval_loss": 1.5,
+        "speed": 1.0,
+        "seconds": 3700.0,
+        "why": None,
+        "resumed_from": None,
+        **changes,
+    }
     return View(
-        summary=Summary(**values), records=RECORDS, lowest_loss=0.02, seconds_left=3700.0, live=True,
+        summary=Summary(**values),
+        records=RECORDS,
+        lowest_loss=0.02,
+        seconds_left=3700.0,
+        live=True,
         memory=dict.fromkeys(range(ranks), (5 * 2**29, 40 * 2**30)),
         complaints=[Complaint(text="UserWarning: " + "long " * 40, ranks=(0, 1, 2, 3, 4), times=9)],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -193,9 +207,13 @@ def project(tmp_path: Path) -> Path:
 
 def start(project: Path, *words: str, width: int = 60) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project), *words], dimensions=(24, width), timeout=180,
-        encoding="utf-8", env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "xterm", "NO_COLOR": "1"},
-    )  # fmt: skip
+        sys.executable,
+        ["-m", "trainwiz", "watch", str(project), *words],
+        dimensions=(24, width),
+        timeout=180,
+        encoding="utf-8",
+        env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "xterm", "NO_COLOR": "1"},
+    )
 
 
 def finish(child: "pexpect.spawn[str]") -> str:
@@ -284,9 +302,12 @@ def test_without_a_terminal_it_is_a_snapshot(
 
 def test_a_dumb_terminal_gets_a_snapshot(project: Path) -> None:
     child = pexpect.spawn(
-        sys.executable, ["-m", "trainwiz", "watch", str(project)], timeout=180, encoding="utf-8",
+        sys.executable,
+        ["-m", "trainwiz", "watch", str(project)],
+        timeout=180,
+        encoding="utf-8",
         env={**os.environ, "TRAINWIZ_LANG": "en", "TERM": "dumb"},
-    )  # fmt: skip
+    )
     shown = finish(child)
     assert "update 39/100" in shown
     assert "\x1b" not in shown
