@@ -39,11 +39,11 @@ NEEDS_CORPUS = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no configuration
 
 # In the corpus their DeepSpeed file has another name.
 _EXAMPLES = "accelerate/accelerate--examples-"
-_DEEPSPEED = "deepspeed/accelerate--examples-"
+_JSON = "deepspeed/accelerate--examples-"
 _ULYSSES = "alst_ulysses_sequence_parallelism-sp-alst"
 ALONE = {
-    f"{_EXAMPLES}config_yaml_templates-deepspeed.yaml": f"{_DEEPSPEED}deepspeed_config_templates-zero_stage1_config.json",
-    f"{_EXAMPLES}{_ULYSSES}.accelerate-config.yml": f"{_DEEPSPEED}{_ULYSSES}.ds-config.json",
+    f"{_EXAMPLES}config_yaml_templates-deepspeed.yaml": f"{_JSON}deepspeed_config_templates-zero_stage1_config.json",
+    f"{_EXAMPLES}{_ULYSSES}.accelerate-config.yml": f"{_JSON}{_ULYSSES}.ds-config.json",
 }
 
 
