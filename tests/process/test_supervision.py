@@ -39,7 +39,7 @@ def test_first_failure_ends_the_others_and_gives_the_code() -> None:
     assert world.due(15.4) == []
     late = world.due(15.0 + SETTLE_SECONDS)
     assert sends(late) == [(KILL, (2,))]
-    assert "2 did not end within 10 s" in words(late)
+    assert "2 did not exit within 10 s" in words(late)
     world.stopped(2, -9, 15.1)
     outcome = world.outcome(15.1)
     assert (outcome.exit_code, outcome.first_failed, outcome.killed) == (42, 1, (2,))
@@ -126,7 +126,7 @@ def test_a_rank_that_survives_kill_is_given_up() -> None:
     world.stopped(0, 0, 1.0)
     world.due(5.0)
     last = world.due(5.0 + KILL_SECONDS)
-    assert "ranks 1 did not end" in words(last)
+    assert "ranks 1 did not exit 10 s after SIGKILL" in words(last)
     assert world.finished
     outcome = world.outcome(15.0)
     assert outcome.codes == {0: 0, 1: None}
