@@ -16,6 +16,7 @@ from test_ranks import gone, wait_for
 
 from trainwiz.hangs import Frame, Rank, State, compare, parse
 from trainwiz.process.progress import Progress
+from trainwiz.store import plans
 
 SITE = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 WAITS = (Frame(SITE, 3000, "all_reduce"), Frame(SITE, 9, "wrapper"), Frame("/home/u/train.py", 40, "step"))
@@ -209,7 +210,8 @@ def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
 ) -> None:
     folder = hanging(tmp_path, "time.sleep(6)")
     plan = folder / "trainwiz.yaml"
-    plan.write_text(plan.read_text() + "supervision: {on_hang: stop, hang_limit: 1.5}\n")
+    changes = {"supervision.on_hang": "stop", "supervision.hang_limit": 1.5}
+    plan.write_text(plans.edited(plan, changes, comment="tried"))
     done = launch(folder, *options)
     assert done.returncode == code, done.stderr
     assert ("no progress" in done.stderr) == bool(code)

@@ -17,6 +17,7 @@ from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
 from trainwiz.recovery import OUT_OF_MEMORY, Again, Attempt, Batch, Policy, Recovery
+from trainwiz.store import plans
 
 DONE = Attempt(outcome=Outcome(exit_code=0, codes={0: 0}), update=100)
 
@@ -243,7 +244,7 @@ def test_where_they_cannot_be(tmp_path: Path) -> None:
     assert (done.returncode, "sets its batch size itself" in done.stderr.replace("\n", " ")) == (2, True)
     folder = project(tmp_path / "p", "")
     plan = folder / "trainwiz.yaml"
-    plan.write_text(plan.read_text().replace("num_processes: 2", "num_processes: 2, num_machines: 2"))
+    plan.write_text(plans.edited(plan, {"machine.num_machines": 2}, comment="tried"))
     for option in (("--max-restarts", "1"), ("--auto-batch",)):
         done = launch(folder, *option, "--machine-rank", "0", "--ignore", "TW")
         assert done.returncode == 2, done.stderr
@@ -259,7 +260,7 @@ def test_the_plan_allows_restarts_and_an_option_says_otherwise(
 ) -> None:
     folder = project(tmp_path / "p", "os.kill(os.getpid(), signal.SIGKILL)", ranks=1)
     plan = folder / "trainwiz.yaml"
-    plan.write_text(plan.read_text() + "supervision: {max_restarts: 1}\n")
+    plan.write_text(plans.edited(plan, {"supervision.max_restarts": 1}, comment="tried"))
     done = launch(folder, *options)
     assert done.returncode == 137, done.stderr
     assert len(read(folder, "outcome")["attempts"]) == attempts  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_handlers_are_put_back(tmp_path: Path) -> None:
 LAUNCHER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_ranks import Heard, world
 from trainwiz.process import ranks
 heard = Heard()
@@ -173,7 +173,10 @@ STUBBORN = SAVES.replace("child.kill(); raise SystemExit(0)", "")
 def launcher(folder: Path, script: str, grace: float = 20) -> tuple[subprocess.Popen[str], list[int]]:
     (folder / "script.py").write_text(script)
     code = LAUNCHER.format(
-        tests=str(Path(__file__).parents[1]), folder=str(folder), script=str(folder / "script.py"), grace=grace
+        tests=[str(Path(__file__).parent), str(Path(__file__).parents[1])],
+        folder=str(folder),
+        script=str(folder / "script.py"),
+        grace=grace,
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pids = [int(p) for rank in (0, 1) for p in wait_for(folder / f"pids-{rank}").split()]

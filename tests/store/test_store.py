@@ -334,8 +334,8 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     [
         ("", ":1:1: the file is empty"),
         ("# only a comment\n", ":1:1: the file is empty"),
-        ("- a\n- b\n", ":1:1: the file holds a list, not keys with values"),
-        ("hello\n", ":1:1: the file holds one value, not keys with values"),
+        ("- a\n- b\n", ":1:1: the file contains a list, not keys with values"),
+        ("hello\n", ":1:1: the file contains a single value, not keys with values"),
         ("batch:\n\treal_batch_size: 8\n", ":2:1: a tab"),
         ("batch: {real_batch_size: 8\nseed: 1\n", ":2:5: not valid YAML"),
         (

@@ -112,7 +112,7 @@ def test_the_preflight_names_the_device_before_the_plugin_does(kind: str, refere
     plan.write_text(plan.read_text().replace("kind: colossal_ddp", f"kind: {kind}"))
     refused = launch(folder, *HERE)
     assert refused.code == 1
-    assert f"TW309 error strategy.kind\n      {kind} runs on cuda" in refused.out + refused.err
+    assert f"TW309 error strategy.kind\n      {kind} runs only on cuda" in refused.out + refused.err
     assert not (folder / "runs").exists()
 
 

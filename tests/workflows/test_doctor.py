@@ -154,7 +154,9 @@ def test_comm_runs_the_planned_ranks(bare: str, tmp_path: Path) -> None:
 
 
 def test_a_broken_plan_stops_only_what_needs_it(bare: str, tmp_path: Path) -> None:
-    plan(tmp_path, machine={"num_processes": "many"})
+    plan(tmp_path, machine={"num_processes": 2})
+    file = tmp_path / "trainwiz.yaml"
+    file.write_text(file.read_text().replace("num_processes: 2", "num_processes: many"))
     assert lines(doctor("--json", "--python", bare, cwd=tmp_path))["port"]["title"] == "port 29500"
     ended = doctor("--json", "--python", bare, "--comm", cwd=tmp_path)
     assert (ended.code, "machine.num_processes" in ended.stderr) == (2, True)

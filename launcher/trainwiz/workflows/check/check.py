@@ -110,7 +110,10 @@ def _judged(options: Options) -> _Judged:
                 document, machine=machine, python=options.python or None, select=options.select, ignore=options.ignore
             )
     files = replace(files, documents={**files.documents, **broken}, mistakes=mistakes)
-    in_files = files.findings(options.select, options.ignore)
+    # A plan that cannot be read is reported whatever is selected: no other rule can say anything of it.
+    unread = replace(files, documents=broken).findings((), ()) if broken else []
+    others = [found for found in files.findings(options.select, options.ignore) if found.file not in broken]
+    in_files = [*others, *unread]
     return _Judged(plans=readable, of_plans=of_plans, files=files, in_files=in_files)
 
 
