@@ -59,7 +59,8 @@ def test_a_hundred_kills_while_saving_lose_nothing(tmp_path: Path, background: b
         found = killed(code, Path(folder) / "output", trials=trials, ranks=ranks, behind=int(background))
     assert found["killed_while_writing"] >= trials // 4, "the kills must hit saves"
     assert found["saved"] >= trials // 2
-    assert (found["skipped"], found["complete"], found["whole"]) == (0, 2, 2)
+    assert (found["skipped"], found["complete"] - found["whole"]) == (0, 0)
+    assert found["complete"] in (2, 3), "the last kill may come before the oldest is removed"
 
 
 SAMPLES = 100

@@ -19,6 +19,8 @@ from engine_children import claimed
 from plans import completed
 from test_ranks import gone, wait_for
 
+from trainwiz.store import plans
+
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
 PLAN = """
 machine: {num_processes: %d, main_process_port: %d}
@@ -218,7 +220,8 @@ def test_errors_of_the_preflight_refuse_the_launch(tmp_path: Path) -> None:
 def test_a_plan_for_eight_gpus_is_refused_here_with_the_reason(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "Path('ran').write_text('x')")
     plan = folder / "trainwiz.yaml"
-    plan.write_text(plan.read_text().replace("num_processes: 2", "device: cuda, num_processes: 8").replace("32", "128"))
+    changes = {"machine.device": "cuda", "machine.num_processes": 8, "batch.real_batch_size": 8 * 8 * 2}
+    plan.write_text(plans.edited(plan, changes, comment="tried"))
     fixture = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
     shown = launch(folder, "--dry-run", "--json", "--machine", fixture)
     assert shown.returncode == 0, shown.stdout

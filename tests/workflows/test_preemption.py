@@ -16,7 +16,7 @@ from test_launch import TRAINWIZ, latest, launch, project, read
 from test_ranks import gone, wait_for
 
 from trainwiz.outcome import Verified
-from trainwiz.store import checkpoints
+from trainwiz.store import checkpoints, plans
 
 SAVING = """
 import hashlib
@@ -97,7 +97,7 @@ def test_a_preempted_run_is_left_where_somebody_wants_another(tmp_path: Path) ->
         assert "--resume" not in json.loads(shown.stdout)["argv"], words
     assert "--resume" in json.loads(launch(folder, "--dry-run", "--json").stdout)["argv"]
     plan = folder / "trainwiz.yaml"
-    plan.write_text(plan.read_text() + "optimizer: {learning_rate: 0.5}\n")
+    plan.write_text(plans.edited(plan, {"optimizer.learning_rate": 0.5}, comment="tried"))
     shown = launch(folder, "--dry-run", "--json")
     assert "--resume" not in json.loads(shown.stdout)["argv"]
     assert f"run {first.name} was preempted, but the plan or the arguments changed" in shown.stderr

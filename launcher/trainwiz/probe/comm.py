@@ -38,11 +38,12 @@ def all_reduce(
         return Comm(world=world, backend=backend, size_bytes=size, seconds=found[0], correct=found[1])
     failed = [(rank, end) for rank, end in enumerate(ended) if end.code and not end.timed_out]
     # Ranks that were killed because another one failed do not show the reason.
-    told = next(((rank, end) for rank, end in failed if end.code != -9), failed[0] if failed else None)
-    if told:
-        return Comm(world=world, backend=backend, error=f"rank {told[0]}: {told[1].last_line or told[1].code}")
-    if any(end.timed_out for end in ended):
+    own = [(rank, end) for rank, end in failed if end.code != -9]
+    if not own and any(end.timed_out for end in ended):
         return Comm(world=world, backend=backend, error=f"no end within {seconds:g} s")
+    if failed:
+        rank, end = (own or failed)[0]
+        return Comm(world=world, backend=backend, error=f"rank {rank}: {end.last_line or end.code}")
     return Comm(world=world, backend=backend, error=ended[0].last_line or "rank 0 said nothing")
 
 
