@@ -54,6 +54,15 @@ def updated(net: nn.Module) -> None:
     optimizer.step()
 
 
+def one_sample(layers: int) -> None:
+    model(layers)(torch.ones(1, WIDTH))
+
+
+def many_samples(layers: int) -> None:
+    """So many that what the layers keep for the backward pass is as large as the weights."""
+    model(layers)(torch.ones(1 if layers == 1 else WIDTH, WIDTH))
+
+
 def offloaded(layers: int) -> None:
     """One update of an engine at ZeRO 2 in bf16 whose optimizer is in the memory of the host."""
     net = model(layers).bfloat16()
@@ -117,6 +126,12 @@ def tw323_an_offloaded_optimizer() -> Any:
     """18 bytes per parameter on the host, 4 of weights and gradients, which a GPU would hold, and what torch's Adam
     needs while it steps."""
     return [within(21, offloaded), within(ENOUGH, offloaded)]
+
+
+@claim
+def tw325_what_a_forward_pass_keeps() -> Any:
+    """4 bytes per parameter for the weights, and 4 for the activations beside them."""
+    return [within(6, one_sample), within(6, many_samples), within(10, many_samples)]
 
 
 @claim
