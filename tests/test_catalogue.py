@@ -49,6 +49,10 @@ def test_messages_hold_chinese() -> None:
     assert len(chinese) > 0.9 * len(catalogue.load())
 
 
+def test_no_sentence_is_chinese_by_itself() -> None:
+    assert not [sentence for sentence in catalogue.sentences() if any("一" <= c <= "鿿" for c in sentence)]
+
+
 @pytest.fixture(autouse=True)
 def _english_afterwards() -> object:
     yield

@@ -14,7 +14,7 @@ TASK = Task(
     from_hub=True,
     generative=True,
     adapters=True,
-    data_prompt=say("=对话：embedded、.jsonl 或 .json 文件、放这类文件的目录，或 hub id"),
+    data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of such files, or a hub id"),
     data_names=say("use a .jsonl or .json file, a folder of such files, a hub id (organisation/name), or embedded"),
     data_forms=say(
         'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'

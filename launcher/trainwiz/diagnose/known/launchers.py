@@ -115,7 +115,7 @@ SIGNATURES = (
     known(
         "syntax",
         r"^(?:\[rank\d+\]: )?(?:SyntaxError|IndentationError|TabError): (?P<problem>.+)$",
-        cause=say("=代码不是有效的 Python：{problem}"),
+        cause=say("the code is not valid Python: {problem}"),
         remedy=say("fix the line shown; to check it, run: python -m py_compile FILE"),
     ),
     known(
