@@ -8,7 +8,6 @@ from trainwiz.rules import proofs
 
 UNPROVEN = {
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
-    "TW325": "needs a GPU; the bytes are those that autograd saves (test_estimate.py)",
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
     "TW534": "needs bitsandbytes",
