@@ -84,6 +84,25 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
         )
 
 
+@rule("TW504", level=Level.WARNING, field="checkpoint.checkpointing_steps")
+def restarts_find_a_checkpoint(plan: Plan) -> Iterator[Violation]:
+    """A training that is restarted after failures must save checkpoints on the way.
+
+    Without it: each restart prints `no checkpoint in …: starting at the beginning`, and all work so far is lost.
+    Why: supervision.max_restarts resumes from the newest checkpoint; with checkpointing_steps 0 the only checkpoint is
+    written at the end. A rank that crashes or is killed saves nothing.
+    Instead: set checkpointing_steps to the number of updates that you can afford to lose.
+    Source: seen with the generated train.py, restarted by `trainwiz launch`
+    """
+    restarts = plan.supervision.max_restarts
+    if restarts and plan.checkpoint.checkpointing_steps == 0:
+        yield violation(
+            "checkpoint.checkpointing_steps is 0, so each of up to {n} restart(s) would start from update 0",
+            remedy("set checkpoint.checkpointing_steps to the number of updates that you can afford to lose"),
+            n=restarts,
+        )
+
+
 def _checkpoints_kept(plan: Plan, project: Project) -> int:
     """How many lie on the disk at the end; with an unknown length at least one."""
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
