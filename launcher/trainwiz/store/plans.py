@@ -156,15 +156,16 @@ def _comments(document: Document) -> Iterator[tuple[str, str]]:
 def changed(document: Document, changes: Mapping[str, Any], *, reason: str) -> Document | None:
     """A plan's document with values changed where they are, each with the reason in place of its old one.
 
-    None where the text cannot be changed so that it makes exactly the plan that is meant.
+    The document need not make a whole plan. None where its text cannot be changed so that it says exactly the values
+    that are meant, or where one of them is not legal.
     """
     text = edited_text(document, changes, reason=reason, keep_null=True)
     if text is None:
         return None
     after = config.read(document.path, text)
     try:
-        meant = plans.with_changes(plans.parse(document.values), changes)
-        return after if plans.parse(after.values) == meant else None
+        meant = plans.parse_values({**values_of(document), **changes})
+        return after if values_of(after) == meant else None
     except PlanError:
         return None
 
