@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import apart
@@ -57,10 +57,13 @@ def wants_operators(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests need DeepSpeed's operators come last: until then those are compiled."""
-    late = {item.path for item in items if wants_operators(item)}
-    later = {item.path for item in items if trains(item)}
-    items.sort(key=lambda item: (item.path in later, item.path in late))
+    """Shares that need DeepSpeed's operators come last: until then those are compiled. Before others, the longest."""
+    from shares import LONG, share
+
+    late = {share(item.nodeid) for item in items if wants_operators(item)}
+    place = {name: n for n, name in enumerate(LONG)}
+    stems = {item: share(item.nodeid) for item in items}
+    items.sort(key=lambda item: (stems[item] in late, place.get(PurePath(stems[item]).stem, len(place))))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -52,6 +52,11 @@ def trainwiz(*arguments: str, env: dict[str, str] | None = None, timeout: float 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def python_path(folder: Path) -> str:
+    """PYTHONPATH with this folder before what is there: it may name the checkout that is tested."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of a child, in English and without a plan's variables left over from elsewhere."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "TRAINWIZ_", "FSDP_", "DS_"))}

@@ -15,6 +15,14 @@ beats capture debugging hangs ranks rollcall several_machines signals spares wat
 """.split()  # noqa: SIM905
 
 
+LONG = """
+racing test_training test_speed test_trajectory test_tasks test_resume test_colossalai test_rehearse test_sft
+test_preemption test_faults test_rows test_claims test_script_claims test_configurations test_recovery test_missing
+test_checkpoints test_causal_lm test_exactness test_remedy test_goodput test_cost test_check_speed test_init test_launch
+""".split()  # noqa: SIM905
+"""Shares that take more than 20 s, the longest first: with the others last, both workers end together."""
+
+
 class Shares(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each worker one share after another."""
 

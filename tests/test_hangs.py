@@ -276,7 +276,7 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
         "--config",
         "theirs.yaml",
         "their.py",
-        PYTHONPATH=str(tmp_path / "theirs"),
+        PYTHONPATH=projects.python_path(tmp_path / "theirs"),
     )
     assert done.returncode == 124, done.stderr
     assert "rank 1 is sleeping in load_batch, their.py:6" in done.stderr

@@ -32,7 +32,7 @@ pytestmark = [
 HERE = ("--python", str(PYTHON))
 STANDIN = {
     "TRAINWIZ_COLOSSALAI_STANDIN": "cpu",
-    "PYTHONPATH": str(Path(__file__).parents[1] / "standin_colossalai"),
+    "PYTHONPATH": projects.python_path(Path(__file__).parents[1] / "standin_colossalai"),
 }
 PORT = {"machine.main_process_port": 0}
 LONGER = {**REGRESSION, **PORT, "schedule.n_steps": 24, "checkpoint.checkpointing_steps": 8}

@@ -39,7 +39,7 @@ STRATEGIES: dict[str, dict[str, object]] = {
 }
 STARTED_AS_USERS_DO = ("ddp", "zero3-offload", "fsdp")
 """One of each engine; how a rank starts is the same for all of ZeRO."""
-ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(projects.STANDIN)}
+ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": projects.python_path(projects.STANDIN)}
 
 
 def run(folder: Path, *arguments: str, start: Callable[..., projects.Done] = warm.launch) -> projects.Done:
@@ -156,7 +156,8 @@ def wait_for(condition: object, seconds: float = 90) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "zero2", "zero3"])
 def test_killed_and_resumed_ends_bit_for_bit_where_it_would_have(name: str, tmp_path: Path) -> None:
-    values = {**REGRESSION, **STRATEGIES[name], "schedule.n_steps": 300, "checkpoint.checkpointing_steps": 40}
+    steps = 300 if name == "ddp" else 160  # an update of ZeRO takes longer: enough are left for the kill to meet
+    values = {**REGRESSION, **STRATEGIES[name], "schedule.n_steps": steps, "checkpoint.checkpointing_steps": 40}
     folder = make(tmp_path / name, values)
     assert run(folder).code == 0
     whole, whole_weights = metrics(folder), weights(folder)
@@ -178,7 +179,7 @@ def test_killed_and_resumed_ends_bit_for_bit_where_it_would_have(name: str, tmp_
     done = run(folder, "--resume")
     assert done.code == 0, done.err
     rest = metrics(folder)
-    assert 40 < rest[0]["update"] <= 300
+    assert 40 < rest[0]["update"] <= steps
     assert rest[0]["update"] % 40 == 1
     curve = {r["update"]: r["loss"] for r in whole}
     assert [r["loss"] for r in rest] == [curve[r["update"]] for r in rest]
