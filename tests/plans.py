@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from trainwiz import config
+from trainwiz import config, strategies
 from trainwiz import plan as plans
 from trainwiz import vocabulary as v
 from trainwiz.plan import Plan
@@ -48,8 +48,11 @@ BASE: Plan = plans.parse(
 """One rank on a CPU; the plan's own defaults for the rest."""
 
 STRATEGIES: list[dict[str, Any]] = [
-    {"strategy.kind": "single"},
-    {"strategy.kind": "ddp"},
+    *(
+        {"strategy.kind": row.kind}
+        for row in strategies.every()
+        if row.engine == "accelerate" and not row.uses_deepspeed
+    ),
     *(
         {
             "strategy.kind": "deepspeed",
@@ -64,7 +67,6 @@ STRATEGIES: list[dict[str, Any]] = [
             range(4), get_args(v.OffloadDevice), get_args(v.OffloadDevice)
         )
     ),
-    {"strategy.kind": "fsdp"},
     {"strategy.kind": "fsdp", "task": "custom"},
 ]
 
@@ -87,7 +89,8 @@ def product() -> Iterator[Plan]:
     for strategy, precision, device, machines in itertools.product(
         STRATEGIES, get_args(v.MixedPrecision), get_args(v.Device), (1, 2)
     ):
-        world = 1 if strategy["strategy.kind"] == "single" else 2 * machines
+        row = strategies.chosen(strategy["strategy.kind"], strategy.get("strategy.zero_stage"))
+        world = 1 if row.one_rank else 2 * machines
         yield plans.with_changes(
             BASE,
             {

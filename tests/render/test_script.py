@@ -22,10 +22,11 @@ TEMPLATES = templates.load()
 SOURCES = {name: text for name, text in TEMPLATES.items() if name.startswith("train_templates/")}
 
 STRATEGIES: list[dict[str, object]] = [
-    {"strategy.kind": "single"},
-    {"strategy.kind": "ddp"},
-    {"strategy.kind": "fsdp"},
-    *({"strategy.kind": "deepspeed", "strategy.zero_stage": stage} for stage in (0, 1, 2, 3)),
+    *(
+        {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage}
+        for row in strategies.every()
+        if row.engine == "accelerate"
+    ),
     {"strategy.kind": "deepspeed", "strategy.zero_stage": 3, "strategy.zero3_save_16bit_model": True},
     {
         "strategy.kind": "deepspeed",
