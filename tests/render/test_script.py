@@ -21,12 +21,13 @@ COLOSSAL_KINDS = [row.kind for row in strategies.every() if row.engine == "colos
 TEMPLATES = templates.load()
 SOURCES = {name: text for name, text in TEMPLATES.items() if name.startswith("train_templates/")}
 
+ROWS: list[dict[str, object]] = [
+    {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage}
+    for row in strategies.every()
+    if row.engine == "accelerate"
+]
 STRATEGIES: list[dict[str, object]] = [
-    *(
-        {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage}
-        for row in strategies.every()
-        if row.engine == "accelerate"
-    ),
+    *ROWS,
     {"strategy.kind": "deepspeed", "strategy.zero_stage": 3, "strategy.zero3_save_16bit_model": True},
     {
         "strategy.kind": "deepspeed",
