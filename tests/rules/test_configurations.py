@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import yaml
 
 from trainwiz import config, rules
 from trainwiz.config.edit import edited
+from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.engines import deepspeed_types as types
 from trainwiz.engines.accelerate import (
     BLOCKS,
@@ -45,7 +47,7 @@ HERE = Path(__file__).parents[1]
 CHILD = HERE / "engine_children" / "configurations.py"
 RULES = {rule.id: rule for rule in rules.of_configurations()}
 TEMPLATES = templates.load()
-TRIED = {"accelerate": "1.15.0", "deepspeed": "0.19.8"}
+TRIED = {"accelerate": accelerate.TRIED, "deepspeed": deepspeed.TRIED}
 OUTCOMES = ("fails", "passes", "almost")
 KEYS = {
     *OUTCOMES,
@@ -94,7 +96,7 @@ def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, P
     texts = {name: text for name, text in texts.items() if name.endswith((".yaml", ".json"))}
     documents = {str(folder / name): config.read(str(folder / name), text) for name, text in texts.items()}
     script = read_script("train.py", case["script"]) if "script" in case else None
-    versions = {"accelerate": "1.15.0", "deepspeed": case.get("version", "0.19.8")}
+    versions = {**TRIED, "deepspeed": case.get("version", deepspeed.TRIED)}
     about = case.get("about") or name_of(case, case[outcome])
     mistakes = {
         path: store.mistakes(document) for path, document in documents.items() if config.kind_of(document) == "plan"
@@ -109,6 +111,17 @@ def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, P
     if "programs" in case:
         files = dataclasses.replace(files, programs=frozenset(case["programs"].split()))
     return files, folder / about
+
+
+def test_what_is_installed_is_what_an_engines_room_names() -> None:
+    root = HERE.parent
+    pins = dict(re.findall(r"^([\w-]+)==([\d.]+)", (root / "constraints.txt").read_text(), re.MULTILINE))
+    assert TRIED.items() <= pins.items()
+    older = re.findall(r"^([\w-]+)==([\d.]+)", (root / "constraints-colossalai.txt").read_text(), re.MULTILINE)
+    assert colossalai.TRIED.items() <= dict(older).items()
+    bounds = dict(re.findall(r'^  "([\w-]+)>=([\d.]+)', (root / "pyproject.toml").read_text(), re.MULTILINE))
+    for name, engine in {"accelerate": accelerate, "deepspeed": deepspeed, "torch": torch}.items():
+        assert bounds[name] == engine.OLDEST
 
 
 @pytest.mark.parametrize(("id", "outcome", "case"), [pytest.param(i, o, c, id=f"{i}-{o}-{n}") for i, o, n, c in CASES])

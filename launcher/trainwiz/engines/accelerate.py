@@ -1,6 +1,6 @@
 """accelerate: versions, the keys of its configuration file, its defaults, and the variables of its launcher.
 
-Read from accelerate 1.15.0; tests compare these lists with the installed version.
+Read from the version in `TRIED`; tests compare these lists with the installed version.
 """
 
 from __future__ import annotations

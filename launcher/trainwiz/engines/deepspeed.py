@@ -1,7 +1,7 @@
 """DeepSpeed: versions, and the keys of its configuration file with the versions in which they came and went.
 
-Read from DeepSpeed 0.19.8, and from 0.16.5 and 0.18.9 for what changed; tests compare these lists with the installed
-version.
+Read from the version in `TRIED`, and from 0.16.5 and 0.18.9 for what changed; tests compare these lists with the
+installed version.
 """
 
 from __future__ import annotations

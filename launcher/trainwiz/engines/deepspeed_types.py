@@ -1,6 +1,6 @@
 """What DeepSpeed reads at each key of its file: a block, a whole number, a number, a truth value, or one of some words.
 
-Source: the fields of DeepSpeed 0.19.8's classes, which a test compares; for blocks and the top level, all other types
+Source: the fields of DeepSpeed's classes, which a test compares; for blocks and the top level, all other types
 that were tried stopped it.
 """
 

@@ -9,9 +9,16 @@ import jinja2
 
 from trainwiz import vocabulary
 from trainwiz.command import by_hand, settings
+from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.plan import Plan
 from trainwiz.render.artifact import Artifact
 
+_OLDEST = {
+    "torch": torch.OLDEST,
+    "accelerate": accelerate.OLDEST,
+    "deepspeed": deepspeed.OLDEST,
+    "colossalai": colossalai.TRIED["colossalai"],
+}
 _READMES = {"en": "README.md.j2", "zh": "README.zh-CN.md.j2"}
 
 
@@ -39,6 +46,7 @@ def _context(plan: Plan) -> dict[str, Any]:
     machine, batch = plan.machine, plan.batch
     return {
         "plan": plan,
+        "oldest": _OLDEST,
         "world": machine.num_processes,
         "machines": machine.num_machines,
         "ranks_per_machine": machine.ranks_per_machine,
