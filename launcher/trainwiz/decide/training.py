@@ -199,6 +199,7 @@ def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
     return max(1, round(target / step)) * step, why
 
 
+# docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
 def _preferred_micro(d: Decision) -> int:
     size = _size(d)
     micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 else 1

@@ -67,10 +67,13 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
-    and do not depend on how the state is sharded.
+    and do not depend on how the state is sharded. Compiled layers keep fewer, so this rule does not judge them.
     Instead: a smaller micro-batch with more accumulation, which keeps the real batch, or a shorter sequence.
     Source: what autograd saves, counted with transformers 5.23 for the preset models (tests/estimate/test_estimate.py)
     """
+    # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
+    if plan.model.compile:
+        return
     smallest = _smallest_gpu(plan, machine)
     state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank
     if smallest and state <= smallest < state + estimate.activation_bytes_per_rank:
