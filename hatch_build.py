@@ -17,6 +17,7 @@ class CatalogueHook(BuildHookInterface[Any]):
         build_data["artifacts"].append(f"/{compiled.relative_to(self.root).as_posix()}")
 
 
+# docs/decisions/cli.md: The compiled catalogue is built
 def compile_catalogue(root: Path) -> Path:
     """Write the .mo file beside the .po file and return its path. A reader never sees half of it."""
     # babel is a requirement of the build, not of reading this module.

@@ -355,6 +355,7 @@ def contest(shape: Shape, names: Sequence[str]) -> Iterator[dict[str, Contestant
                 contestant.end()
 
 
+# docs/decisions/loop.md: The overhead benchmark starts every contestant several times, in another order each time
 def measure(shape: Shape, names: Sequence[str], starts: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """(CPU, wall) seconds per update of each contestant, one per start and round. Raises if losses are not the same."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}

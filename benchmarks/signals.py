@@ -97,6 +97,7 @@ def patience() -> float:
     return WAIT_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+# docs/decisions/tests.md: Trials wait until a build lock is old enough to be judged
 def forget_killed_builds() -> None:
     """Remove what an earlier trial's SIGKILL left while DeepSpeed loaded an op: the next would wait for it for ever."""
     from trainwiz.probe import locks

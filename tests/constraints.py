@@ -20,6 +20,7 @@ HEADER = "# Every version that `make` and CI install. Renew with `make constrain
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
+# docs/decisions/cli.md: Constraints follow the requirements and are not a `pip freeze`
 def needed() -> dict[str, metadata.Distribution]:
     """Every installed distribution that trainwiz, with all its extras, or a development tool leads to."""
     extras = metadata.metadata("trainwiz").get_all("Provides-Extra") or []

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from xdist.scheduler import LoadScopeScheduling
 
+# docs/decisions/tests.md: Two workers, and the tests that race the clock in one of them
 RACING = """
 beats capture debugging hangs ranks rollcall several_machines signals spares watch
 """.split()  # noqa: SIM905

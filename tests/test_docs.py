@@ -18,6 +18,15 @@ LINES = 10
 """Of a decision, blank ones not counted."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`((?:tests|benchmarks|docs|templates|train_templates)/[\w./-]+)")
+CITING = ("launcher", "tests", "benchmarks", "pyproject.toml", "hatch_build.py", "Makefile")
+"""Files and folders whose comments cite decisions. Templates do not: a generated project stands alone."""
+_CITATION = re.compile(r"# docs/(decisions/[\w-]+\.md): (.+)")
+UNCITED = {
+    "The loop clears Gemini's overflow mark under fp16",
+    "Copies to the device have no CUDA stream of their own",
+    "Some encoders get a mask of pairs",
+}
+"""Decisions that explain only code in train_templates/, or why there is none."""
 
 
 def name(page: Path) -> str:
@@ -28,6 +37,23 @@ def entries(page: Path) -> list[tuple[str, list[str]]]:
     """The title and the lines of each decision."""
     _, *parts = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
     return [(part.split("\n", 1)[0], [line for line in part.splitlines()[1:] if line.strip()]) for part in parts]
+
+
+def decisions() -> set[tuple[str, str]]:
+    """The page and the title, without its date, of every decision."""
+    return {
+        (page.relative_to(DOCS).as_posix(), title.split(": ", 1)[-1])
+        for page in DECISIONS
+        for title, _ in entries(page)
+    }
+
+
+def citations() -> Iterator[tuple[str, str, str]]:
+    """Each citation: the file it is in, the page, and the title of the decision."""
+    for root in (ROOT / entry for entry in CITING):
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            for page, title in _CITATION.findall(file.read_text()) if file != Path(__file__) else ():
+                yield name(file), page, title
 
 
 def written(page: Path) -> Iterator[tuple[int, str]]:
@@ -83,3 +109,20 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_named_files_exist(page: Path) -> None:
     """So that a file that is moved takes its mentions along."""
     assert not [path for path in _FILE.findall(page.read_text()) if not (ROOT / path.rstrip(".")).exists()]
+
+
+def test_every_citation_names_a_decision() -> None:
+    known, cited = decisions(), list(citations())
+    assert len(cited) > 80
+    assert not [citation for citation in cited if citation[1:] not in known]
+
+
+def test_every_decision_is_cited_by_the_code_that_it_explains() -> None:
+    cited = {(page, title) for _, page, title in citations()}
+    assert {title for _, title in decisions() - cited} == UNCITED
+
+
+def test_templates_cite_nothing() -> None:
+    templates = [*(ROOT / "train_templates").rglob("*.py"), *(ROOT / "templates").rglob("*.j2")]
+    assert len(templates) > 10
+    assert not [name(file) for file in templates if "docs/decisions" in file.read_text()]

@@ -14,6 +14,7 @@ from trainwiz import vocabulary
 
 PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
 
+# docs/decisions/house.md: Floors instead of a table of permissions
 CORE = (
     ("message", "columns", "vocabulary", "machine", "quantities", "project", "engines", "models"),
     ("finding", "batch", "hangs", "outcome"),
@@ -36,6 +37,7 @@ EDGES = {
     "ui": {"language"},
 }
 """The rooms that own one effect each, with the other edges that they may import."""
+# docs/decisions/house.md: One room joins edges
 TOP = ("workflows", "cli", "__main__", "__init__")
 SEEN_BY_CLI = {"workflows", "ui", "language", "message", "errors", "columns", "finding", "__version__"}
 FOREIGN_TO_THE_CORE = {

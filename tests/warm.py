@@ -26,6 +26,7 @@ from typing import Any
 import projects
 from engine_children import claimed
 
+# docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 LENGTH = struct.Struct("!I")
 IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")

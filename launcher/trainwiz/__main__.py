@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         _open_missing_streams()
         # What imports create is kept; looking for garbage in it again and again takes some 20 ms.
+        # docs/decisions/cli.md: What made the start faster
         gc.set_threshold(100_000)
     from trainwiz import language
 

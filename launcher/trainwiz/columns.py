@@ -12,6 +12,7 @@ _NEVER_FIRST = frozenset("，。、；：！？）】》」』”’…,.;:!?)]}
 _NEVER_LAST = frozenset("（【《「『“‘([{")
 
 
+# docs/decisions/cli.md: Columns are counted with Python's own Unicode table
 def width(text: str) -> int:
     """The columns that a text takes. It must not have control characters."""
     return len(text) if text.isascii() else sum(map(_columns, text))

@@ -10,6 +10,7 @@ from typing import Any
 from trainwiz.message import Message
 
 
+# docs/decisions/rules.md: A rule's level says what happens, not how undesirable it is
 class Level(str, Enum):
     """How bad: an error fails or trains wrongly, a warning is ignored, slow or fragile, a hint is advice."""
 

@@ -110,6 +110,7 @@ def parse(dump: str) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
+# docs/decisions/supervision.md: A run is ended only if nothing in it moves
 def compare(before: Sequence[Rank], after: Sequence[Rank], *, elsewhere: bool = False) -> Verdict:
     """Who is where the others are not, from two looks at all ranks. `elsewhere`: other machines have ranks, too."""
     suspects = _suspects(after) or ([r for r in after if not r.waiting] if elsewhere else [])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+# docs/decisions/cli.md: Sentences are messages, translated at the edge
 @dataclass(frozen=True)
 class Message:
     """An English template with the values to fill in.

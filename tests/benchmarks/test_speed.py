@@ -92,6 +92,7 @@ print(json.dumps([found[0][0], found[1][0], distance, found[0][2] == found[1][2]
 """Loss and gradient of the generated model, with and without compiled layers."""
 
 
+# docs/decisions/loop.md: torch.compile compiles layers, not the model
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -> None:
     values = {"model.compile": "true", "data.packing": "false"}
@@ -131,6 +132,9 @@ print(json.dumps(at_updates))
 """The generated script, and after each update how often packages were looked for, and stacks noted."""
 
 
+# docs/decisions/loop.md: What the loop adds to an update
+# docs/decisions/loop.md: The loop bypasses accelerate's optimizer wrapper where it does nothing
+# docs/decisions/loop.md: On a CPU, only the CPU's generator is seeded
 @pytest.mark.train
 def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
     """accelerate's optimizer looks for a package at each step, `torch.manual_seed` notes three stacks: 1 ms."""

@@ -16,6 +16,7 @@ from trainwiz.process.stacks import Stacks
 
 TRAINING = {"torch", "accelerate", "deepspeed", "transformers", "datasets", "numpy"}
 """Seconds each; trainwiz's own process never needs them."""
+# docs/decisions/cli.md: What a start costs, and what was left as it is
 LATER = {"pydantic", "rich", "jinja2", "yaml", "psutil", "multiprocessing"}
 """Tens of milliseconds each; a person waits for every one that comes before it is needed."""
 ASKING = {"questionary", "prompt_toolkit"}

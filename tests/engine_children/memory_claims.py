@@ -115,6 +115,7 @@ def within(bytes_per_parameter: int, train: Callable[[int], None]) -> str:
     os._exit(0)
 
 
+# docs/decisions/rules.md: The table of bytes per parameter was compared with real memory limits
 @claim
 def tw321_tw324_weights_gradients_and_moments() -> Any:
     """16 bytes per parameter; 20 under DDP."""

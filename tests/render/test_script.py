@@ -164,6 +164,7 @@ def definitions(name: str) -> dict[tuple[str, ...], list[str]]:
     }
 
 
+# docs/decisions/loop.md: Shared code has its own files; settings, schedule and model stay in train.py and task.py
 @pytest.mark.parametrize("pair", TWINS)
 def test_what_two_templates_say_alike_they_say_in_the_same_words(pair: tuple[str, str]) -> None:
     one, other = map(definitions, pair)

@@ -20,6 +20,7 @@ from trainwiz.store import templates
 CHILDREN = Path(__file__).parents[1] / "engine_children"
 NOBODY_CAME = "DistStoreError: Timed out after SOME seconds waiting for clients. 1/2 clients joined."
 NOBODY_THERE = "DistNetworkError: The client socket has timed out after 1000ms while trying to connect to "
+# docs/decisions/rules.md: Testing the rules showed that eleven manuals were wrong
 EXPECTED: dict[str, dict[str, Any]] = {
     "claims.py": {
         "tw104_tw105_without_cuda_each_rank_is_alone": [2, 1, True],
@@ -96,6 +97,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
 }
 """By child: what each claim gives; of an error, how it begins."""
+# docs/decisions/rules.md: Tests of the rules fake only the lowest layer
 SMALL_MOUNTS = (
     "unshare",
     "-m",

@@ -215,6 +215,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
     return dict(zip(asked, results, strict=True))
 
 
+# docs/decisions/rules.md: A rule's cases are also given to the engine
 @pytest.mark.usefixtures("operators")
 @pytest.mark.parametrize(
     ("id", "outcome", "number", "case"),

@@ -6,6 +6,7 @@ import proven
 
 from trainwiz.rules import proofs
 
+# docs/decisions/rules.md: All error rules but five are shown by tests
 UNPROVEN = {
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
     "TW384": "needs megatron-core",

@@ -46,6 +46,7 @@ def loss_and_gradients(model: Any, loss: Tensor) -> tuple[float, list[Tensor]]:
     return loss.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+# docs/decisions/tasks.md: The language model's loss is computed in chunks inside the model's forward
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "bert"])
 @pytest.mark.parametrize("size", [1, 7, 11, 33, 1000])
 def test_chunks_give_the_loss_and_gradient_of_whole_logits(kind: str, size: int, tmp_path: Path) -> None:

@@ -252,6 +252,7 @@ def test_order_is_by_update_whatever_clocks_and_names_say(start: Start, tmp_path
     assert "checkpoint-00000005.tmp" not in names(tmp_path / "run"), "what a killed run left half written is removed"
 
 
+# docs/decisions/checkpoints.md: A checkpoint gets its final name only once it is on the disk
 def test_nothing_has_its_name_before_it_is_on_the_disk(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the rename every file and folder in it was synced; the folder around it is synced after."""
     training = start(checkpoints_total_limit=1)
@@ -285,6 +286,7 @@ def test_nothing_has_its_name_before_it_is_on_the_disk(start: Start, monkeypatch
     assert in_order == [True, True]
 
 
+# docs/decisions/checkpoints.md: A POSIX lock keeps a second training out of the folder
 def test_two_trainings_never_write_into_one_folder(start: Start, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     holding = (
@@ -338,6 +340,7 @@ def test_another_number_of_ranks_is_for_layouts_that_can_be_cut_anew(start: Star
         assert other.checkpoints.resume(SAMPLES) == 1
 
 
+# docs/decisions/checkpoints.md: A resume compares the number of samples, not their contents
 def test_other_data_is_not_gone_on_with(start: Start) -> None:
     """The order of the samples is a permutation of their number: some would come twice, and others never."""
     training = start()
@@ -411,6 +414,7 @@ def test_a_disk_that_fills_up_while_writing(start: Start, small_disk: Path, capf
         stopping.train(2)
 
 
+# docs/decisions/checkpoints.md: A training that cannot write its first checkpoint ends
 def test_a_training_that_could_never_save_ends_at_once(start: Start, small_disk: Path) -> None:
     training = start(small_disk, size=2_000_000)
     training.checkpoints.resume(SAMPLES)

@@ -59,6 +59,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# docs/decisions/colossalai.md: The loop rescales gradients and norms, since no plugin divides by the accumulation
 def test_torch_ddp_follows_the_curve_of_accelerate(tmp_path: Path) -> None:
     """A language model, under two versions of transformers; accumulation 2 on both sides."""
     theirs = make(tmp_path / "accelerate", {**SMALL, **PORT, "strategy.kind": "ddp"})
@@ -116,6 +117,7 @@ def test_the_preflight_names_the_device_before_the_plugin_does(kind: str, refere
     assert not (folder / "runs").exists()
 
 
+# docs/decisions/colossalai.md: Gemini's chunks are at most as large as the model
 @pytest.mark.parametrize("kind", PLUGINS)
 def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference: Path, tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**LONGER, "strategy.kind": kind, **PLUGINS[kind], **UNCHECKED}, *HERE)
@@ -160,6 +162,7 @@ def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.Comple
     )
 
 
+# docs/decisions/colossalai.md: The loop saves the ranks' own parts, not Booster's checkpoints
 def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path, tmp_path: Path) -> None:
     program = """if True:
         import sys, torch

@@ -67,6 +67,7 @@ def curve(output: Path) -> dict[int, float]:
     return {record["update"]: record["loss"] for record in records if "loss" in record}
 
 
+# docs/decisions/loop.md: Random generators are seeded from keys and never restored
 @pytest.mark.parametrize("name", ["single", "ddp"])
 def test_after_every_update_with_dropout_augmentation_and_workers_the_bytes_are_the_same(
     name: str, tmp_path: Path
@@ -92,6 +93,7 @@ def test_a_part_that_is_called_as_ddp_calls_the_model_is_saved_with_the_others(t
         assert {name.split(".")[0] for name in weights.keys()} == {"embed", "module", "head"}  # noqa: SIM118 no dict
 
 
+# docs/decisions/checkpoints.md: train.py corrects three faults of DeepSpeed's converter
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "zero2", "zero3"])
 def test_on_another_number_of_ranks_the_trajectory_goes_on(name: str, tmp_path: Path) -> None:
     """From 2 ranks to 1 and back to 2; the real batch stays, the accumulation follows.

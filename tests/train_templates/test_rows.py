@@ -63,6 +63,7 @@ def three_documents() -> tuple[Tensor, Tensor]:
 KINDS = ("llama", "gpt2", "mistral", "gemma2", "gemma3_text", "gemma3", "qwen3", "opt")
 
 
+# docs/decisions/tasks.md: Packed documents do not see each other
 @pytest.mark.parametrize("kind", KINDS)
 def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: Path) -> None:
     rows, model = load(tmp_path, "causal_lm", "rows"), decoder(kind)
@@ -80,6 +81,7 @@ def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: 
     assert torch.allclose(before[:, 7:16], alone, atol=1e-6), "and each is what it is without the others"
 
 
+# docs/decisions/tasks.md: Models whose logits are not the output of their head alone keep their own forward
 @pytest.mark.parametrize("kind", ["gemma3", "gemma3_text"])
 def test_the_loss_over_rows_is_that_of_each_document_by_itself(kind: str, tmp_path: Path) -> None:
     """Windows, scales and the like are found where the model has them, and are the same for rows."""
@@ -93,6 +95,7 @@ def test_the_loss_over_rows_is_that_of_each_document_by_itself(kind: str, tmp_pa
     assert float(ours) == pytest.approx(float(plain), rel=1e-6)
 
 
+# docs/decisions/tasks.md: rows.py makes the attention mask itself
 @pytest.mark.parametrize("kind", ["mamba", "bloom", "qwen3_next"])
 def test_a_model_that_would_mix_documents_is_refused(kind: str, tmp_path: Path) -> None:
     config = AutoConfig.for_model(kind, vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
@@ -161,6 +164,7 @@ def reference(  # as PyTorch 2.13 has it
     return torch.cat(parts)
 
 
+# docs/decisions/tasks.md: PyTorch's own kernel for documents is used only where it agrees with a mask
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text", "gpt2"])
 def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel needs a GPU: a reference with its signature stands in its place."""
@@ -306,6 +310,7 @@ def test_packed_and_apart_have_one_gradient(tmp_path: Path) -> None:
     assert float((gradients[0] - gradients[1]).norm()) <= 1e-12 * float(gradients[0].norm())
 
 
+# docs/decisions/tasks.md: One rank per machine writes the tokens, and all ranks map the file
 def test_tokens_are_written_once_per_machine_and_anew_when_the_data_changes(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("some words " * 50)
@@ -364,6 +369,7 @@ def test_documents_of_every_form(name: str, text: str, found: list[str] | str, t
             list(task.documents(str(tmp_path / name), "train"))
 
 
+# docs/decisions/tasks.md: Documents begin with the token that the tokenizer puts before a text
 def test_documents_begin_as_the_tokenizer_begins_texts(tmp_path: Path) -> None:
     """A model that was pretrained with a token before each text (Llama, Gemma) goes on with it; GPT-2 has none."""
     plain = tokenizers.Tokenizer(

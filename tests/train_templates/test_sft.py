@@ -126,6 +126,7 @@ def test_only_what_the_assistant_says_is_learned(template: str | None, answers: 
     assert talker.tokenizer.decode([t if t >= 0 else ~t for t in tokens]) == rendered
 
 
+# docs/decisions/tasks.md: Learned tokens are found by comparing rendered prompts
 @pytest.mark.parametrize("template", [MISTRAL, THINKING], ids=["mistral", "thinking"])
 def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template: str, tmp_path: Path) -> None:
     """Each is learned behind exactly the prompt that it would be given."""
@@ -324,6 +325,7 @@ def adapter_hash(folder: Path) -> str:
     return hashlib.sha256((folder / "model" / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
+# docs/decisions/tasks.md: Frozen weights are left out of the model's own state dict
 @pytest.mark.train
 def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     named: dict[str, object], tmp_path: Path
@@ -372,6 +374,7 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     assert (again.code, "already exists" in again.err) == (2, True)
 
 
+# docs/decisions/checkpoints.md: DeepSpeed leaves frozen weights out of checkpoints
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp"])
 def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object], tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def test_models_for_pictures_are_named(tmp_path: Path) -> None:
         assert (found.kind, detail in found.detail) == ("missing", True)
 
 
+# docs/decisions/tasks.md: Each sample's augmentation has its own generator
 def test_augmentation_is_a_function_of_its_key(tmp_path: Path) -> None:
     """The loop keys it by seed, epoch and index; evaluation pictures stay as they are."""
     train = load(tmp_path, "image_classification", "train")
@@ -216,6 +217,7 @@ def test_augmentation_is_a_function_of_its_key(tmp_path: Path) -> None:
     assert all(torch.equal(samples(held_out)[3, key][0][0], held_out[3][0]) for key in range(5))
 
 
+# docs/decisions/tasks.md: The residual network uses group norm
 def test_a_picture_is_seen_alike_in_any_company(tmp_path: Path) -> None:
     made = load(tmp_path, "image_classification")
     model, data = made.build_model(made.TaskConfig()).double(), made.load_train_data(made.TaskConfig())
@@ -223,6 +225,7 @@ def test_a_picture_is_seen_alike_in_any_company(tmp_path: Path) -> None:
     torch.testing.assert_close(model(pictures[:1]), model(pictures)[:1])
 
 
+# docs/decisions/loop.md: Evaluation adds up sums, and the task turns them into metrics
 @pytest.mark.parametrize("task", ["image_classification", "text_classification"])
 def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_path: Path) -> None:
     made, random = load(tmp_path, task), np.random.default_rng(1)
@@ -244,6 +247,7 @@ def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_pat
     assert found["eval_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+# docs/decisions/tasks.md: Texts are grouped by length within a real batch only
 def test_texts_of_like_length_meet_and_nothing_else_changes(tmp_path: Path) -> None:
     """Grouping happens inside a real batch: the same texts, whatever the split, with less padding."""
     train = load(tmp_path, "text_classification", "train")

@@ -75,6 +75,7 @@ def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]
     assert one_rank[-1]["lr"] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 5 / 6)))
 
 
+# docs/decisions/deepspeed.md: The loop calls DeepSpeed's engine itself
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_follows_the_curve_of_one_rank(
     name: str, one_rank: list[dict[str, float]], tmp_path: Path
@@ -89,6 +90,7 @@ def test_every_strategy_follows_the_curve_of_one_rank(
     assert (folder / "runs" / "latest" / "model" / "model.safetensors").is_file()
 
 
+# docs/decisions/deepspeed.md: ZeRO 0 in 16 bit starts with a step that Adam must forget
 @pytest.mark.parametrize("name", ["zero0", "zero2", "zero3", "fsdp"])
 def test_bf16_stays_near_fp32(name: str, one_rank: list[dict[str, float]], tmp_path: Path) -> None:
     values = {**SMALL, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 5}

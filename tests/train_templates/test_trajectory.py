@@ -76,6 +76,7 @@ KINDS = ("cosine", "linear", "constant")
 LENGTHS = {"steps": {"n_steps": 7, "n_epochs": 0}, "epochs": {"n_steps": 0, "n_epochs": 3}}
 
 
+# docs/decisions/loop.md: The learning rate is a function of the update, not a scheduler object
 def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: Path) -> None:
     """For steps and epochs, worlds and accumulations: the same rates, the last update the last before the floor."""
     cases = [("cosine", ranks, micro) for ranks, micro in ((1, 8), (1, 2), (2, 1), (4, 2))]
@@ -102,6 +103,7 @@ def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: P
         assert rate_of(config(project, **planned), total, total) == floor
 
 
+# docs/decisions/loop.md: The learning rate reaches 0 after the last update, not at it
 def test_no_rate_is_ever_below_its_floor(project: Path) -> None:
     train = generated(project, "train")
     looked_at = 0
@@ -175,6 +177,7 @@ def test_a_rank_without_data_changes_nothing(project: Path, tmp_path: Path) -> N
     assert all(map(math.isfinite, four))
 
 
+# docs/decisions/loop.md: Ranks agree on token counts and stop requests over gloo
 @pytest.mark.parametrize("task", ["custom", "causal_lm", "sft", "text_classification", "image_classification"])
 def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> None:
     """Logged are updates 3 and 6: there three numbers are read, and in the others none; masks are not looked at."""

@@ -15,6 +15,7 @@ import pytest
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 ONE_FILE = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 2, gradient_clipping: 1.0}\n"
+# docs/decisions/cli.md: Speed is tested by counting calls
 COUNTING = """
 import sys
 calls = 0

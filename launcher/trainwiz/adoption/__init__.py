@@ -58,6 +58,7 @@ class Adoption:
         """`ds.json:7` for one of `settings`; None for one that the file leaves to DeepSpeed."""
         return self._settings.shown(path) if self._settings else None
 
+    # docs/decisions/files.md: An import accounts for every value in a file, by subtraction
     def remainder(self, plan: Plan) -> tuple[Left, ...]:
         """Everything that the files say and the project does otherwise, or not at all; by file and line."""
         ledger = self._ledger.copy()

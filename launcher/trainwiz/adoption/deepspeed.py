@@ -55,6 +55,7 @@ def read(ledger: Ledger, settings: Settings, accelerate: Accelerate | None) -> N
                 ledger.leave(file, settings.path(name), "inert", reason)
 
 
+# docs/decisions/files.md: An import keeps what the engine does, even where the file says nothing
 def compare(ledger: Ledger, settings: Settings, accelerate: Accelerate | None, plan: Plan) -> None:
     """Enter everything that is otherwise in the files that the project gets."""
     if accelerate is not None and not settings.block:

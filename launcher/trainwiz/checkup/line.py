@@ -21,6 +21,7 @@ class Line:
     """None: good."""
     fix: Message | None = None
     """What to type."""
+    # docs/decisions/rules.md: What is a rule, and what is a line of doctor
     rules: tuple[str, ...] = ()
     """The ids of the rules on the same subject."""
     rule: str | None = None

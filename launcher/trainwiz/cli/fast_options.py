@@ -13,6 +13,7 @@ _TEXTS = (str, list[str])
 _NUMBERS = (int, float)
 
 
+# docs/decisions/cli.md: Text options bypass typer's conversion
 def install(command: Any) -> None:
     """Let a command and its subcommands take their options as they are. Older typers are left alone."""
     for parameter in command.params:

@@ -34,6 +34,7 @@ def launcher(settings: Mapping[str, Any]) -> str:
     return "torchrun"
 
 
+# docs/decisions/launching.md: The ranks' environment is accelerate's, with four differences
 def shared(settings: Mapping[str, Any], *, threads: int | None, folder: str, pythonpath: str) -> dict[str, str]:
     """What every rank gets. `pythonpath` is PYTHONPATH as it is now; `threads` None leaves OMP_NUM_THREADS alone."""
     environ = {"OMP_NUM_THREADS": str(threads)} if threads else {}

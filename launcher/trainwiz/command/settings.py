@@ -17,6 +17,7 @@ ACCELERATE_FILE = "accelerate.yaml"
 DEEPSPEED_FILE = "ds_config.json"
 
 
+# docs/decisions/deepspeed.md: accelerate.yaml holds only what acts, and each value once
 def for_accelerate(plan: Plan) -> dict[str, Any]:
     """The values of accelerate.yaml.
 
@@ -60,6 +61,7 @@ def _use_cpu(plan: Plan) -> bool:
     return plan.machine.device == "cpu" and not strategies.of(plan).needs_process_group
 
 
+# docs/decisions/deepspeed.md: `zero3_init_flag: false` does not stop transformers from building a model in parts
 def _deepspeed(plan: Plan) -> dict[str, Any]:
     values: dict[str, Any] = {
         "deepspeed_config_file": DEEPSPEED_FILE,

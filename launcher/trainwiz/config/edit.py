@@ -24,6 +24,7 @@ class _Edit:
     text: str
 
 
+# docs/decisions/files.md: YAML and JSON each have their own parser and are edited by position
 def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", keep_null: bool = False) -> str | None:
     """The text with the changes by dotted path; None if they cannot be made with certainty.
 

@@ -44,6 +44,7 @@ def carry(
     return kept, tuple(dropped)
 
 
+# docs/decisions/wizard.md: `init` in an existing project starts from its answers
 def values_to_keep(
     answers: Mapping[str, Any], values: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], Decided]
 ) -> dict[str, Any]:

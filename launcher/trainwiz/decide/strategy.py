@@ -151,6 +151,7 @@ _NO_STAGES = say("only DeepSpeed has ZeRO stages")
 _ONLY_STAGE_3 = say("only used at ZeRO stage 3")
 
 
+# docs/decisions/colossalai.md: strategy.kind chooses the plugin, and `engine` alone gets the recommended one
 def _settle_engine(d: Decision) -> None:
     kind = d.values["strategy.kind"]
     needed = strategies.chosen(kind, None).engine

@@ -39,6 +39,7 @@ class Recognised:
     """Whether the line belongs to the end of its rank's log."""
 
 
+# docs/decisions/diagnosis.md: A failure is recognised by the place of its words in the log
 def recognise(
     lines: Sequence[Line], signatures: Sequence[Signature] = SIGNATURES, *, rank: int | None = None
 ) -> Recognised | None:
@@ -83,6 +84,7 @@ class _LastWords:
     raised: frozenset[int]
     """The indices of all lines of tracebacks."""
 
+    # docs/decisions/diagnosis.md: An exception of the script is explained only by its own traceback
     def own_exception(self, i: int) -> bool:
         """Whether the rank ended with an exception that is unrelated to line `i`, which was written earlier.
 

@@ -11,6 +11,7 @@ from trainwiz.engines.names import names
 
 TRIED = "1.15.0"
 """The version that the rules and the launcher were tried with."""
+# docs/decisions/cli.md: Lower bounds of the training packages
 OLDEST = "1.10"
 """The oldest version that generated projects were tried with; also the lower bound in pyproject.toml."""
 

@@ -128,6 +128,7 @@ REMOVED_IN_0_19 = names(
     """
 )
 """Top-level keys that 0.18.9 still took. Source: `_REMOVED_TOP_LEVEL_CONFIG_KEYS` in deepspeed/runtime/config.py."""
+# docs/decisions/files.md: The list of known top-level keys of a DeepSpeed file is generous
 TOP_LEVEL_KEYS = REMOVED_IN_0_19 | names(
     """
     activation_checkpointing aio amp_params autotuning bf16 bfloat16 checkpoint comet comms_logger

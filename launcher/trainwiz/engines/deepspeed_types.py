@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from trainwiz.engines.names import names
 
+# docs/decisions/files.md: The types in a DeepSpeed file were found by giving variants to the engine
 BLOCKS = names(
     """
     activation_checkpointing aio autotuning bf16 checkpoint comet comms_logger compile csv_monitor data_efficiency

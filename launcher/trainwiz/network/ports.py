@@ -92,6 +92,7 @@ def _any() -> int:
         return int(probe.getsockname()[1])
 
 
+# docs/decisions/launching.md: Ports are reserved by abstract sockets
 def _lock(port: int) -> IO[str] | socket.socket | None:
     """What keeps other launches from the port while it is open; None where one of them has it."""
     if sys.platform == "linux":

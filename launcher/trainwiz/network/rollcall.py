@@ -102,6 +102,7 @@ class Roll:
         return tuple(found)
 
 
+# docs/decisions/launching.md: The roll call uses the rendezvous port itself
 def host(me: Machine, *, address: str, port: int, wait: float, agreed: Mapping[str, Any]) -> Roll:
     """Machine 0: hold the roll-call. Raises `TrainwizError` naming who is missing, there twice, or of another plan."""
     server = _listen(address, port)

@@ -147,6 +147,7 @@ class Checkpoint(_Section):
 
     checkpointing_steps: CountOrZero
     checkpoints_total_limit: CountOrZero | None = 3
+    # docs/decisions/checkpoints.md: Only syncing, hashing and renaming run in the background
     background: bool = False
     on_failed_save: v.OnFailedSave = "continue"
 
@@ -166,6 +167,7 @@ class Supervision(_Section):
     max_restarts: CountOrZero = 0
 
 
+# docs/decisions/house.md: Constant defaults stand in the plan, decided ones nowhere else than in `decide`
 class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
 

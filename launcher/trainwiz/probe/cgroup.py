@@ -42,6 +42,7 @@ def memory_limit(root: Path = Path("/")) -> tuple[int, int] | None:
     return min(found, default=None)
 
 
+# docs/decisions/diagnosis.md: Out of memory is told from a kill by the cgroup's counter
 def oom_kills(root: Path = Path("/")) -> int | None:
     """How many processes of this cgroup the kernel has killed for lack of memory; None if they are not counted.
 

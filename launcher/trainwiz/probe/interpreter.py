@@ -75,6 +75,7 @@ def located(python: str) -> str:
     return os.path.abspath(found) if found else python
 
 
+# docs/decisions/launching.md: What is remembered about an interpreter, and when it is discarded
 def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
     """A key that changes with everything that may change the result: interpreter, packages, driver, visible GPUs.
 

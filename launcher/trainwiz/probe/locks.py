@@ -44,6 +44,7 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
     return tuple(str(lock) for lock in suspects if os.path.realpath(lock) not in held)
 
 
+# docs/decisions/supervision.md: How a stale build lock is recognised
 def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[Left, ...]:
     """Locks made after `began` (seconds since the epoch) by processes that have ended.
 

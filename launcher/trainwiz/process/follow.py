@@ -18,6 +18,7 @@ _TICK_SECONDS = 0.5
 Files = Callable[[], Sequence[Path]]
 
 
+# docs/decisions/launching.md: Ranks write to log files, and the launcher follows rank 0's
 class Follower:
     """A thread that reads the files' growth and passes it on byte for byte; `close` after their writers have ended.
 

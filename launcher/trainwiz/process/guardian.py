@@ -21,6 +21,7 @@ SWEEP_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
+# docs/decisions/supervision.md: Three mechanisms end leftover processes
 class Guardian:
     """Watches the process that made it. `close` when nothing is left to guard."""
 

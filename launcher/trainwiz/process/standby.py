@@ -31,6 +31,7 @@ class _Standby:
     environ: Mapping[str, str]
 
 
+# docs/decisions/supervision.md: Spare ranks wait with their imports done
 class StandbyRanks:
     """One for each rank. Call from the main thread, whose end ends them; `metrics` shows that the training goes on."""
 

@@ -23,6 +23,7 @@ GRACE_SECONDS = 30.0
 SETTLE_SECONDS = 0.5
 """After a rank failed: how long the others may end by themselves. Who raised may end after those who lost it, since a
 process group closes its connections before the interpreter is gone; a signal would hide how it ends."""
+# docs/decisions/supervision.md: Ranks get 4 s after another rank has died
 TEARDOWN_SECONDS = 3.5
 """Then, how long the others may take. They cannot save without it, and within 5 s nothing is left."""
 KILL_SECONDS = 10.0
@@ -247,6 +248,7 @@ class Supervisor:
         self.deadline = now + KILL_SECONDS
         return [Send(signal.SIGKILL, self.alive)]
 
+    # docs/decisions/supervision.md: The exit code after Ctrl-C is the training's own
     def _exit_code(self) -> int:
         if self._failed_before_asked and self.first_failed is not None:
             return shell_code(self.codes[self.first_failed] or 0)

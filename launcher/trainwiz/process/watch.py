@@ -61,6 +61,7 @@ class Stall:
     """The rank of this machine, where the world spans several."""
 
 
+# docs/decisions/supervision.md: Ctrl-Z stops the launcher, and the ranks go on
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
     """Signs of life again, after a stall was told."""
@@ -71,6 +72,7 @@ class Resumed:
     """The ranks that the others had waited for."""
 
 
+# docs/decisions/supervision.md: Only the first machine ends a hung run
 class Watch:
     """Runs until `close`. `codes` gives each rank's exit code, None while it runs; `tell` gets what is found."""
 

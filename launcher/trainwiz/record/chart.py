@@ -20,6 +20,7 @@ _NOISY = 0.1
 """A curve is noisy if more than this share of its points are turning points."""
 
 
+# docs/decisions/cli.md: Terminal and page share one drawing of curves, without a library
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
     """One chart of named curves; empty if no curve has a number.
 

@@ -17,6 +17,7 @@ _RANDOMNESS, _GRADIENTS, _WAITS = say("randomness"), say("gradients"), say("no w
 _LISTED = 3
 
 
+# docs/decisions/wizard.md: A rehearsal collects two kinds of evidence
 def checks(found: Mapping[str, Any], plan: Plan) -> Iterator[Check]:
     """The checks of what the child process found before it stopped."""
     if "error" in found:

@@ -16,6 +16,7 @@ NVME_BUFFER_ELEMENTS = 300_000_000
 """Must hold a rank's largest tensor: llama-1b's embedding has 263 million elements, which DeepSpeed's 1e8 refuses."""
 
 
+# docs/decisions/deepspeed.md: ds_config.json has no `auto` and smaller buckets
 def config(plan: Plan) -> dict[str, Any]:
     """The values of the file. Nothing is `auto`: inside `zero_optimization` DeepSpeed reads that as its default."""
     values: dict[str, Any] = {

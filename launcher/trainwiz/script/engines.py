@@ -136,6 +136,7 @@ class Engines:
             return "Trainer"
         return ""
 
+    # docs/decisions/files.md: Lint follows prepared objects by name
     def _of_name(self, name: str) -> str:
         last = name.rpartition(".")[2]
         for kind, pattern in _NAMED:

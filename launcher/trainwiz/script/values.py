@@ -142,6 +142,7 @@ class Values:
                 break
         return found
 
+    # docs/decisions/files.md: `import --script` reads a value only if every path gives the same one
     def _passed(self, function: Function, name: str) -> list[ast.expr]:
         """What callers give a parameter, and its default for those that give nothing."""
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]

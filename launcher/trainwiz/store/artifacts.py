@@ -109,6 +109,7 @@ def changed(folder: str | Path) -> tuple[str, ...]:
     return tuple(path for path in remembered if not _is_as_generated(root, path, remembered))
 
 
+# docs/decisions/launching.md: Files are stale only if the plan was edited
 def outdated(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[str, ...]:
     """The artifacts that were generated before and would now be generated differently."""
     root = Path(folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
+# docs/decisions/launching.md: A live run is identified by its launcher's PID and start time
 def birth(pid: int) -> int | None:
     """When a process started, in clock ticks since the machine did; None if it does not run.
 

@@ -23,6 +23,7 @@ from trainwiz.store import liveness
 
 RUNS = "runs"
 LATEST = "latest"
+# docs/decisions/supervision.md: Each run reserves 256 KiB for its outcome
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 18
 """Enough for an outcome with its diagnosis and the stacks of a few hundred ranks."""
@@ -198,6 +199,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     return run
 
 
+# docs/decisions/supervision.md: A run counts as preempted if its launcher was asked to stop and a checkpoint exists
 def preempted(project: Path) -> Run | None:
     """The newest run, if a scheduler stopped it and it left a checkpoint."""
     newest = every(project)[-1:]

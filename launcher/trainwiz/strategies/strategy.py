@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
     from trainwiz.vocabulary import Engine, StrategyKind
 
+# docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
 WHOLE = "whole"
 """The layout of a checkpoint whose model and optimizer lie in one file each."""
 
@@ -36,6 +37,7 @@ class Training:
         return 2 if self.half else 4
 
 
+# docs/decisions/house.md: A strategy and a task are rows
 class Strategy:
     """One way to spread training state over the ranks. A subclass or an instance is one row of the table.
 

@@ -87,6 +87,7 @@ class Zero(Strategy):
         """In 16 bits DeepSpeed writes the 16-bit weights as well."""
         return 2 if half else 0
 
+    # docs/decisions/checkpoints.md: ZeRO checkpoints load on any number of ranks, through DeepSpeed's converter
     def any_world(self, plan: Plan) -> bool:
         """DeepSpeed's converter, which train.py calls, knows Adam's state, in memory; at stage 0 nothing is cut."""
         on_nvme = "nvme" in (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)

@@ -91,6 +91,7 @@ DECODERS: Mapping[str, ModelShape] = MappingProxyType(
 )
 """Language models."""
 
+# docs/decisions/tasks.md: The tiny text classifier reads hashed words, not bytes
 ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
     {
         # Hashes of words instead of a tokenizer, a mark for the whole text, and one that pads.

@@ -42,6 +42,7 @@ class Check:
     """Whether `found` has the style of the mark."""
 
 
+# docs/decisions/cli.md: No rich in our own code
 def show(rows: Sequence[Sequence[Cell]], *, optional: Sequence[int] = (), least_last: int = 0) -> None:
     """Print rows of the same length, of which the first is the header.
 

@@ -24,6 +24,7 @@ _ORDER = (*(q.key for q in BASIC), GATE, *(q.key for q in ADVANCED), REVIEW)
 _QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
 
 
+# docs/decisions/wizard.md: Enter accepts a default without pinning it
 @dataclass(kw_only=True)
 class Interview:
     """A person's way through the questions, back and forth."""

@@ -38,6 +38,7 @@ SIGNATURES = (
         ),
     ),
     known(
+        # docs/decisions/colossalai.md: TorchFSDP gets the model without the optimizer
         "colossal_fsdp_optimizer",
         r"TypeError: \w+\.__init__\(\) got an unexpected keyword argument '(?P<name>decoupled_weight_decay)'",
         cause=say(

@@ -24,6 +24,7 @@ import torch  # noqa: E402
 RANK = int(os.environ.get("RANK", "0"))
 
 
+# docs/decisions/wizard.md: A rehearsal runs the project's own train.py, observed from outside
 def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text())
     sys.argv[:] = ["train.py", *sys.argv[2:]]

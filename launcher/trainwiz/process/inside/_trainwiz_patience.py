@@ -31,6 +31,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+# docs/decisions/launching.md: Debugging raises torch's timeouts to a week, through a hook
 def widen(module: Any) -> None:
     """Every default timeout, and whatever is given to the functions that make process groups."""
     from datetime import timedelta

@@ -75,6 +75,7 @@ def look(descriptor: int, main: int) -> None:
         os.pwrite(descriptor, f"{looks} {waits} {moves} {place}".encode()[:LINE].ljust(LINE), 0)
 
 
+# docs/decisions/supervision.md: A thread in each rank records where it is; stacks still need a signal
 def beat(folder: str, rank: str) -> None:
     """Begin to beat, unless somebody already does for this rank: what a rank starts inherits its environment."""
     import _thread
@@ -93,6 +94,7 @@ def beat(folder: str, rank: str) -> None:
     _thread.start_new_thread(quietly, ())
 
 
+# docs/decisions/supervision.md: Stacks come from a sitecustomize that hands over to the user's own
 def step_aside() -> None:
     """Run the `sitecustomize` that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))

@@ -219,6 +219,7 @@ def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
         )
 
 
+# docs/decisions/deepspeed.md: In an accelerate file, `.inf` turns gradient clipping off
 @rule("TW440", level=Level.WARNING, field="deepspeed_config.gradient_clipping")
 def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violation]:
     """To disable clipping in an accelerate file, set gradient_clipping: .inf, not 0.0.

@@ -227,6 +227,7 @@ def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Archite
             )
 
 
+# docs/decisions/rules.md: Attention heads are compared by model type
 @rule("TW391", level=Level.ERROR, field="parallelism_config")
 def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
     """tp_size must divide the attention and key-value heads, and the model must support tensor parallelism.

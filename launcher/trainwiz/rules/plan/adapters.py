@@ -78,6 +78,7 @@ def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
         )
 
 
+# docs/decisions/tasks.md: QLoRA off CUDA is a warning, not an error
 @rule("TW533", level=Level.WARNING, field="model.adapter")
 def four_bits_need_cuda(plan: Plan) -> Iterator[Violation]:
     """QLoRA should run on CUDA devices.

@@ -111,6 +111,7 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
         )
 
 
+# docs/decisions/loop.md: TF32 stays as torch sets it
 @rule("TW206", level=Level.HINT, field="precision.mixed_precision")
 def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     """On a GPU that supports bf16, training in fp32 wastes most of its speed.

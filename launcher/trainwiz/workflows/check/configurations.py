@@ -28,6 +28,7 @@ _TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
 
 
+# docs/decisions/files.md: Other people's files are judged without the machine
 @dataclass(frozen=True, kw_only=True)
 class Files:
     """Configurations to judge together; their texts may differ from those on the disk."""

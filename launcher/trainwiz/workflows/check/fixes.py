@@ -20,6 +20,7 @@ _MOST = 200
 """Changes; a file that still has something to mend then is going round in circles."""
 
 
+# docs/decisions/files.md: `--fix` changes only what needs no question
 def mended(files: Files, select: Sequence[str], ignore: Sequence[str]) -> Files:
     """The files after every fix of an error or a warning that can be made with certainty, one after the other."""
     tried: set[tuple[object, ...]] = set()

@@ -26,6 +26,7 @@ Resolution = Literal["keep", "overwrite", "beside"]
 """What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
 
 
+# docs/decisions/wizard.md: `init` overwrites no edited file without showing the diff
 def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
     """The resolution that two options stand for; None where neither was given. Raises `UsageError`."""
     match on_conflict:

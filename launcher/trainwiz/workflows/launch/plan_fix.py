@@ -66,6 +66,7 @@ def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
     return Fix(changes=changes, why=change.why, line=shlex.join(words))
 
 
+# docs/decisions/diagnosis.md: `--apply-fix` edits the plan in place
 def apply(request: Request) -> Request | None:
     """Change the plan as the newest run's failure asks, and return how to launch it; None after --dry-run.
 

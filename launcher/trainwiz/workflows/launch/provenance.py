@@ -128,6 +128,7 @@ def _value(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
+# docs/decisions/launching.md: `git status` runs beside the training
 class CodeState:
     """Asks git beside the training, which does not wait for it, and adds the answer to the record."""
 
