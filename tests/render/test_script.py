@@ -133,7 +133,7 @@ def test_a_generated_program_defines_nothing_twice(rendered: list[tuple[Plan, tu
 
 
 TWINS = {
-    ("loops/accelerate.py", "loops/colossalai.py"): {"learning_rate", "read_config"},
+    ("loops/accelerate.py", "loops/colossalai.py"): {"boolean", "learning_rate", "read_config"},
     ("tasks/causal_lm.py", "tasks/sft.py"): {
         "build_model",
         "loss_sum",

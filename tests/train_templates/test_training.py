@@ -266,3 +266,21 @@ def test_the_script_refuses_what_would_train_wrongly(tmp_path: Path, arguments: 
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("annotations", ["text", "classes"])
+def test_a_custom_task_s_own_switch_is_read_as_true_or_false(tmp_path: Path, annotations: str) -> None:
+    """However task.py writes its annotations, `--noisy false` is not the non-empty string."""
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE})
+    task = folder / "task.py"
+    text = task.read_text().replace("n_blocks: int = 2", "n_blocks: int = 2\n    noisy: bool = True")
+    text = text.replace("0.01 * torch.randn", "(0.01 if config.noisy else 0.0) * torch.randn")
+    task.write_text(text if annotations == "text" else text.replace("from __future__ import annotations\n", ""))
+    curves = []
+    for word in ("true", "False"):
+        assert warm.spawn(folder, 1, tmp_path / word, {"noisy": word}) == 0
+        lines = (tmp_path / word / "metrics.jsonl").read_text().splitlines()
+        curves.append([record["loss"] for record in map(json.loads, lines) if "loss" in record])
+    assert curves[0] != curves[1]
+    [refused] = warm.run(folder, ["train.py", "--output_dir", str(tmp_path / "no"), "--noisy", "no"], 1)
+    assert (refused.code, "argument --noisy: invalid boolean value: 'no'" in refused.err) == (2, True)

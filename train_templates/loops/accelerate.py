@@ -19,7 +19,11 @@ import copy
 
 # end: recut
 import gc
+
+# feature: deepspeed
 import json
+
+# end: deepspeed
 import math
 
 # feature: deepspeed
@@ -129,11 +133,16 @@ CHOICES = {
 }
 
 
+def boolean(text: str) -> bool:
+    """Return the value of `true` or `false`. Raises ValueError for any other word."""
+    return ("false", "true").index(text.lower()) == 1
+
+
 def read_config(arguments: list[str]) -> Config:
     """Return the config with overrides from the command line; exit on an unknown name or a wrong value."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
-        kind = json.loads if field.type == "bool" else type(field.default)
+        kind = boolean if isinstance(field.default, bool) else type(field.default)
         choices = CHOICES.get(field.name)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, choices=choices, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))

@@ -23,7 +23,6 @@ import functools
 
 # end: colossal_fsdp
 import gc
-import json
 import math
 import os
 import sys
@@ -130,11 +129,16 @@ CHOICES = {
 }
 
 
+def boolean(text: str) -> bool:
+    """Return the value of `true` or `false`. Raises ValueError for any other word."""
+    return ("false", "true").index(text.lower()) == 1
+
+
 def read_config(arguments: list[str]) -> Config:
     """Return the config with overrides from the command line; exit on an unknown name or a wrong value."""
     parser = argparse.ArgumentParser(allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for field in fields(Config):
-        kind = json.loads if field.type == "bool" else type(field.default)
+        kind = boolean if isinstance(field.default, bool) else type(field.default)
         choices = CHOICES.get(field.name)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, choices=choices, help=" ")
     config = Config(**vars(parser.parse_args(arguments)))
