@@ -301,7 +301,7 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = dict.fromkeys(("task", "batches", "checkpoints", "metrics", "rows", "adapter"))
+    distribution = dict.fromkeys(("task", "batches", "checkpoints", "metrics", "rows", "texts", "adapter"))
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         program = made["train.py"] + made["task.py"] + made["metrics.py"]

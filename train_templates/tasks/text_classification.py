@@ -1,42 +1,36 @@
-"""The task: text classification. This file holds data, model and loss; the loop is in train.py.
+"""The task: text classification. This file holds data, model and loss; texts.py reads texts, train.py is the loop.
 
 The loop divides the summed loss by the texts of the whole real batch, over all micro-batches and ranks, so the gradient
-is that of one big batch for any split. Within a real batch it groups texts of similar length, because each micro-batch
-is padded to its longest text.
+is that of one big batch for any split.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-
-# feature: hashes
-import re
-import zlib
-
-# end: hashes
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+# feature: final_weights
 from pathlib import Path
+
+# end: final_weights
 from typing import Any
 
 import torch
+
+# feature: final_weights
 import transformers
+
+# end: final_weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-transformers.utils.logging.disable_progress_bar()  # the loop shows its own
+# feature: final_weights
+from texts import FP32, Tokens
 
-Batch = dict[str, Tensor]
-Sample = tuple[Tensor, int, int]  # token ids, the class, and the id for padding
+# end: final_weights
+from texts import Batch, Sample, Texts, build_encoder, embedded_paragraphs, padded, read
+
 IGNORED = -100  # a label that does not count; the default of cross_entropy
-# feature: dtype
-FP32 = {"dtype": torch.float32}
-# end: dtype
-# feature: torch_dtype
-FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
-# end: torch_dtype
-
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
 
@@ -69,82 +63,12 @@ class TaskConfig:
     # end: preset_model
 
 
-# feature: tokenizer
-class Tokens:
-    """Converts text to token ids, with the model's tokenizer."""
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
-        self.length = config.sequence_length
-        # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
-        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
-        self.pad = next((i for i in known if i is not None), 0)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the text's token ids, with the special tokens that the model expects around it."""
-        return self.tokenizer.encode(text, truncation=True, max_length=self.length)
-
-
-# end: tokenizer
-# feature: hashes
-class Tokens:
-    """Words and punctuation by their hash, after a 1 that stands for the whole text. No vocabulary to download."""
-
-    WHOLE = 1
-    pad = 0
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.length, self.buckets = config.sequence_length, config.vocab_size - 2
-
-    def encode(self, text: str) -> list[int]:
-        """Return `WHOLE` and a number for each word; equal words have equal numbers."""
-        words = re.findall(r"\w+|[^\w\s]", text.lower())
-        return [self.WHOLE, *(2 + zlib.crc32(word.encode()) % self.buckets for word in words)][: self.length]
-
-
-# end: hashes
 @functools.cache
 def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, str]]:
     """Return the texts of a data set with their labels: embedded, a .jsonl file, or a hub id."""
     if source == "embedded":
-        found = list(embedded_paragraphs(split))
-    elif Path(source).is_file():
-        found = list(rows(Path(source), text_column, label_column))
-    else:
-        from datasets import load_dataset
-
-        table = load_dataset(source, split=split)
-        found = list(zip(table[text_column], table[label_column], strict=True))
-    if not found:
-        raise SystemExit(f"{source}: no text to train on")
-    for number, (text, label) in enumerate(found, start=1):
-        if not isinstance(text, str) or label is None:
-            raise SystemExit(f"{source}: sample {number}: the text is {text!r}, its label {label!r}")
-    return [(text, str(label)) for text, label in found]
-
-
-def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the text and the label of each line of a .jsonl file."""
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                if line.strip():
-                    row = json.loads(line)
-                    yield row[text_column], row[label_column]
-            except (ValueError, KeyError, TypeError) as error:
-                columns = f'"{text_column}" and "{label_column}"'
-                raise SystemExit(f"{file}:{number}: not a JSON object with {columns}: {error!r}") from None
-
-
-def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
-    """Yield paragraphs of five chapters of Python's reference, labelled by chapter. Every fifth is for evaluation."""
-    from pydoc_data.topics import topics
-
-    for chapter in ("compound", "debugger", "specialnames", "string-methods", "types"):
-        paragraphs = (" ".join(paragraph.split()) for paragraph in topics[chapter].split("\n\n"))
-        for i, paragraph in enumerate(text for text in paragraphs if len(text) >= 40):
-            if (i % 5 == 4) == (split == "validation"):
-                yield paragraph, chapter
+        return list(embedded_paragraphs(split))
+    return [(text, str(label)) for text, label in read(source, split, text_column, label_column)]
 
 
 def class_names(config: TaskConfig) -> list[str]:
@@ -153,34 +77,24 @@ def class_names(config: TaskConfig) -> list[str]:
     return sorted({label for _, label in texts})
 
 
-class Texts(Dataset[Sample]):
-    """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
-
-    def __init__(self, config: TaskConfig, source: str, split: str) -> None:
-        tokens, numbers = Tokens(config), {name: i for i, name in enumerate(class_names(config))}
-        texts = labelled(source, split, config.text_column, config.label_column)
-        if strange := sorted({label for _, label in texts} - set(numbers)):
-            raise SystemExit(f"{source}: labels that {config.train_data} does not have: {', '.join(strange[:5])}")
-        self.ids = [torch.tensor(tokens.encode(text), dtype=torch.int32) for text, _ in texts]
-        self.labels, self.pad = [numbers[label] for _, label in texts], tokens.pad
-        self.sizes = torch.tensor([len(ids) for ids in self.ids])
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.ids[index], self.labels[index], self.pad
+def load(config: TaskConfig, source: str, split: str) -> Dataset[Any]:
+    """Return a data set with the number of each text's class."""
+    numbers = {name: i for i, name in enumerate(class_names(config))}
+    texts = labelled(source, split, config.text_column, config.label_column)
+    if strange := sorted({label for _, label in texts} - set(numbers)):
+        raise SystemExit(f"{source}: labels that {config.train_data} does not have: {', '.join(strange[:5])}")
+    return Texts(config, [text for text, _ in texts], [numbers[label] for _, label in texts])
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
     """Return the training data."""
-    return Texts(config, config.train_data, "train")
+    return load(config, config.train_data, "train")
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
     """Return the evaluation data."""
-    return Texts(config, config.eval_data, "validation")
+    return load(config, config.eval_data, "validation")
 
 
 # end: eval
@@ -189,74 +103,13 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
     A sample whose `counted` is false only pads the last batch of an epoch and counts zero.
     """
-    shape = len(samples), max(len(ids) for ids, _, _ in samples)
-    inputs, mask = torch.full(shape, samples[0][2]), torch.zeros(shape, dtype=torch.long)
-    for row, (ids, _, _) in enumerate(samples):
-        inputs[row, : len(ids)], mask[row, : len(ids)] = ids, 1
     labels = [label if counts else IGNORED for (_, label, _), counts in zip(samples, counted, strict=True)]
-    return {"inputs": inputs, "mask": mask, "labels": torch.tensor(labels)}, sum(counted)
+    return {**padded(samples), "labels": torch.tensor(labels)}, sum(counted)
 
 
-# feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
-    """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        config.model_name, **FP32, id2label=dict(enumerate(class_names(config)))
-    )
-    model.config.pad_token_id = Tokens(config).pad
-    return mask_on_the_device(model)
-
-
-# end: pretrained_model
-# feature: config_model
-def build_model(config: TaskConfig) -> nn.Module:
-    """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
-    names = dict(enumerate(class_names(config)))
-    shape = transformers.AutoConfig.from_pretrained(config.model_name, id2label=names, pad_token_id=Tokens(config).pad)
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
-
-
-# end: config_model
-# feature: preset_model
-def build_model(config: TaskConfig) -> nn.Module:
-    """Return an encoder of the configured shape with random weights in fp32. The engine moves, casts and shards it."""
-    shape = transformers.AutoConfig.for_model(
-        config.model_type,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size,
-        max_position_embeddings=config.max_position_embeddings,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        id2label=dict(enumerate(class_names(config))),
-    )
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
-
-
-# end: preset_model
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
-"""Models in which every token attends to all others, and that accept a mask of token pairs."""
-
-
-def mask_on_the_device(model: Any) -> nn.Module:
-    """Make `model(inputs, mask)` return logits without waiting for the device in each micro-batch.
-
-    transformers reads a mask of tokens from the device, to see whether it masks anything. It uses a mask of pairs as it
-    is. Causal models need no mask, because padding comes last. Other models get the mask of tokens, and wait.
-    """
-    seen = {part.is_causal for part in model.modules() if hasattr(part, "is_causal")}
-    in_pairs = model.config.model_type in ENCODERS and model.config._attn_implementation == "sdpa"
-
-    def forward(inputs: Tensor, mask: Tensor) -> Tensor:
-        if seen == {True}:
-            return whole(input_ids=inputs).logits
-        pairs = mask[:, None, None].bool().expand(-1, 1, mask.shape[1], -1)
-        return whole(input_ids=inputs, attention_mask=pairs if in_pairs else mask).logits
-
-    whole, model.forward = model.forward, forward
-    return model
+    """Return the model with a head for the classes, in fp32. The engine moves, casts and shards it."""
+    return build_encoder(config, id2label=dict(enumerate(class_names(config))))
 
 
 def logits_of(model: nn.Module, batch: Batch) -> Tensor:

@@ -55,7 +55,7 @@ def decide_data(d: Decision) -> None:
 def decide_length_of_samples(d: Decision) -> None:
     """The sequence length, from the model's positions."""
     shape = d.task.transformer(d.values["model.name"])
-    if d.task.classifies:
+    if d.task.labelled:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
         d.settle("batch.sequence_length", 256, say("short enough for a CPU") if d.on_cpu else say("the model is tiny"))
@@ -102,7 +102,7 @@ def decide_schedule(d: Decision) -> None:
         d.settle("schedule.n_steps", None, say("n_epochs sets the length"))
     else:
         d.settle("schedule.n_epochs", None, say("n_steps sets the length"))
-        if d.task.classifies and _size(d) < _SMALL_MODEL:
+        if d.task.labelled and _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 200, say("a few passes over a few thousand samples"))
         elif _size(d) < _SMALL_MODEL:
             d.settle("schedule.n_steps", 100, say("enough for a first test; a small model learns quickly"))

@@ -26,9 +26,12 @@ def look(
     return _answer(python, "rehearsed_task.py", folder, json.dumps(asked), stage="import")
 
 
-def small_model(python: str, folder: Path, *, name: str, task: str, into: Path) -> dict[str, Any]:
-    """Save a model of the same architecture with few layers into a folder; its `parameters`, or an `error`."""
-    return _answer(python, "small_model.py", folder, name, task, str(into), stage="model")
+def small_model(python: str, folder: Path, *, name: str, auto_class: str, into: Path) -> dict[str, Any]:
+    """Save a model of the same architecture with few layers into a folder; its `parameters`, or an `error`.
+
+    `auto_class` names the class of transformers that makes it.
+    """
+    return _answer(python, "small_model.py", folder, name, auto_class, str(into), stage="model")
 
 
 def _answer(python: str, program: str, folder: Path, *arguments: str, stage: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from trainwiz import vocabulary
+from trainwiz import tasks, vocabulary
 from trainwiz.command import by_hand, settings
 from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.plan import Plan
@@ -46,6 +46,7 @@ def _context(plan: Plan) -> dict[str, Any]:
     machine, batch = plan.machine, plan.batch
     return {
         "plan": plan,
+        "task_packages": tasks.of(plan).packages,
         "oldest": _OLDEST,
         "world": machine.num_processes,
         "machines": machine.num_machines,

@@ -9,7 +9,7 @@ import ast
 import sys
 from itertools import groupby, pairwise
 
-NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "metrics", "rows", "task", "train"})
+NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "metrics", "rows", "task", "texts", "train"})
 """The modules of a project, which import each other by these names."""
 _Import = ast.Import | ast.ImportFrom
 
@@ -26,10 +26,15 @@ def joined(source: str) -> str:
     for _, group in groupby((node for node in nodes if isinstance(node, ast.ImportFrom)), lambda node: node.module):
         first, *rest = group
         if rest:
-            names = sorted(name.name for node in (first, *rest) for name in node.names)
+            names = sorted((name.name for node in (first, *rest) for name in node.names), key=_by_kind)
             lines[first.lineno - 1] = f"from {first.module} import {', '.join(names)}"
             dropped.update(node.lineno - 1 for node in rest)
     return "".join(f"{line}\n" for i, line in enumerate(lines) if i not in dropped)
+
+
+def _by_kind(name: str) -> tuple[bool, bool, str]:
+    """Constants, then classes, then the others."""
+    return not name.isupper(), not name[0].isupper(), name
 
 
 def _origin(node: _Import) -> str:

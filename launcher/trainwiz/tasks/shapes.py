@@ -27,11 +27,13 @@ class ModelShape:
     vocab_size: int
     max_position_embeddings: int
     hub_id: str = ""
+    outputs: int = 0
+    """Numbers that a head on top of it gives for each sample; 0 for a model without one."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its fields as the generated config dataclass has them."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "hub_id"}
+        return {name: getattr(self, name) for name in self.__slots__ if name not in ("hub_id", "outputs")}
 
     @property
     def transformer(self) -> Transformer:
@@ -42,13 +44,9 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """The exact number of parameters, with the head of a model that classifies; tied ones count once."""
-        head = (self.hidden_size + 1) * _CLASSES if self.model_type == "bert" else 0
-        return self.transformer.parameters + head
+        """The exact number of parameters, with a head's; tied ones count once."""
+        return self.transformer.parameters + (self.hidden_size + 1) * self.outputs
 
-
-_CLASSES = 5
-"""What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 
 DECODERS: Mapping[str, ModelShape] = MappingProxyType(
     {
@@ -104,7 +102,8 @@ ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
             intermediate_size=256,
             vocab_size=4096,
             max_position_embeddings=1024,
+            outputs=5,  # the classes of the embedded texts; other data hardly changes the size
         ),
     }
 )
-"""Models that classify texts."""
+"""Models that put texts into classes."""

@@ -34,10 +34,12 @@ class Task:
     """Models that it makes from a name alone."""
     from_hub: bool = False
     """Models and tokenizers come from transformers: a folder or a hub id may be named."""
+    auto_class: str = "AutoModelForCausalLM"
+    """The class of transformers that makes them."""
     generative: bool = False
     """The model writes text: samples are rows of tokens, which several documents may share."""
-    classifies: bool = False
-    """Samples are put into classes."""
+    labelled: bool = False
+    """Each sample has a label to predict: a class."""
     adapters: bool = False
     """An adapter (LoRA, QLoRA) may be trained in place of all weights."""
     model_prompt: Message = MODEL_PROMPT

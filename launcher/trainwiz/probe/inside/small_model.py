@@ -1,7 +1,7 @@
 """Make a small model of the same architecture as a named one: few and narrow layers, random weights.
 
-Arguments: the model's name or folder, the task, and the folder to save into. The result is one line of JSON on stdout.
-Only the configuration of the named model is read.
+Arguments: the model's name or folder, the class of transformers that makes it, and the folder to save into. The result
+is one line of JSON on stdout. Only the configuration of the named model is read.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ SIZES = {
 
 def main() -> None:
     sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
-    name, task, into = sys.argv[1:4]
+    name, auto_class, into = sys.argv[1:4]
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
         transformers: Any = importlib.import_module("transformers")
         shape = transformers.AutoConfig.from_pretrained(name)
         shrink(shape)
-        heads = {"text_classification": "AutoModelForSequenceClassification"}
-        family = getattr(transformers, heads.get(task, "AutoModelForCausalLM"))
-        model = family.from_config(shape)
+        model = getattr(transformers, auto_class).from_config(shape)
         model.save_pretrained(into)
         found: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters()), "kind": shape.model_type}
     except Exception as error:

@@ -134,7 +134,9 @@ def _small_model(
     if not name or _MODEL_FIELD in small.by_hand:
         return {}, None
     into = environment.workspace.place("model")
-    made = programs.small_model(environment.python, environment.folder, name=name, task=small.plan.task, into=into)
+    made = programs.small_model(
+        environment.python, environment.folder, name=name, auto_class=tasks.of(small.plan).auto_class, into=into
+    )
     if "error" not in made:
         return {_MODEL_FIELD: str(into)}, None
     return {}, Check(

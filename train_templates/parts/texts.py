@@ -1,0 +1,192 @@
+"""Texts with labels: how they are read, converted to token ids, and padded, and the encoder that reads them.
+
+The loop groups texts of similar length within a real batch, because each micro-batch is padded to its longest text.
+"""
+
+from __future__ import annotations
+
+import json
+
+# feature: hashes
+import re
+import zlib
+
+# end: hashes
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+transformers.utils.logging.disable_progress_bar()  # the loop shows its own
+
+Batch = dict[str, Tensor]
+Sample = tuple[Tensor, Any, int]  # token ids, the label, and the id for padding
+# feature: dtype
+FP32 = {"dtype": torch.float32}
+# end: dtype
+# feature: torch_dtype
+FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
+# end: torch_dtype
+
+
+# feature: tokenizer
+class Tokens:
+    """Converts text to token ids, with the model's tokenizer."""
+
+    def __init__(self, config: Any) -> None:
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.length = config.sequence_length
+        # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        self.pad = next((i for i in known if i is not None), 0)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the text's token ids, with the special tokens that the model expects around it."""
+        return self.tokenizer.encode(text, truncation=True, max_length=self.length)
+
+
+# end: tokenizer
+# feature: hashes
+class Tokens:
+    """Words and punctuation by their hash, after a 1 that stands for the whole text. No vocabulary to download."""
+
+    WHOLE = 1
+    pad = 0
+
+    def __init__(self, config: Any) -> None:
+        self.length, self.buckets = config.sequence_length, config.vocab_size - 2
+
+    def encode(self, text: str) -> list[int]:
+        """Return `WHOLE` and a number for each word; equal words have equal numbers."""
+        words = re.findall(r"\w+|[^\w\s]", text.lower())
+        return [self.WHOLE, *(2 + zlib.crc32(word.encode()) % self.buckets for word in words)][: self.length]
+
+
+# end: hashes
+class Texts(Dataset[Sample]):
+    """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
+
+    def __init__(self, config: Any, texts: Sequence[str], labels: Sequence[Any]) -> None:
+        tokens = Tokens(config)
+        self.ids = [torch.tensor(tokens.encode(text), dtype=torch.int32) for text in texts]
+        self.labels, self.pad = labels, tokens.pad
+        self.sizes = torch.tensor([len(ids) for ids in self.ids])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.ids[index], self.labels[index], self.pad
+
+
+def padded(samples: Sequence[Sample]) -> Batch:
+    """Return the token ids of one micro-batch, padded to its longest text, and which of them are no padding."""
+    shape = len(samples), max(len(ids) for ids, _, _ in samples)
+    inputs, mask = torch.full(shape, samples[0][2]), torch.zeros(shape, dtype=torch.long)
+    for row, (ids, _, _) in enumerate(samples):
+        inputs[row, : len(ids)], mask[row, : len(ids)] = ids, 1
+    return {"inputs": inputs, "mask": mask}
+
+
+def read(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, Any]]:
+    """Return the texts of a .jsonl file or a hub id with their labels."""
+    if Path(source).is_file():
+        found = list(rows(Path(source), text_column, label_column))
+    else:
+        from datasets import load_dataset
+
+        table = load_dataset(source, split=split)
+        found = list(zip(table[text_column], table[label_column], strict=True))
+    if not found:
+        raise SystemExit(f"{source}: no text to train on")
+    for number, (text, label) in enumerate(found, start=1):
+        if not isinstance(text, str) or label is None:
+            raise SystemExit(f"{source}: sample {number}: the text is {text!r}, its label {label!r}")
+    return found
+
+
+def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the text and the label of each line of a .jsonl file."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                if line.strip():
+                    row = json.loads(line)
+                    yield row[text_column], row[label_column]
+            except (ValueError, KeyError, TypeError) as error:
+                columns = f'"{text_column}" and "{label_column}"'
+                raise SystemExit(f"{file}:{number}: not a JSON object with {columns}: {error!r}") from None
+
+
+def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
+    """Yield paragraphs of five chapters of Python's reference with the chapter. Every fifth is for evaluation."""
+    from pydoc_data.topics import topics
+
+    for chapter in ("compound", "debugger", "specialnames", "string-methods", "types"):
+        paragraphs = (" ".join(paragraph.split()) for paragraph in topics[chapter].split("\n\n"))
+        for i, paragraph in enumerate(text for text in paragraphs if len(text) >= 40):
+            if (i % 5 == 4) == (split == "validation"):
+                yield paragraph, chapter
+
+
+# feature: pretrained_model
+def build_encoder(config: Any, **head: Any) -> nn.Module:
+    """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(config.model_name, **FP32, **head)
+    model.config.pad_token_id = Tokens(config).pad
+    return mask_on_the_device(model)
+
+
+# end: pretrained_model
+# feature: config_model
+def build_encoder(config: Any, **head: Any) -> nn.Module:
+    """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
+    shape = transformers.AutoConfig.from_pretrained(config.model_name, pad_token_id=Tokens(config).pad, **head)
+    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+
+
+# end: config_model
+# feature: preset_model
+def build_encoder(config: Any, **head: Any) -> nn.Module:
+    """Return an encoder of the configured shape with random weights in fp32. The engine moves, casts and shards it."""
+    shape = transformers.AutoConfig.for_model(
+        config.model_type,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        max_position_embeddings=config.max_position_embeddings,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **head,
+    )
+    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+
+
+# end: preset_model
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
+"""Models in which every token attends to all others, and that accept a mask of token pairs."""
+
+
+def mask_on_the_device(model: Any) -> nn.Module:
+    """Make `model(inputs, mask)` return logits without waiting for the device in each micro-batch.
+
+    transformers reads a mask of tokens from the device, to see whether it masks anything. It uses a mask of pairs as it
+    is. Causal models need no mask, because padding comes last. Other models get the mask of tokens, and wait.
+    """
+    seen = {part.is_causal for part in model.modules() if hasattr(part, "is_causal")}
+    in_pairs = model.config.model_type in ENCODERS and model.config._attn_implementation == "sdpa"
+
+    def forward(inputs: Tensor, mask: Tensor) -> Tensor:
+        if seen == {True}:
+            return whole(input_ids=inputs).logits
+        pairs = mask[:, None, None].bool().expand(-1, 1, mask.shape[1], -1)
+        return whole(input_ids=inputs, attention_mask=pairs if in_pairs else mask).logits
+
+    whole, model.forward = model.forward, forward
+    return model
