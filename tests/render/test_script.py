@@ -11,7 +11,7 @@ import pytest
 from plans import BASE
 
 from trainwiz import plan as plans
-from trainwiz import strategies
+from trainwiz import strategies, tasks
 from trainwiz.plan import Plan
 from trainwiz.render import imports, script
 from trainwiz.render.artifact import Artifact
@@ -37,20 +37,18 @@ STRATEGIES: list[dict[str, object]] = [
     },
 ]
 COLOSSAL: list[dict[str, object]] = [{"engine": "colossalai", "strategy.kind": kind} for kind in COLOSSAL_KINDS]
+NAMED: list[dict[str, object]] = [
+    {"task": task.name, **start}
+    for task in tasks.every()
+    if task.from_hub
+    for start in ({"model.name": "org/model"}, {"model.name": "org/model", "model.from_scratch": False})
+]
 TASKS: list[dict[str, object]] = [
-    {"task": "custom"},
-    {"task": "image_classification"},
+    *({"task": task.name} for task in tasks.every()),
+    *NAMED,
     {"task": "image_classification", "model.name": "resnet18", "data.train": "pictures"},
-    {"task": "text_classification"},
-    {"task": "text_classification", "model.name": "org/model", "model.from_scratch": False},
-    {"task": "text_classification", "model.name": "org/model"},
-    {"model.name": "tiny"},
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
-    {"model.name": "org/model", "model.from_scratch": True},
-    {"task": "sft"},
-    {"task": "sft", "model.name": "org/model", "model.from_scratch": True},
-    {"task": "sft", "model.name": "org/model", "model.from_scratch": False},
     {"task": "sft", "model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"},
     {
         "task": "sft",
@@ -77,7 +75,7 @@ REST: list[dict[str, object]] = [
 def variants() -> list[Plan]:
     # The tasks are the same under every engine.
     combined = itertools.chain(
-        itertools.product(STRATEGIES, TASKS, REST), itertools.product(COLOSSAL, TASKS[3:7], REST)
+        itertools.product(STRATEGIES, TASKS, REST), itertools.product(COLOSSAL, [{}, *NAMED[1::2]], REST)
     )
     return [plans.with_changes(BASE, {**s, **t, **r}) for s, t, r in combined]
 
