@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-Task = Literal["causal_lm", "sft", "text_classification", "image_classification", "custom"]
+Task = Literal["causal_lm", "sft", "text_classification", "text_regression", "image_classification", "custom"]
 Engine = Literal["accelerate", "colossalai"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
 StrategyKind = Literal[

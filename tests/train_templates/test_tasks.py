@@ -1,8 +1,9 @@
-"""The tasks that classify: their data, their metrics against scikit-learn's, and real training on two ranks."""
+"""The tasks with labels: their data, their metrics against scikit-learn's, and real training on two ranks."""
 
 import hashlib
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from PIL import Image
 from plans import BASE
 from projects import SMALL, launch, make, metrics
 from safetensors.torch import load_file
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 GENERATED = ("task", "train", "batches", "checkpoints", "metrics", "rows", "texts")
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
+SCORES = {**SMALL, "task": "text_regression", "data.eval": "embedded"}
 
 
 def load(folder: Path, task: str, name: str = "task", **changes: Any) -> ModuleType:
@@ -74,7 +76,12 @@ def draw(folder: Path, classes: dict[str, int], size: tuple[int, int] = (12, 10)
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("image_classification", "tiny"), ("image_classification", "resnet18"), ("text_classification", "tiny")],
+    [
+        ("image_classification", "tiny"),
+        ("image_classification", "resnet18"),
+        ("text_classification", "tiny"),
+        ("text_regression", "tiny"),
+    ],
 )
 def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path: Path) -> None:
     made = load(tmp_path, task, model__name=name)
@@ -82,14 +89,14 @@ def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path:
     assert sum(p.numel() for p in model.parameters()) == named(task).presets[name].parameters
 
 
-@pytest.mark.parametrize("task", ["image_classification", "text_classification"])
+@pytest.mark.parametrize("task", ["image_classification", "text_classification", "text_regression"])
 def test_the_probe_counts_the_samples_that_the_task_makes(task: str, tmp_path: Path) -> None:
     draw(tmp_path / "pets", {"cat": 3, "dog": 4})
     (tmp_path / "pets" / "readme.md").write_text("not a picture")
     np.savez(tmp_path / "a.npz", images=np.zeros((5, 8, 8), np.uint8), labels=np.array([0, 1, 2, 1, 0]))
     rows = [{"text": f"number {i}", "label": i % 2} for i in range(9)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    names = {"image_classification": ["pets", "a.npz"], "text_classification": ["rows.jsonl"]}[task]
+    names = ["pets", "a.npz"] if task == "image_classification" else ["rows.jsonl"]
     for name in ["embedded", *names]:
         where = name if name == "embedded" else str(tmp_path / name)
         made = load(tmp_path / "code", task, data__train=where, data__eval=where)
@@ -247,6 +254,41 @@ def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_pat
     assert found["eval_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+def test_errors_of_numbers_are_scikit_learns_without_the_padded_samples(tmp_path: Path) -> None:
+    made, random = load(tmp_path, "text_regression"), np.random.default_rng(1)
+    labels = torch.from_numpy(1000 + random.normal(size=(5, 8))).float()
+    predicted = labels + torch.from_numpy(random.normal(scale=0.5, size=(5, 8))).float()
+    counted = torch.ones(5, 8, dtype=torch.bool)
+    counted[4, 3:] = False
+    sums: Any = 0
+    for answers, truth, counts in zip(predicted, labels, counted, strict=True):
+        model = lambda *_, given=answers: given[:, None]  # noqa: E731
+        batch = {"inputs": torch.zeros(8), "mask": torch.zeros(8), "labels": truth, "counted": counts}
+        sums = sums + made.evaluation_sums(model, batch).double()
+        assert float(made.loss_sum(model, batch)) == pytest.approx(float((answers - truth)[counts].square().sum()))
+    found, truth, guess = made.evaluation_metrics(sums.tolist()), labels[counted].numpy(), predicted[counted].numpy()
+    assert found["eval_loss"] == pytest.approx(mean_squared_error(truth, guess))
+    assert found["eval_mae"] == pytest.approx(mean_absolute_error(truth, guess))
+    assert found["eval_r2"] == pytest.approx(r2_score(truth, guess))
+    assert made.evaluation_metrics([4.0, 8.0, 16.0, 1.0, 2.0])["eval_r2"] == 0, "all labels are one number"
+
+
+@pytest.mark.parametrize(
+    ("label", "says"), [("good", "not a finite number"), (True, "the label is True"), (math.nan, "the label is nan")]
+)
+def test_a_label_that_is_no_number_is_named(label: object, says: str, tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": 1.5}, {"text": "b", "label": label}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = load(tmp_path, "text_regression", data__train=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(SystemExit, match=rf"rows\.jsonl: sample 2: .*{says}"):
+        made.load_train_data(made.TaskConfig())
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    plan = plans.with_changes(BASE, {"task": "text_regression", "data.train": "rows.jsonl"})
+    found = project(plan, str(tmp_path)).train
+    assert found
+    assert (found.detail == 'rows.jsonl: line 1: "label" is not a number') is not isinstance(label, float)
+
+
 # docs/decisions/tasks.md: Texts are grouped by length within a real batch only
 def test_texts_of_like_length_meet_and_nothing_else_changes(tmp_path: Path) -> None:
     """Grouping happens inside a real batch: the same texts, whatever the split, with less padding."""
@@ -344,7 +386,7 @@ def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_h
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("values", [IMAGES, TEXTS], ids=["pictures", "texts"])
+@pytest.mark.parametrize("values", [IMAGES, TEXTS, SCORES], ids=["pictures", "texts", "scores"])
 def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", values)
     curves = []
@@ -358,7 +400,7 @@ def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) ->
         assert spawn(folder, ranks, output, split) == 0
         curves.append([json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()])
     for one, two in zip(*curves, strict=True):
-        for field in {"loss", "grad_norm_pre_clip", "eval_loss", "eval_accuracy", "eval_f1"} & set(one):
+        for field in one.keys() - {"update", "tokens_per_second"}:
             assert two[field] == pytest.approx(one[field], rel=1e-4), (field, one["update"])
 
 
@@ -408,3 +450,15 @@ def test_a_pretrained_decoder_learns_to_classify_rows_of_a_file(tmp_path: Path) 
     assert done.code == 0, done.err
     assert evaluations(folder / "runs" / "latest")[-1]["eval_accuracy"] == 1.0
     assert "bad, seen as bad: " in done.out
+
+
+@pytest.mark.train
+def test_numbers_of_texts_are_learned(tmp_path: Path) -> None:
+    """The share of symbols in a paragraph, from hashes of its words and symbols."""
+    values = {**SCORES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 16, "schedule.n_steps": 120}
+    folder = make(tmp_path / "project", values)
+    done = warm.launch(folder)
+    assert done.code == 0, done.err
+    last = evaluations(folder / "runs" / "latest")[-1]
+    assert last["eval_r2"] > 0.3
+    assert ", predicted " in done.out

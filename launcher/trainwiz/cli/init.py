@@ -62,7 +62,9 @@ def init(
         metavar="WAY",
         help=t("What to do with files of yours: keep, overwrite or beside (write .new files)."),
     ),
-    task: str = _flag("--task", "TASK", t("causal_lm, sft, text_classification, image_classification or custom.")),
+    task: str = _flag(
+        "--task", "TASK", t("causal_lm, sft, text_classification, text_regression, image_classification or custom.")
+    ),
     model: str = _flag("--model", "NAME", t("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")),
     data: str = _flag("--data", "DATA", t("embedded, a .txt, .jsonl or .npz file, a folder, or a hub id.")),
     eval_data: str = _flag("--eval-data", "DATA", t("Evaluation data, in the same forms as --data; null for none.")),

@@ -1,4 +1,4 @@
-"""Data with labels, as the classification tasks read it, and how many samples it has."""
+"""Data with labels, as the tasks with labels read it, and how many samples it has."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SECONDS = 0.2
 _HEADER_BYTES = 1000
 
 
-def texts(name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
-    """The facts about labelled texts: embedded, a .jsonl file or a hub id."""
+def texts(name: str, root: Path, cache: HubCache, *, split: str, scored: bool = False) -> DataFacts:
+    """The facts about labelled texts: embedded, a .jsonl file or a hub id. Labels of `scored` ones are numbers."""
     if name == EMBEDDED:
         return DataFacts(name=name, kind="embedded", samples=sum(_paragraphs(split)))
     path = data.located(root, name)
     try:
         if path.is_file():
-            return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path))
+            return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path, scored))
         if path.is_dir():
             return DataFacts(
                 name=name, kind="missing", detail=t("this is a folder; labelled texts must be in a .jsonl file")
@@ -81,7 +81,7 @@ def _lines(path: Path) -> int | None:
     return count + (not last.endswith(b"\n"))
 
 
-def _wrong_row(path: Path) -> str:
+def _wrong_row(path: Path, scored: bool) -> str:
     with path.open("rb") as content:
         first = content.readline(1 << 20)
     if not first:
@@ -91,7 +91,11 @@ def _wrong_row(path: Path) -> str:
         row["text"], row["label"]
     except (ValueError, KeyError, TypeError):
         return t('{file}: line 1 is not a JSON object with a "text" and a "label"', file=path.name)
-    return "" if isinstance(row["text"], str) else t('{file}: line 1: "text" is not a string', file=path.name)
+    if not isinstance(row["text"], str):
+        return t('{file}: line 1: "text" is not a string', file=path.name)
+    if scored and type(row["label"]) not in (int, float):
+        return t('{file}: line 1: "label" is not a number', file=path.name)
+    return ""
 
 
 def _folder(name: str, path: Path) -> DataFacts:

@@ -45,6 +45,8 @@ def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> 
     match tasks.of(plan).samples:
         case "labelled_texts":
             return labelled.texts(name, root, cache, split=split)
+        case "scored_texts":
+            return labelled.texts(name, root, cache, split=split, scored=True)
         case "pictures":
             return labelled.pictures(name, root, split=split)
         case "conversations":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainwiz.vocabulary import Task as TaskName
 
 Shape = ModelShape | NetworkShape
-Samples = Literal["documents", "conversations", "labelled_texts", "pictures", "own"]
+Samples = Literal["documents", "conversations", "labelled_texts", "scored_texts", "pictures", "own"]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
 DATA_PROMPT = say("Training data: embedded, a file, a folder, or a hub id")
@@ -39,7 +39,7 @@ class Task:
     generative: bool = False
     """The model writes text: samples are rows of tokens, which several documents may share."""
     labelled: bool = False
-    """Each sample has a label to predict: a class."""
+    """Each sample has a label to predict: a class or a number."""
     adapters: bool = False
     """An adapter (LoRA, QLoRA) may be trained in place of all weights."""
     model_prompt: Message = MODEL_PROMPT

@@ -1,0 +1,27 @@
+"""Which number a text gets, such as a rating; fine-tunes an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainwiz.message import say
+from trainwiz.tasks.shapes import ENCODERS
+from trainwiz.tasks.task import Task
+
+TASK = Task(
+    name="text_regression",
+    summary=say("predict a number for each text; fine-tunes an encoder"),
+    samples="scored_texts",
+    presets={name: replace(shape, outputs=1) for name, shape in ENCODERS.items()},
+    from_hub=True,
+    auto_class="AutoModelForSequenceClassification",
+    labelled=True,
+    model_prompt=say("Model: tiny, a folder, or a hub id"),
+    data_prompt=say("Training data: embedded, a .jsonl file, or a hub id"),
+    data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
+    data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a number as its "label"'),
+    packages=("transformers",),
+    parts=("texts.py",),
+    weight_decay=(0.01, say("common for fine-tuning an encoder")),
+    regions={"grouped": True},
+)

@@ -1,0 +1,161 @@
+"""The task: a number for each text. This file holds data, model and loss; texts.py reads texts, train.py is the loop.
+
+The loop divides the summed loss by the texts of the whole real batch, over all micro-batches and ranks, so the gradient
+is that of one big batch for any split. Labels are learned as they are: scale large ones to about -1 … 1 before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+# feature: final_weights
+from pathlib import Path
+
+# end: final_weights
+from typing import Any
+
+import torch
+
+# feature: final_weights
+import transformers
+
+# end: final_weights
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+# feature: final_weights
+from texts import FP32, Tokens
+
+# end: final_weights
+from texts import Batch, Sample, Texts, build_encoder, embedded_paragraphs, padded, read
+
+SHARDED_LAYERS: tuple[str, ...] = ()
+"""Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
+
+
+@dataclass
+class TaskConfig:
+    """Settings of the task. `--name value` overrides one."""
+
+    train_data: str = "embedded"
+    # feature: eval
+    eval_data: str = "embedded"
+    # end: eval
+    text_column: str = "text"
+    label_column: str = "label"
+    sequence_length: int = 256  # longer texts are truncated
+    # feature: named_model
+    model_name: str = "google-bert/bert-base-uncased"
+    # end: named_model
+    # feature: tokenizer
+    tokenizer_name: str = "google-bert/bert-base-uncased"
+    # end: tokenizer
+    # feature: preset_model
+    model_type: str = "bert"
+    vocab_size: int = 4096
+    hidden_size: int = 128
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    intermediate_size: int = 256
+    max_position_embeddings: int = 1024
+    # end: preset_model
+
+
+@functools.cache
+def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, float]]:
+    """Return the texts of a data set with their numbers: embedded, a .jsonl file, or a hub id."""
+    if source == "embedded":
+        return [(text, symbols(text)) for text, _ in embedded_paragraphs(split)]
+    found = read(source, split, text_column, label_column)
+    for number, (_, label) in enumerate(found, start=1):
+        if isinstance(label, bool) or not isinstance(label, int | float) or not math.isfinite(label):
+            raise SystemExit(f"{source}: sample {number}: the label is {label!r}, not a finite number")
+    return [(text, float(label)) for text, label in found]
+
+
+def symbols(text: str) -> float:
+    """Return the share of characters that are neither letters nor spaces, the label of an embedded paragraph."""
+    return sum(not (character.isalpha() or character.isspace()) for character in text) / len(text)
+
+
+def load(config: TaskConfig, source: str, split: str) -> Dataset[Any]:
+    """Return a data set with the number of each text."""
+    texts = labelled(source, split, config.text_column, config.label_column)
+    return Texts(config, [text for text, _ in texts], [label for _, label in texts])
+
+
+def load_train_data(config: TaskConfig) -> Dataset[Any]:
+    """Return the training data."""
+    return load(config, config.train_data, "train")
+
+
+# feature: eval
+def load_eval_data(config: TaskConfig) -> Dataset[Any]:
+    """Return the evaluation data."""
+    return load(config, config.eval_data, "validation")
+
+
+# end: eval
+def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
+    """Return one micro-batch, padded to its longest text, and the number of texts that count.
+
+    A sample whose `counted` is false only pads the last batch of an epoch and counts zero.
+    """
+    labels = torch.tensor([label for _, label, _ in samples], dtype=torch.float32)
+    return {**padded(samples), "labels": labels, "counted": torch.tensor(counted)}, sum(counted)
+
+
+def build_model(config: TaskConfig) -> nn.Module:
+    """Return the model with a head for one number, in fp32. The engine moves, casts and shards it."""
+    return build_encoder(config, num_labels=1, problem_type="regression")
+
+
+def errors(model: nn.Module, batch: Batch) -> Tensor:
+    """Return prediction minus label (samples) in fp32, 0 where a sample does not count."""
+    predicted = model(batch["inputs"], batch["mask"]).float()[:, 0]
+    return (predicted - batch["labels"]) * batch["counted"]
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the squared error **summed** over the texts that count, a scalar in fp32. The loop divides it."""
+    return errors(model, batch).square().sum()
+
+
+# feature: eval
+def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
+    """Return sums over the texts that count: 1, label, its square, and squared and absolute error, in fp64."""
+    error, counted = errors(model, batch).double(), batch["counted"]
+    label = batch["labels"].double() * counted
+    return torch.stack([counted.sum(), label.sum(), label.square().sum(), error.square().sum(), error.abs().sum()])
+
+
+def evaluation_metrics(sums: list[float]) -> dict[str, float]:
+    """Return the mean squared and the mean absolute error, and R² (1 - squared error / variance of the labels)."""
+    count, label, label_squared, squared, absolute = sums
+    spread = label_squared - label * label / count
+    r2 = 1 - squared / spread if spread > 0 else 0.0
+    return {"eval_loss": squared / count, "eval_mae": absolute / count, "eval_r2": r2}
+
+
+# end: eval
+# feature: final_weights
+def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, for `AutoModelForSequenceClassification.from_pretrained`."""
+    model.save_pretrained(folder, state_dict=weights)
+
+
+@torch.no_grad()
+def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
+    """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
+    tokens, texts = Tokens(config), labelled(config.train_data, "train", config.text_column, config.label_column)
+    lines = []
+    for text, label in texts[:: max(1, len(texts) // count)][:count]:
+        predicted = float(model(input_ids=torch.tensor([tokens.encode(text)])).logits)
+        lines.append(f"{label:.4g}, predicted {predicted:.4g}: {text[:80]}")
+    return "\n".join(lines)
+
+
+# end: final_weights
