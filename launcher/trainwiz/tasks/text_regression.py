@@ -8,6 +8,7 @@ from trainwiz.message import say
 from trainwiz.tasks.shapes import ENCODERS
 from trainwiz.tasks.task import Task
 
+# docs/decisions/tasks.md: Numbers of texts are learned as they are
 TASK = Task(
     name="text_regression",
     summary=say("predict a number for each text; fine-tunes an encoder"),
