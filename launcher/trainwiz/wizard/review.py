@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import columns
 from trainwiz.language import t, text
+from trainwiz.message import Message
 from trainwiz.questions import question_for
 from trainwiz.vocabulary import spelled
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
@@ -72,4 +73,4 @@ def _explained(key: str, lines: Mapping[str, str]) -> str:
     if key in ("", WRITE):
         return wrapped(t("Nothing is written until you choose to write. You can also edit trainwiz.yaml later."))
     # A narrow terminal cuts the reason off in the list; here all of it is shown.
-    return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(question_for(key).help)])
+    return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(Message(question_for(key).help))])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz import plan, questions, rules
 from trainwiz.errors import UsageError
 from trainwiz.language import t, text
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.rules import selection
 from trainwiz.ui import console, manual
 
@@ -73,7 +73,7 @@ def _help(key: str) -> str:
             "deepspeed.zero_optimization.reduce_bucket_size=200000000, repeatable."
         )
     try:
-        return text(questions.question_for(key).help)
+        return text(Message(questions.question_for(key).help))
     except KeyError:
         return ""
 
