@@ -17,7 +17,7 @@ from trainwiz.ui import console, findings
 from trainwiz.wizard import Action, Interview, review
 from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.create.request import Answers, Request
+from trainwiz.workflows.create.request import Answers, InitRequest
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -26,7 +26,7 @@ _FIRST = "task"
 
 
 def hold(
-    request: Request, planner: Planner, answers: Answers, saved: store.Saved | None, session: Path
+    request: InitRequest, planner: Planner, answers: Answers, saved: store.Saved | None, session: Path
 ) -> tuple[Mapping[str, Any], Decided]:
     """Ask what is open, then show the review; return the final answers and their plan.
 

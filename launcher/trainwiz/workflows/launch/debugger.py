@@ -16,7 +16,8 @@ from trainwiz.network import ports
 from trainwiz.process.capture import capture
 from trainwiz.process.stacks import INSIDE
 from trainwiz.ui import console
-from trainwiz.workflows.launch.request import ALL_RANKS, Request, names_ranks
+from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.usage import ALL_RANKS, names_ranks
 
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('debugpy') is None)"
 _PROBE_SECONDS = 20.0
