@@ -27,7 +27,7 @@ _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 18
 """Enough for an outcome with its diagnosis and the stacks of a few hundred ranks."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
+NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -118,7 +118,7 @@ class Run:
 
 def is_name(word: str) -> bool:
     """Whether a word names a run: `latest`, a name, or a path that ends in one."""
-    return word == LATEST or bool(_NAME.fullmatch(Path(word).name)) or Path(word).parts[-2:] == (RUNS, LATEST)
+    return word == LATEST or bool(NAME.fullmatch(Path(word).name)) or Path(word).parts[-2:] == (RUNS, LATEST)
 
 
 def named(project: Path, name: str) -> Run:
@@ -155,7 +155,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
 
 def join(project: Path, name: str, *, machine: int, continues: Run | None = None) -> Run:
     """The folder of a run that machine 0 has named; on a shared file system it exists already."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise TrainwizError(say("machine 0 sent {name!r}, which is not a run name", name=name))
     run = Run(project / RUNS / name, machine)
     try:
@@ -170,7 +170,7 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
 def every(project: Path) -> tuple[Run, ...]:
     """All runs of a project, the oldest first."""
     folder = project / RUNS
-    names = [p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    names = [p.name for p in folder.iterdir() if NAME.fullmatch(p.name)] if folder.is_dir() else []
     return tuple(Run(folder / name) for name in sorted(names, key=lambda n: (n[:19], int(n[20:]))))
 
 

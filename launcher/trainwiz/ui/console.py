@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
@@ -85,8 +86,13 @@ def _show_excerpt(place: Place) -> None:
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """Print a line for the person, on stderr."""
-    words = text(message)
-    print(styled(words, style or ""), file=sys.stderr, flush=True)
+    print(styled(text(message), style or ""), file=sys.stderr, flush=True)
+
+
+def talk_diff(lines: Iterable[str]) -> None:
+    """Print a unified diff, on stderr."""
+    for line in lines:
+        talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
 
 
 def data(line: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainwiz.config import Document
 from trainwiz.finding import Finding, errors
@@ -15,6 +17,9 @@ from trainwiz.workflows.check import configurations, fixes
 from trainwiz.workflows.check import targets as sorting
 from trainwiz.workflows.check.configurations import Files
 from trainwiz.workflows.check.request import Request
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 HERE = "here"
 """Plans are judged for this machine unless another one is named; files only if this word is given."""
@@ -62,26 +67,36 @@ def _judged(request: Request) -> _Judged:
     if not targets.plans:
         return _Judged(files=files, in_files=files.findings(request.select, request.ignore))
     # Files of other tools are judged without pydantic, which plans are made of.
-    from trainwiz.workflows.check import plans
+    from trainwiz.store import plans
 
-    machine = None if request.machine in ("", HERE) else request.machine
     readable, of_plans, broken, mistakes = {}, {}, {}, {}
     for target in targets.plans:
-        document = plans.document(target, read)
-        wrong = plans.mistakes(document)
+        document = read(str(plans.find(target)))
+        wrong = () if document.trouble else plans.mistakes(document)
         if document.trouble or wrong:
             broken[document.path], mistakes[document.path] = document, wrong
         else:
             readable[document.path] = document
-            of_plans[document.path] = plans.findings(
-                document, machine=machine, python=request.python or None, select=request.select, ignore=request.ignore
-            )
+            of_plans[document.path] = _of_plan(plans.parse(document), str(Path(document.path).parent), request)
     files = replace(files, documents={**files.documents, **broken}, mistakes=mistakes)
     # A plan that cannot be read is reported whatever is selected: no other rule can say anything of it.
     unread = replace(files, documents=broken).findings((), ()) if broken else []
     others = [found for found in files.findings(request.select, request.ignore) if found.file not in broken]
     in_files = [*others, *unread]
     return _Judged(plans=readable, of_plans=of_plans, files=files, in_files=in_files)
+
+
+def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
+    """What the rules find in a plan, for the machine in a file or for this one."""
+    from trainwiz.workflows import facts
+
+    machine = facts.machine(
+        machine_file=None if request.machine in ("", HERE) else request.machine,
+        python=request.python or None,
+        folder=folder,
+        interfaces=plan.machine.num_machines > 1,
+    )
+    return facts.findings(plan, folder, machine, select=request.select, ignore=request.ignore)
 
 
 def _mended(judged: _Judged, request: Request) -> bool:

@@ -88,8 +88,7 @@ def _settled(interview: Interview, planner: Planner, *, reviewed: bool) -> tuple
         found = planner.findings(decided.plan, complete=True)
         if found != shown:
             shown, reviewed = found, unattended
-            if found:
-                findings.show(found)
+            findings.show(found)
         if errors(found):
             _ask_again(interview, errors(found)[0], unattended=unattended)
             shown = ()

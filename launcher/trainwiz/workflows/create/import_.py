@@ -54,8 +54,7 @@ def import_(request: ImportRequest) -> None:
     imported = _decide(planner, adoption, given)
     if not request.json:
         shown.show(adoption.files, len(adoption.carried), imported.left, imported.decided)
-        if imported.findings:
-            findings.show(imported.findings)
+        findings.show(imported.findings)
     _refuse_unknown(imported.left)
     written = None
     if not request.dry_run:

@@ -115,8 +115,7 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
     final = {**answers.given, **kept}
     decided = planner.decide(final)
     found = planner.findings(decided.plan, complete=True)
-    if found:
-        findings.show(found)
+    findings.show(found)
     if errors(found):
         raise Refused(
             say("the plan has {n} error(s); nothing was written", n=len(errors(found))),

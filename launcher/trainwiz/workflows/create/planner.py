@@ -70,16 +70,13 @@ class Planner:
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined."""
-        from trainwiz import rules
-        from trainwiz.rules.registry import check
+        from trainwiz.rules import GENERATED_FILES
 
         machine = self.machine
         if complete and machine.interpreter is None:
             machine = facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest())
         # Generated files are written next, so that what is wrong with them does not matter.
-        return check(
-            facts.gather(plan, str(self.folder), machine), rules=rules.of_plans(), ignore=(rules.GENERATED_FILES,)
-        )
+        return facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
 
     def _examine(self) -> Machine:
         return facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest(), wait=False)

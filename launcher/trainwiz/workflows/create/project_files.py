@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
-from trainwiz.language import current, t, text
+from trainwiz.language import current, t
 from trainwiz.message import say
 from trainwiz.store import answers as store
 from trainwiz.ui import console
 from trainwiz.vocabulary import spelled
-from trainwiz.wizard import Action, Asked
+from trainwiz.wizard import Action, Asked, said_source
 
 if TYPE_CHECKING:
     from trainwiz.store.artifacts import Conflict, Written
@@ -68,7 +68,7 @@ def write(
     # The first question does not wait for what writing needs.
     from trainwiz import render
     from trainwiz.plan import flat
-    from trainwiz.store import artifacts, configurations, templates
+    from trainwiz.store import artifacts, atomic, templates
 
     files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
     plan_file = folder / render.PLAN_FILE
@@ -81,7 +81,7 @@ def write(
         kept = tuple(path for path in written.kept if path != agreed)
         outcome = "written" if completed != plan_file.read_text(encoding="utf-8") else "unchanged"
         written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
-        configurations.write(str(plan_file), completed)
+        atomic.write(plan_file, completed)
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
     store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
     return written
@@ -130,19 +130,14 @@ def report_next(folder: Path) -> None:
 
 def _command(folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """The command line that makes the same project, quoted for a shell."""
-    argv = [
-        "trainwiz",
-        "init",
-        str(folder),
-        "--defaults",
-        "--yes",
-        *(word for pair in options.items() for word in pair),
-    ]
+    argv = ["trainwiz", "init", str(folder), "--defaults", "--yes"]
+    argv += [word for pair in options.items() for word in pair]
     for key, value in answers.items():
         several = key in ("ignore", "deepspeed")
         settings = {f"{key}.{name}": one for name, one in value.items()} if several else {key: value}
         for name, one in settings.items():
-            argv += ["--set", f"{name}={_typed(one)}"]
+            typed = json.dumps(one) if isinstance(one, (list, dict)) else spelled(one)
+            argv += ["--set", f"{name}={typed}"]
     return shlex.join(argv)
 
 
@@ -194,8 +189,7 @@ def show(folder: Path, conflict: Conflict) -> None:
     path = folder / conflict.path
     words = t("{path} was not made by trainwiz:", path=path) if conflict.foreign else t("{path} was edited:", path=path)
     console.talk(words, style="warning")
-    for line in conflict.diff.splitlines():
-        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+    console.talk_diff(conflict.diff.splitlines())
 
 
 def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
@@ -214,9 +208,4 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
 
 def reasons(decided: Decided) -> dict[str, str]:
     """Each value's source and reason, as the comment behind it."""
-    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
-    return {key: f"{kinds[source.kind]}: {text(source.reason)}" for key, source in decided.sources.items()}
-
-
-def _typed(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (list, dict)) else spelled(value)
+    return {key: said_source(source) for key, source in decided.sources.items()}

@@ -16,7 +16,7 @@ from trainwiz.errors import TrainwizError
 from trainwiz.outcome import Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
-from trainwiz.store import checkpoints, logs
+from trainwiz.store import checkpoints, history, logs
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
 from trainwiz.ui.paths import near
@@ -85,7 +85,8 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
         return outcome
     if outcome.exit_code == 0:
         return dataclasses.replace(outcome, codes=dict.fromkeys(prepared.ranks, 0))
-    failure = first_failure(_tail(prepared.launcher_log if prepared.place else prepared.run.log(0)))
+    log = prepared.launcher_log if prepared.place else prepared.run.log(0)
+    failure = first_failure(history.tail(log, _TAIL_BYTES))
     if failure is None:
         return outcome
     # Where only one process is started, nobody says which.
@@ -125,14 +126,3 @@ def _resume_line(prepared: Prepared) -> str | None:
     if request.arguments:
         words += ["--", *redaction.arguments(request.arguments)]
     return shlex.join(words)
-
-
-def _tail(file: Path) -> str:
-    """The end of a log; empty where there is none."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""
