@@ -27,6 +27,7 @@ from trainwiz.decide import decide
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate as rendered_accelerate
 from trainwiz.render import deepspeed as rendered_deepspeed
+from trainwiz.render.values import as_json
 from trainwiz.store import plans as store
 from trainwiz.workflows.create import import_files
 
@@ -339,7 +340,7 @@ def back(plan: Plan, folder: Path, **firm: Any) -> Imported:
         old.unlink()
     (folder / "accelerate.yaml").write_text(rendered_accelerate.text(plan))
     if plan.strategy.kind == "deepspeed":
-        (folder / "ds_config.json").write_text(rendered_deepspeed.text(plan))
+        (folder / "ds_config.json").write_text(as_json(rendered_deepspeed.config(plan)))
     return imported(str(folder / "accelerate.yaml"), **firm)
 
 

@@ -6,7 +6,6 @@ the world. Optimizer and schedule belong to train.py. Sizes of buckets and thres
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from trainwiz.plan import Plan
@@ -48,15 +47,6 @@ def config(plan: Plan) -> dict[str, Any]:
     for path, value in plan.deepspeed.items():
         _put(values, path, value)
     return values
-
-
-def text(plan: Plan) -> str:
-    """The file. Raises `RuntimeError` if it does not read back as it was meant."""
-    values = config(plan)
-    written = json.dumps(values, indent=2) + "\n"
-    if json.loads(written) != values:
-        raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
-    return written
 
 
 def _put(values: dict[str, Any], path: str, value: Any) -> None:

@@ -69,11 +69,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     packed = plan.data.packing and generative
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
-    return {
-        "packed": packed,
-        "unpacked": generative and not packed,
-        "flash": flash,
-    }
+    return {"packed": packed, "unpacked": generative and not packed, "flash": flash}
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:
@@ -104,6 +100,8 @@ def settings(plan: Plan) -> dict[str, Any]:
     by_steps = schedule.train_strategy == "steps"
     shape = tasks.of(plan).shape(plan.model.name)
     hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
+    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
+    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
     return {
         "seed": plan.seed,
         "zero3_init": plan.strategy.zero3_init,
@@ -130,7 +128,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "eval_data": plan.data.eval,
         "sequence_length": plan.batch.sequence_length,
         "model_name": hub_id,
-        "frozen_dtype": _frozen_dtype(plan),
+        "frozen_dtype": "bfloat16" if half else "float32",
         "lora_rank": plan.model.lora_rank,
         "lora_alpha": plan.model.lora_alpha,
         "lora_targets": plan.model.lora_targets,
@@ -138,12 +136,6 @@ def settings(plan: Plan) -> dict[str, Any]:
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }
-
-
-def _frozen_dtype(plan: Plan) -> str:
-    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
-    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
-    return "bfloat16" if half else "float32"
 
 
 def drop_regions(source: str, wanted: Set[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwiz.decide import Decided
 from trainwiz.errors import Cancelled, Refused
@@ -18,9 +18,6 @@ from trainwiz.wizard import Action, Interview, review
 from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, InitRequest
-
-if TYPE_CHECKING:
-    from trainwiz.plan import Plan
 
 _FIRST = "task"
 
@@ -43,7 +40,8 @@ def hold(
 
     interview = Interview(
         decide=planner.decide,
-        objections=lambda plan: _objections(planner, plan),
+        # The errors as far as they are known without waiting for the interpreter.
+        objections=lambda plan: [(f.where, _with_fix(f)) for f in errors(planner.findings(plan, complete=False))],
         save=save,
         ask=ask,
         talk=console.talk,
@@ -63,11 +61,6 @@ def hold(
             say("interrupted; the answers were saved in {path}", path=session),
             say("trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
         ) from None
-
-
-def _objections(planner: Planner, plan: Plan) -> Sequence[tuple[str, Message]]:
-    """The errors of a plan by key, as far as they are known without waiting for the interpreter."""
-    return [(f.where, _with_fix(f)) for f in errors(planner.findings(plan, complete=False))]
 
 
 def _with_fix(finding: Finding) -> Message:

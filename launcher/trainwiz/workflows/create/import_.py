@@ -93,7 +93,10 @@ def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any]) -> I
         adoption=adoption,
         answers=answers,
         decided=decided,
-        left=_without_answered([*lost, *rest], given),
+        # What `--set` decides is no longer unknown.
+        left=[
+            replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in (*lost, *rest)
+        ],
         findings=planner.findings(decided.plan, complete=True),
     )
 
@@ -126,9 +129,9 @@ def sources(adoption: Adoption) -> dict[str, Source]:
     found = {}
     for key, carried in adoption.carried.items():
         name = Path(carried.place.file).name
-        reason = say("{place} {key}", place=f"{name}:{carried.place.line}", key=carried.path)
+        at = f"{name}:{carried.place.line}"
+        reason = say("{place} {key}", place=at, key=carried.path)
         if carried.why and name.endswith(".py"):
-            at = f"{name}:{carried.place.line}"
             reason = say("{place} {key}: {why}", place=at, key=carried.path, why=carried.why)
         elif carried.why:
             reason = say("{file}: {why}", file=name, why=carried.why)
@@ -146,8 +149,3 @@ def _of_settings(adoption: Adoption, settings: Mapping[str, Any]) -> dict[str, S
         reason = say("{place}", place=at) if at else say("not set; DeepSpeed's default")
         found[f"{_SETTINGS}.{path}"] = Source(kind="file", reason=reason)
     return found
-
-
-def _without_answered(left: Sequence[Left], given: Mapping[str, Any]) -> list[Left]:
-    """What `--set` decides is no longer unknown."""
-    return [replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in left]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwiz.diagnose import Diagnosis, blamed
+from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
 from trainwiz.outcome import Outcome, Verified, shell_code
@@ -47,6 +47,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     checkpoint = run.checkpoint()
     verified = _verified(prepared, outcome, checkpoint)
     diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code else None
+    rank = diagnosis.rank if diagnosis else None
     record = {
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -73,7 +74,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
             checkpoint=near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
-            log=_log(prepared, diagnosis),
+            log=str(near(diagnose.log_of(run, rank))) if rank is not None else "",
             fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
         )
     return outcome.exit_code
@@ -107,12 +108,6 @@ def _verified(prepared: Prepared, outcome: Outcome, checkpoint: Path | None) -> 
         return None
     seconds = prepared.request.grace - outcome.saving_seconds - _RESERVE_SECONDS
     return checkpoints.verify(checkpoint, seconds=seconds)
-
-
-def _log(prepared: Prepared, diagnosis: Diagnosis | None) -> str:
-    if diagnosis is None or diagnosis.rank is None:
-        return ""
-    return str(near(diagnose.log_of(prepared.run, diagnosis.rank)))
 
 
 def _resume_line(prepared: Prepared) -> str | None:
