@@ -27,7 +27,7 @@ def translated(error: Any) -> UsageError:
     """A usage error of typer's as one of ours."""
     context = error.ctx
     path = context.command_path if context else "trainwiz"
-    return UsageError(_problem(error, context), say("{command} --help", command=path))
+    return UsageError(_problem(error, context), say("run: {command} --help", command=path))
 
 
 def _has_class(error: Exception, name: str) -> bool:

@@ -35,6 +35,6 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     if given is None or given == machines:
         return None
     return Refused(
-        say("the SkyPilot task has {given} node(s), but the plan has {n} machine(s)", given=given, n=machines),
+        say("nodes of the SkyPilot task: {given}, but machines of the plan: {n}", given=given, n=machines),
         say("set num_nodes: {n} in the task's YAML, or change machine.num_machines", n=machines),
     )

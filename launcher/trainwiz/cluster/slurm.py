@@ -26,13 +26,13 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     given = known(environ).machines
     if given is not None and given != machines:
         return Refused(
-            say("the Slurm job has {given} node(s), but the plan has {n} machine(s)", given=given, n=machines),
-            say("sbatch --nodes={n}, or change machine.num_machines", n=machines),
+            say("nodes of the Slurm job: {given}, but machines of the plan: {n}", given=given, n=machines),
+            say("run: sbatch --nodes={n}, or change machine.num_machines", n=machines),
         )
     if environ.get("SLURM_LOCALID", "0") != "0":
         return Refused(
             say("Slurm started several trainwiz processes on this node, but each one starts all ranks of its machine"),
-            say("srun --ntasks-per-node=1"),
+            say("run: srun --ntasks-per-node=1"),
         )
     return None
 

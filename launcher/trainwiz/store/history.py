@@ -44,7 +44,7 @@ def find(word: str, project: Path = Path()) -> Run:
         raise UsageError(say("{word} is a prefix of several runs: {names}", word=word, names=names))
     raise UsageError(
         say("no run {name} in {folder}", name=word, folder=project / runs.RUNS),
-        say("the newest run is {name}", name=made[-1].name),
+        say("choose another run; the newest is {name}", name=made[-1].name),
     )
 
 

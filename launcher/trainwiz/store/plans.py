@@ -93,8 +93,8 @@ def _remedy(error: PlanError, document: Document) -> Message | None:
     if error.remedy is None or path.name != PLAN_FILE:
         return error.remedy
     return say(
-        "trainwiz init {folder} keeps what the file says and decides the rest, without questions if --defaults --yes "
-        "are added",
+        "run: trainwiz init {folder}; it keeps what the file says and decides the rest (--defaults --yes: without "
+        "questions)",
         folder=shlex.quote(str(path.parent)),
     )
 

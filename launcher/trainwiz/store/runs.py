@@ -190,7 +190,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     if run is None:
         raise UsageError(
             say("no run {name} in {folder}", name=name, folder=project / RUNS),
-            say("the newest run is {name}", name=runs[-1].name),
+            say("choose another run; the newest is {name}", name=runs[-1].name),
         )
     _refuse_running(run)
     if run.checkpoint() is None:

@@ -37,7 +37,7 @@ def _file(run: Run, rank: int, follow: bool) -> Path:
         raise UsageError(say("run {name} has no logs", name=run.name))
     raise UsageError(
         say("run {name} has no log of rank {rank}", name=run.name, rank=rank),
-        say("it has logs of these ranks: {ranks}", ranks=", ".join(map(str, logs))),
+        say("choose one of the ranks that have logs: {ranks}", ranks=", ".join(map(str, logs))),
     )
 
 

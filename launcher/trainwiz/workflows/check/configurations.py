@@ -138,8 +138,8 @@ def load(
             raise UsageError(
                 say("{file} is neither an accelerate or DeepSpeed configuration nor a plan", file=path),
                 say(
-                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
-                    "batch size"
+                    "pass an accelerate file, which has a distributed_type, or a DeepSpeed file, which has a "
+                    "zero_optimization or a batch size"
                 ),
             )
         documents[path] = document
@@ -171,7 +171,7 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
         if engine not in _TRIED or not version[:1].isdigit():
             raise UsageError(
                 say("--engine-version {word} does not have the form deepspeed=0.16.5", word=word),
-                say("engines: {names}", names=", ".join(_TRIED)),
+                say("choose one of these engines: {names}", names=", ".join(_TRIED)),
             )
         versions[engine] = version
     return versions

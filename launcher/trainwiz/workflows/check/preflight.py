@@ -15,6 +15,6 @@ def insist(findings: Sequence[Finding]) -> None:
     shown.show(findings)
     if stopping := errors(findings):
         raise Refused(
-            say("nothing was started: {n} finding(s) at level error", n=len(stopping)),
-            say("details: trainwiz explain {rule}; launch anyway: --ignore {rule}", rule=stopping[0].rule),
+            say("nothing was started; findings at level error: {n}", n=len(stopping)),
+            say("read the details: trainwiz explain {rule}; or launch anyway: --ignore {rule}", rule=stopping[0].rule),
         )

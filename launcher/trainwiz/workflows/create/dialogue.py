@@ -59,7 +59,7 @@ def hold(
             raise Cancelled(say("interrupted; only defaults were accepted, no answers to keep")) from None
         raise Cancelled(
             say("interrupted; the answers were saved in {path}", path=session),
-            say("trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
+            say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
         ) from None
 
 

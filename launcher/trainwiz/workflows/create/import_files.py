@@ -59,14 +59,14 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
         kind = config.kind_of(files_on_disk.readable(files_on_disk.read(path)))
         if kind == "plan":
             raise UsageError(
-                say("{file} is already a plan", file=path), say("trainwiz init DIR --answers {file}", file=path)
+                say("{file} is already a plan", file=path), say("run: trainwiz init DIR --answers {file}", file=path)
             )
         if kind == "unknown":
             raise UsageError(
                 say("{file} is not an accelerate or DeepSpeed configuration", file=path),
                 say(
-                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
-                    "batch size"
+                    "pass an accelerate file, which has a distributed_type, or a DeepSpeed file, which has a "
+                    "zero_optimization or a batch size"
                 ),
             )
         if kind in found and os.path.realpath(found[kind]) != os.path.realpath(path):

@@ -56,7 +56,7 @@ def _saved(request: InitRequest, session: Path, *, person: bool) -> store.Saved 
     if request.resume and saved is None:
         raise UsageError(
             say("no saved answers for {folder}", folder=request.folder),
-            say("trainwiz init {folder}", folder=where),
+            say("run: trainwiz init {folder}", folder=where),
         )
     if saved and saved.answers and not request.resume and person and not request.defaults:
         console.talk(
@@ -118,7 +118,7 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
     findings.show(found)
     if errors(found):
         raise Refused(
-            say("the plan has {n} error(s); nothing was written", n=len(errors(found))),
+            say("the plan has errors: {n}; nothing was written", n=len(errors(found))),
             say("change these keys with --set KEY=VALUE"),
         )
     return final, decided

@@ -34,7 +34,7 @@ def show(prepared: Prepared, findings: Sequence[Finding], by_hand: Sequence[str]
         shown.show(findings)
         _show(prepared, by_hand)
         if errors(findings):
-            console.talk(t("a launch would be refused: {n} error(s)", n=len(errors(findings))), style="error")
+            console.talk(t("a launch would be refused; errors: {n}", n=len(errors(findings))), style="error")
     return 1 if errors(findings) else 0
 
 

@@ -110,7 +110,7 @@ def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     if found is None:
         raise UsageError(
             say("the newest run, {name}, did not fail; nothing to fix", name=run.name),
-            say("trainwiz launch, or trainwiz launch --resume"),
+            say("run: trainwiz launch, or trainwiz launch --resume"),
         )
     return run, found
 

@@ -95,7 +95,7 @@ def _check_usage(request: Request) -> None:
     if not script:
         raise UsageError(
             say("--config needs a script to launch"),
-            say("trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
+            say("run: trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
         )
     if request.resume:
         raise UsageError(

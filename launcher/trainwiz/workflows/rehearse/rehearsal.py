@@ -60,7 +60,7 @@ def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
     if len(names) != len(values) or not all(name.startswith("--") for name in names):
         raise UsageError(
             say("{words}: write script settings as --name value", words=" ".join(words)),
-            say("trainwiz rehearse DIR -- --hidden_size 32"),
+            say("run: trainwiz rehearse DIR -- --hidden_size 32"),
         )
     found = {name[2:]: value for name, value in zip(names, values, strict=True)}
     for name, word in found.items():
