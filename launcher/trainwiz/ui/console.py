@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
@@ -53,6 +54,11 @@ def width(stream: TextIO) -> int:
     return 80
 
 
+def near(path: Path) -> Path:
+    """The path as seen from the working directory, where that is shorter."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
     """A place's line with carets below the piece that is meant; long lines are cut around it.
 
@@ -93,6 +99,13 @@ def talk_diff(lines: Iterable[str]) -> None:
     """Print a unified diff, on stderr."""
     for line in lines:
         talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, which a terminal or a pipe may take in several parts."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def data(line: str) -> None:

@@ -88,10 +88,9 @@ class Screen:
             self._drawn = False
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view and self._fd is not None:
-                view = view[os.write(self._fd, view) :]
+            if self._fd is not None:
+                console.write(self._fd, data)
         except OSError:
             # The reader or the terminal is gone. The training continues, and its log is complete.
             self._fd = None

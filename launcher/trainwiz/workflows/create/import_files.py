@@ -62,13 +62,7 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
                 say("{file} is already a plan", file=path), say("run: trainwiz init DIR --answers {file}", file=path)
             )
         if kind == "unknown":
-            raise UsageError(
-                say("{file} is not an accelerate or DeepSpeed configuration", file=path),
-                say(
-                    "pass an accelerate file, which has a distributed_type, or a DeepSpeed file, which has a "
-                    "zero_optimization or a batch size"
-                ),
-            )
+            continue  # refused when it is loaded
         if kind in found and os.path.realpath(found[kind]) != os.path.realpath(path):
             raise UsageError(
                 say("{one} and {other} are files of the same kind", one=found[kind], other=path),

@@ -19,7 +19,6 @@ from trainwiz.record import redaction
 from trainwiz.store import checkpoints, history, logs
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
-from trainwiz.ui.paths import near
 from trainwiz.workflows import diagnose
 from trainwiz.workflows.launch import plan_fix, provenance
 from trainwiz.workflows.launch.metrics import Remembered
@@ -68,13 +67,13 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         ending.show(
             outcome,
             diagnosis,
-            folder=near(run.folder),
+            folder=console.near(run.folder),
             first=metrics.first,
             last=metrics.last,
-            checkpoint=near(checkpoint) if checkpoint else None,
+            checkpoint=console.near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
-            log=str(near(diagnose.log_of(run, rank))) if rank is not None else "",
+            log=str(console.near(diagnose.log_of(run, rank))) if rank is not None else "",
             fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
         )
     return outcome.exit_code

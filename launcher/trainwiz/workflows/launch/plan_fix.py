@@ -25,7 +25,6 @@ from trainwiz.store.artifacts import Conflict
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui.diagnosis import Fix
-from trainwiz.ui.paths import near
 from trainwiz.workflows import diagnose, facts
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
     plan = prepared.plan
     if plan is None or prepared.place or not diagnosis.plan_change:
         return None
-    folder = near(Path(prepared.command.cwd))
+    folder = console.near(Path(prepared.command.cwd))
     try:
         found = solved(plan, folder, prepared.machine, diagnosis)
     except TrainwizError:
