@@ -65,13 +65,14 @@ def without_metrics(run: Run) -> Recorded:
     said = run.read("command").items()
     command = {key: value for key, value in said if key not in _PARTS or isinstance(value, dict)}
     outcome = run.read("outcome")
+    manifests = {update: checkpoint / "manifest.json" for update, checkpoint in run.complete().items()}
     return Recorded(
         name=run.name,
         command=command,
         outcome=outcome,
         alive=False if outcome else liveness.runs(command),
         touched=_touched(run),
-        checkpoints=_checkpoints(run),
+        checkpoints=tuple((update, file.stat().st_mtime) for update, file in manifests.items() if file.is_file()),
         plan_text=_text(run.folder / "plan.yaml"),
     )
 
@@ -132,16 +133,6 @@ def _touched(run: Run) -> float | None:
         except OSError:
             continue
     return max(times, default=None)
-
-
-def _checkpoints(run: Run) -> tuple[tuple[int, float], ...]:
-    found = []
-    for folder in run.checkpoints.glob("checkpoint-*") if run.checkpoints.is_dir() else ():
-        number = folder.name.removeprefix("checkpoint-")
-        manifest = folder / "manifest.json"
-        if number.isdigit() and manifest.is_file():
-            found.append((int(number), manifest.stat().st_mtime))
-    return tuple(sorted(found))
 
 
 def _text(file: Path) -> str:

@@ -68,14 +68,18 @@ class Run:
         """The script's checkpoints, or a link to those of the run that this one continues."""
         return self.folder / "checkpoints"
 
-    def checkpoint(self) -> Path | None:
-        """The newest complete checkpoint; the script gives a checkpoint its name when it is complete."""
+    def complete(self) -> dict[int, Path]:
+        """Complete checkpoints by update, in order; the script gives a checkpoint its name when it is complete."""
         found = {
             int(match[1]): path
             for path in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
             if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
         }
-        return found[max(found)] if found else None
+        return dict(sorted(found.items()))
+
+    def checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        return next(reversed(self.complete().values()), None)
 
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `command` or `outcome` as JSON, atomically. Raises `TrainwizError`."""

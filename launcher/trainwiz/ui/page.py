@@ -16,7 +16,7 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
-from trainwiz.record.metrics import Record, series
+from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
@@ -109,11 +109,7 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
     charts = []
     for title, curves in groups:
         found = [(name, series(records, key)) for name, key in curves]
-        drawn = svg(found, label=title, across=t("update"), marks=marks)
-        if drawn:
-            legend = [name for name, curve in found if curve.values]
-            # `svg` escapes what it is given.
-            charts.append({"title": title, "legend": legend, "svg": Markup(drawn)})
+        charts += _drawn(title, found, across=t("update"), marks=marks)
     return charts
 
 
@@ -123,9 +119,18 @@ def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
     charts = []
     for title, where in ((t("Host memory, GiB"), "host"), (t("GPU memory, GiB"), "gpu")):
         found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
-        if drawn := svg(found, label=title, across=across):
-            charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})
+        charts += _drawn(title, found, across=across)
     return charts
+
+
+def _drawn(
+    title: str, curves: Sequence[tuple[str, Series]], *, across: str, marks: Sequence[float] = ()
+) -> list[dict[str, Any]]:
+    """The chart, if any of its curves has values."""
+    # `svg` escapes what it is given.
+    drawn = svg(curves, label=title, across=across, marks=marks)
+    legend = [name for name, curve in curves if curve.values]
+    return [{"title": title, "legend": legend, "svg": Markup(drawn)}] if drawn else []
 
 
 def _lanes(lineage: Sequence[Recorded], now: float) -> list[dict[str, Any]]:

@@ -20,12 +20,11 @@ from trainwiz.store import answers as store
 from trainwiz.store import plans
 from trainwiz.workflows.create.request import Answers
 
-IGNORE = "ignore."
-"""Prefix of a key of `--set` for a rule that the project may break; the value is the reason."""
-SETTING = "deepspeed."
-"""Prefix of a key of `--set` for a setting of DeepSpeed that is not a key of the plan."""
 COMPOSITE = {"strategy": "strategy.kind"}
 """Flags whose value sets several keys, with the key of their question."""
+_MAPPINGS = ("ignore", "deepspeed")
+"""Keys of the plan with entries of their own: rules that the project may break, each with the reason; and settings of
+DeepSpeed that are no keys of the plan. `--set` names an entry behind a dot."""
 
 
 def collect(
@@ -133,28 +132,22 @@ def _assignments(assignments: Sequence[str], problems: list[Message]) -> dict[st
 
 def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    ignored = {}
-    settings = {}
+    entries: dict[str, dict[str, Any]] = {key: {} for key in _MAPPINGS}
     for key, value in pairs:
-        if key.startswith(SETTING):
-            settings[key.removeprefix(SETTING)] = _json(value)
-            continue
-        if key.startswith(IGNORE):
-            ignored[key.removeprefix(IGNORE)] = value
+        mapping, dot, name = key.partition(".")
+        if dot and mapping in entries:
+            entries[mapping][name] = _json(value) if mapping == "deepspeed" else value
             continue
         try:
             answers[key] = parse_value(key, value)
         except PlanError as error:
             problems += error.problems
-    return answers | _mapping("ignore", ignored, problems) | _mapping("deepspeed", settings, problems)
-
-
-def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> dict[str, Any]:
-    try:
-        return parse_values({key: values}) if values else {}
-    except PlanError as error:
-        problems += error.problems
-        return {}
+    for key, values in entries.items():
+        try:
+            answers |= parse_values({key: values}) if values else {}
+        except PlanError as error:
+            problems += error.problems
+    return answers
 
 
 def _json(typed: str) -> Any:

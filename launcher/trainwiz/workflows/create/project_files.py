@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
@@ -20,13 +20,10 @@ from trainwiz.vocabulary import spelled
 from trainwiz.wizard import Action, Asked, said_source
 
 if TYPE_CHECKING:
-    from trainwiz.store.artifacts import Conflict, Written
-
-Resolution = Literal["keep", "overwrite", "beside"]
-"""What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
+    from trainwiz.store.artifacts import Choice, Conflict, Written
 
 
-def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
+def resolution(force: bool, on_conflict: str | None) -> Choice | None:
     """The resolution that two options stand for; None where neither was given. Raises `UsageError`."""
     match on_conflict:
         case None:
@@ -57,7 +54,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write(
-    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Resolution | None, *, may_ask: bool
+    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Choice | None, *, may_ask: bool
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
@@ -146,11 +143,11 @@ class _Resolver:
     """Resolves the conflicts of a project: by the given resolution, else by asking."""
 
     folder: Path
-    resolution: Resolution | None
+    resolution: Choice | None
     agreed: str | None
     """A file that is kept without a question."""
 
-    def __call__(self, conflict: Conflict) -> Resolution:
+    def __call__(self, conflict: Conflict) -> Choice:
         if conflict.path == self.agreed:
             return "keep"
         show(self.folder, conflict)
