@@ -14,14 +14,14 @@ from trainwiz.errors import PlanError
 from trainwiz.finding import Place
 from trainwiz.message import Message, say
 from trainwiz.plan import dotted, fields, parse_value, parse_values
-from trainwiz.questions import BASIC
+from trainwiz.questions import question_for
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import answers as store
 from trainwiz.store import plans
 from trainwiz.workflows.create.request import Answers
 
-COMPOSITE = {"strategy": "strategy.kind"}
-"""Flags whose value sets several keys, with the key of their question."""
+_STRATEGY = "strategy"
+"""The flag whose value sets several keys."""
 _MAPPINGS = ("ignore", "deepspeed")
 """Keys of the plan with entries of their own: rules that the project may break, each with the reason; and settings of
 DeepSpeed that are no keys of the plan. `--set` names an entry behind a dot."""
@@ -32,7 +32,7 @@ def collect(
 ) -> Answers:
     """Put the layers together: flag > --set > --answers FILE > earlier.
 
-    `flags` maps a key (or a key of `COMPOSITE`) to what was typed. Raises `PlanError` with every wrong value at once,
+    `flags` maps a key (or `strategy`) to what was typed. Raises `PlanError` with every wrong value at once,
     `UsageError` for a file that cannot be read.
     """
     problems: list[Message] = []
@@ -98,15 +98,13 @@ def legal(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flags(flags: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for flag, key in COMPOSITE.items():
-        if flag in flags:
-            question = next(q for q in BASIC if q.key == key)
-            texts = question.read(flags[flag], {})
-            if isinstance(texts, Message):
-                problems.append(texts)
-            else:
-                answers |= _parsed(texts.items(), problems)
-    single = _parsed(((k, v) for k, v in flags.items() if k not in COMPOSITE), problems)
+    if _STRATEGY in flags:
+        texts = question_for("strategy.kind").read(flags[_STRATEGY], {})
+        if isinstance(texts, Message):
+            problems.append(texts)
+        else:
+            answers |= _parsed(texts.items(), problems)
+    single = _parsed(((k, v) for k, v in flags.items() if k != _STRATEGY), problems)
     stage = answers.get("strategy.zero_stage")
     if stage is not None and single.get("strategy.zero_stage", stage) != stage:
         problems.append(
