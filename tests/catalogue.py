@@ -1,7 +1,7 @@
 """Collect every sentence that a person reads into the translation catalogue, for `make catalogue`.
 
-Sentences are the literal first arguments of `say(…)` and `t(…)`, and the rules' manual entries. Translations that
-are there already stay; those whose sentence is gone are dropped.
+Sentences are the literal first arguments of `say(…)` and `t(…)`, the `help` of questions, and the manual entries of
+rules. Translations that are there already stay; those whose sentence is gone are dropped.
 """
 
 import ast
@@ -35,11 +35,13 @@ def sentences() -> dict[str, list[str]]:
 
 def _marked(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) and node.args:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            first = node.args[0]
-            if name in MARKS and isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value:
-                yield first.value
+            marked = node.args[:1] if name in MARKS else []
+            marked += [word.value for word in node.keywords if (name, word.arg) == ("Question", "help")]
+            for each in marked:
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value:
+                    yield each.value
 
 
 def load() -> Catalog:

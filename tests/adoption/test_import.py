@@ -27,6 +27,7 @@ from trainwiz.decide import decide
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate as rendered_accelerate
 from trainwiz.render import deepspeed as rendered_deepspeed
+from trainwiz.render.values import as_json
 from trainwiz.store import plans as store
 from trainwiz.workflows.create import import_files
 
@@ -339,7 +340,7 @@ def back(plan: Plan, folder: Path, **firm: Any) -> Imported:
         old.unlink()
     (folder / "accelerate.yaml").write_text(rendered_accelerate.text(plan))
     if plan.strategy.kind == "deepspeed":
-        (folder / "ds_config.json").write_text(rendered_deepspeed.text(plan))
+        (folder / "ds_config.json").write_text(as_json(rendered_deepspeed.config(plan)))
     return imported(str(folder / "accelerate.yaml"), **firm)
 
 
@@ -608,7 +609,7 @@ def test_what_no_plan_can_say_has_to_be_decided(folder: Path, capsys: pytest.Cap
         (("multi.yaml", "ds.json"), "multi.yaml has distributed_type MULTI_GPU, which does not use ds.json"),
         (("broken.yaml",), "broken.yaml:2:"),
         (("plan.yaml",), "plan.yaml is already a plan"),
-        (("package.json",), "is not an accelerate or DeepSpeed configuration"),
+        (("package.json",), "is neither an accelerate or DeepSpeed configuration nor a plan"),
         (("--default",), "accelerate's default config file"),
         (("acc.yaml", "--force", "--on-conflict", "keep"), "--force cannot be combined with --on-conflict keep"),
     ],

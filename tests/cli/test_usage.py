@@ -8,7 +8,7 @@ import pytest
 import wcwidth
 
 from trainwiz import language
-from trainwiz.cli import launch, launch_options, run
+from trainwiz.cli import launch, run
 from trainwiz.cli.app import application
 
 COMMANDS = [command.name for command in application().registered_commands]
@@ -23,8 +23,7 @@ def _english_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     language.choose(arguments)
-    for module in (launch_options, launch):  # a process speaks one language, and these speak it from their import on
-        importlib.reload(module)
+    importlib.reload(launch)  # a process speaks one language, and this speaks it from its import on
     assert run(arguments) == 0
     return capsys.readouterr().out.splitlines()
 

@@ -15,7 +15,7 @@ from plans import make, product
 from trainwiz import command, plan, render, strategies
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
-from trainwiz.render.yaml_text import commented
+from trainwiz.render.values import as_json, commented
 from trainwiz.store import templates
 
 TEMPLATES = templates.load()
@@ -211,7 +211,7 @@ def test_unproven_devices_say_so(device: str) -> None:
 def test_deepspeed_leaves_nothing_open() -> None:
     for made in product():
         if made.strategy.kind == "deepspeed":
-            written = deepspeed.text(made)
+            written = as_json(deepspeed.config(made))
             values = json.loads(written)
             assert "auto" not in re.findall(r'"([^"]*)"', written)
             assert "train_batch_size" not in values

@@ -23,6 +23,7 @@ from trainwiz.command.settings import for_accelerate
 from trainwiz.machine import Cpu, Machine
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed
+from trainwiz.render.values import as_json
 
 CHILDREN = Path(__file__).parents[1] / "engine_children"
 CORES = 8
@@ -154,7 +155,7 @@ def test_deepspeed_takes_every_json_as_it_was_meant(tmp_path: Path) -> None:
         if plan.strategy.kind == "deepspeed":
             for name in ("adamw", "sgd"):
                 varied = plan.model_copy(update={"optimizer": plan.optimizer.model_copy(update={"name": name})})
-                meant.setdefault(deepspeed.text(varied), deepspeed.config(varied))
+                meant.setdefault(as_json(deepspeed.config(varied)), deepspeed.config(varied))
     assert len(meant) > 200
     cases = []
     for number, text in enumerate(meant):

@@ -274,7 +274,7 @@ def test_logs_are_shown_as_they_are(
     assert trainwiz(["logs", NAMES[0]]) == 0
     assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[0]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "7"]) == 2
-    assert b"it has logs of these ranks: 0, 1" in capfdbinary.readouterr().err
+    assert b"choose one of the ranks that have logs: 0, 1" in capfdbinary.readouterr().err
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":

@@ -95,7 +95,7 @@ def test_which_ranks() -> None:
 
 
 def test_only_the_chosen_ranks_wait_and_none_is_hurried() -> None:
-    ranks = tuple(command.Rank(rank=r, local_rank=r) for r in range(2))
+    ranks = tuple(command.Rank(rank=r) for r in range(2))
     plain = command.Command(argv=("py", "-u", "train.py", "--lr", "1"), environ={"A": "b"}, ranks=ranks, cwd=".")
     changed = command.debugged(plain, {1: 5999})
     assert changed.ranks[0].argv is None

@@ -139,7 +139,7 @@ def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["lint", str(tmp_path / "trian.py")]) == 2
     shown = capsys.readouterr().err
     assert "trian.py does not exist" in shown
-    assert "scripts in that folder: train.py" in shown
+    assert "choose a script in that folder: train.py" in shown
     assert run(["lint"]) == 2
     assert "trainwiz lint train.py" in capsys.readouterr().err
 

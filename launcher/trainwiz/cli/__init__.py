@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from trainwiz.errors import Cancelled, TrainwizError
 from trainwiz.language import t
@@ -39,19 +38,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         if usage_errors.is_usage_error(error):
-            return _refuse(error)
+            return usage_errors.show(error)
         from trainwiz.workflows import bug_report
 
         bug_report.write(error)
         return BUG
     return result if isinstance(result, int) else 0
-
-
-def _refuse(error: Any) -> int:
-    from trainwiz.cli import usage_errors
-
-    if usage_errors.is_missing_command(error):
-        error.show(file=sys.stderr)
-    else:
-        console.failure(usage_errors.translated(error))
-    return int(error.exit_code)

@@ -1,4 +1,4 @@
-"""The command line. Each command is the function of its name in the module of its name.
+"""The command line. Each command is the function of its name in the module of its name, or in `runs`.
 
 `import` is a keyword of Python, so its module and function are called `import_`.
 """
@@ -39,6 +39,8 @@ COMMANDS = {
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
+_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "diff", "diagnose", "watch")
+"""The commands that read what runs left."""
 
 
 def command(arguments: Sequence[str]) -> Any:
@@ -64,7 +66,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_everywhere)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
         own = f"{name}_" if keyword.iskeyword(name) else name
-        module = importlib.import_module(f"trainwiz.cli.{own}")
+        module = importlib.import_module(f"trainwiz.cli.{'runs' if name in _OF_RUNS else own}")
         app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, own))
     return app
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
-from trainwiz.cli import launch_options
+from trainwiz.cli import options
+from trainwiz.workflows.launch.request import Request
 
-_ARGUMENTS = "trainwiz.arguments"
 
-
-class Command(TyperCommand):
+class Command(options.Command):
     """Keeps the script's arguments apart: all after `--`, and with --config all after the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -20,28 +18,26 @@ class Command(TyperCommand):
         ours = args[: args.index("--")] if "--" in args else args
         if any(word == "--config" or word.startswith("--config=") for word in ours):
             ctx.allow_interspersed_args = False
-            return super().parse_args(ctx, args)
-        ctx.meta[_ARGUMENTS] = args[len(ours) + 1 :]
-        return super().parse_args(ctx, _with_values(ours))
+            return TyperCommand.parse_args(self, ctx, args)
+        return super().parse_args(ctx, [*_with_values(ours), *args[len(ours) :]])
 
 
-@launch_options.taking(launch_options.Options)
-def launch(ctx: typer.Context, **options: Any) -> int:
+@options.taking(Request)
+def launch(request: Request) -> int:
     """Check, launch and supervise the planned world; the exit code is the training's own."""
     from trainwiz.workflows import launch
-    from trainwiz.workflows.launch import request
 
-    return launch.launch(request.understood(arguments=ctx.meta.get(_ARGUMENTS, ()), **options))
+    return launch.launch(request)
 
 
 def _with_values(words: list[str]) -> list[str]:
     """`--resume` alone means the newest run, `--debug` alone rank 0; the project's folder may follow either."""
     if not {"--resume", "--debug"} & set(words):
         return words
-    from trainwiz.workflows.launch import request
+    from trainwiz.workflows.launch import usage
 
     completed = []
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else ""
-        completed += [word, *request.left_out(word, following)]
+        completed += [word, *usage.left_out(word, following)]
     return completed

@@ -1,10 +1,19 @@
-"""`trainwiz runs`: the options."""
+"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, diff, diagnose."""
 
 from __future__ import annotations
 
 import typer
 
 from trainwiz.language import t
+
+_NEWEST = -1
+_TARGET = typer.Argument(
+    "latest", metavar="[RUN]", help=t("Name or folder of a run, or a project folder (default: the newest run here).")
+)
+_RUN = typer.Option("", "--run", metavar="RUN", help=t("Which run (default: the newest)."))
+_CHECKPOINTS = typer.Argument(
+    ".", metavar="[DIR]", help=t("A project, a run folder or a checkpoint folder (default: the current folder).")
+)
 
 
 def runs(
@@ -15,3 +24,90 @@ def runs(
     from trainwiz.workflows import runs
 
     runs.show(folder, as_json=json)
+
+
+def checkpoints(
+    folder: str = _CHECKPOINTS,
+    quick: bool = typer.Option(
+        False, "--quick", help=t("Do not read the files; do not report whether they are valid.")
+    ),
+    json: bool = typer.Option(False, "--json", help=t("Print the checkpoints as JSON.")),
+) -> int:
+    """List all checkpoints by update; the exit code is 1 if a complete one is damaged."""
+    from trainwiz.workflows import checkpoints
+
+    return checkpoints.show(folder, quick=quick, as_json=json)
+
+
+def export(
+    folder: str = _CHECKPOINTS,
+    update: int = typer.Option(
+        _NEWEST, "--checkpoint", metavar="N", help=t("Update whose checkpoint to export (default: the newest).")
+    ),
+    output: str = typer.Option(
+        "", "--output", metavar="DIR", help=t("Output folder (default: exported/ in the project).")
+    ),
+    python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter that runs the training.")),
+) -> None:
+    """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
+    from trainwiz.workflows import export
+
+    export.export(folder, update=None if update == _NEWEST else update, output=output or None, python=python or None)
+
+
+def logs(
+    target: str = _TARGET,
+    run: str = _RUN,
+    rank: int = typer.Option(0, "--rank", metavar="N", min=0, help=t("Rank whose log to show.")),
+    follow: bool = typer.Option(
+        False, "--follow", "-f", help=t("Follow the log until the run ends; Ctrl-C leaves the run running.")
+    ),
+) -> None:
+    """Show a rank's log on stdout, byte for byte."""
+    from trainwiz.workflows import logs
+
+    logs.show(target, run or None, rank, follow=follow)
+
+
+def watch(target: str = _TARGET, run: str = _RUN) -> None:
+    """Watch live on a terminal until the run ends or q is pressed; without one, print a snapshot."""
+    from trainwiz.workflows import watch
+
+    watch.watch(target, run or None)
+
+
+def report(
+    run: str = _TARGET,
+    output: str = typer.Option(
+        "", "--output", "-o", metavar="FILE", help=t("Output file (default: in the run folder).")
+    ),
+) -> None:
+    """Write the page; its path goes to stdout."""
+    from trainwiz.workflows import report
+
+    report.write(run, output or None)
+
+
+def diff(
+    before: str = typer.Argument(..., metavar="RUN", help=t("A run's name or folder.")),
+    after: str = typer.Argument("latest", metavar="[RUN]", help=t("Another run (default: the newest run here).")),
+    json: bool = typer.Option(False, "--json", help=t("Print the differences as JSON.")),
+) -> None:
+    """Compare plan, versions, machine, code and result."""
+    from trainwiz.workflows import diff
+
+    diff.show(before, after, as_json=json)
+
+
+def diagnose(
+    target: str = typer.Argument(
+        "latest",
+        metavar="[LOG|RUN]",
+        help=t("Log of any training (- reads from a pipe), or a run (default: the newest run)."),
+    ),
+    json: bool = typer.Option(False, "--json", help=t("Print the diagnosis as JSON.")),
+) -> int:
+    """Say which rank failed first, why, and what to type."""
+    from trainwiz.workflows import diagnose
+
+    return diagnose.diagnose(target, json=json)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
+from trainwiz.ui import console
 
 _NAMED = re.compile(r"'(?P<name>[^']+)'")
 
@@ -18,16 +20,20 @@ def is_usage_error(error: Exception) -> bool:
     return _has_class(error, "ClickException")
 
 
-def is_missing_command(error: Exception) -> bool:
-    """Whether nothing was typed, so that the help is shown."""
-    return _has_class(error, "NoArgsIsHelpError")
+def show(error: Any) -> int:
+    """Show a usage error of typer's, the help where nothing was typed; return its exit code."""
+    if _has_class(error, "NoArgsIsHelpError"):
+        error.show(file=sys.stderr)
+    else:
+        console.failure(translated(error))
+    return int(error.exit_code)
 
 
 def translated(error: Any) -> UsageError:
     """A usage error of typer's as one of ours."""
     context = error.ctx
     path = context.command_path if context else "trainwiz"
-    return UsageError(_problem(error, context), say("{command} --help", command=path))
+    return UsageError(_problem(error, context), say("run: {command} --help", command=path))
 
 
 def _has_class(error: Exception, name: str) -> bool:

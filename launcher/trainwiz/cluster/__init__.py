@@ -12,8 +12,9 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from trainwiz.cluster import by_hand
 from trainwiz.cluster.types import Known, Place, Target
+from trainwiz.errors import UsageError
+from trainwiz.message import say
 from trainwiz.plan import Plan, with_changes
 
 __all__ = ["Known", "Place", "Target", "address", "addressed", "every", "place", "prefixes", "ranks"]
@@ -42,7 +43,7 @@ def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> P
     rank = machine_rank
     if rank is None:
         rank = next((k.machine_rank for k in _known(environ) if k.machine_rank is not None), None)
-    return by_hand.place(plan, rank=rank, address=plan.machine.main_process_ip or address(environ))
+    return _complete(plan, rank, plan.machine.main_process_ip or address(environ))
 
 
 def ranks(plan: Plan, place: Place | None) -> range:
@@ -68,3 +69,25 @@ def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
 
 def _known(environ: Mapping[str, str]) -> list[Known]:
     return [target.known(environ) for target in every()]
+
+
+def _complete(plan: Plan, rank: int | None, address: str | None) -> Place:
+    """The place of machine `rank`. Raises `UsageError` that says what to type where something is missing."""
+    machines, port = plan.machine.num_machines, plan.machine.main_process_port
+    if rank is None:
+        raise UsageError(
+            say("the plan has {n} machines, but the rank of this machine is not known", n=machines),
+            say("add --machine-rank 0 on the first machine, --machine-rank 1 on the next; not needed under srun"),
+        )
+    if not 0 <= rank < machines:
+        raise UsageError(say("--machine-rank {rank}: the plan has machines 0 to {last}", rank=rank, last=machines - 1))
+    if not address:
+        raise UsageError(
+            say("the plan has {n} machines, but no address of machine 0", n=machines),
+            say("set machine.main_process_ip in trainwiz.yaml to an address that the other machines can reach"),
+        )
+    if not port:
+        raise UsageError(
+            say("machine.main_process_port is 0; with several machines, all of them must use the same known port")
+        )
+    return Place(rank=rank, machines=machines, address=address, port=port)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known
+from trainwiz.cluster.types import Known, number
 from trainwiz.errors import Refused
 from trainwiz.message import say
 
@@ -22,9 +22,9 @@ def known(environ: Mapping[str, str]) -> Known:
     """
     addresses = environ.get("SKYPILOT_NODE_IPS", "").split()
     return Known(
-        machine_rank=_number(environ.get("SKYPILOT_NODE_RANK")),
+        machine_rank=number(environ.get("SKYPILOT_NODE_RANK")),
         # Releases up to 0.5 set no SKYPILOT_NUM_NODES.
-        machines=_number(environ.get("SKYPILOT_NUM_NODES")) or len(addresses) or None,
+        machines=number(environ.get("SKYPILOT_NUM_NODES")) or len(addresses) or None,
         address=addresses[0] if addresses else None,
     )
 
@@ -35,10 +35,6 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     if given is None or given == machines:
         return None
     return Refused(
-        say("the SkyPilot task has {given} node(s), but the plan has {n} machine(s)", given=given, n=machines),
+        say("nodes of the SkyPilot task: {given}, but machines of the plan: {n}", given=given, n=machines),
         say("set num_nodes: {n} in the task's YAML, or change machine.num_machines", n=machines),
     )
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value and value.isdigit() else None

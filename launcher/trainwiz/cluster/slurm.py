@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known
+from trainwiz.cluster.types import Known, number
 from trainwiz.errors import Refused
 from trainwiz.message import say
 
@@ -16,7 +16,7 @@ ORDER = 2
 def known(environ: Mapping[str, str]) -> Known:
     """The node's rank, the number of nodes, and the first host of the node list."""
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES")
-    return Known(machine_rank=_number(environ.get("SLURM_NODEID")), machines=_number(nodes), address=_host(environ))
+    return Known(machine_rank=number(environ.get("SLURM_NODEID")), machines=number(nodes), address=_host(environ))
 
 
 def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
@@ -26,13 +26,13 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     given = known(environ).machines
     if given is not None and given != machines:
         return Refused(
-            say("the Slurm job has {given} node(s), but the plan has {n} machine(s)", given=given, n=machines),
-            say("sbatch --nodes={n}, or change machine.num_machines", n=machines),
+            say("nodes of the Slurm job: {given}, but machines of the plan: {n}", given=given, n=machines),
+            say("run: sbatch --nodes={n}, or change machine.num_machines", n=machines),
         )
     if environ.get("SLURM_LOCALID", "0") != "0":
         return Refused(
             say("Slurm started several trainwiz processes on this node, but each one starts all ranks of its machine"),
-            say("srun --ntasks-per-node=1"),
+            say("run: srun --ntasks-per-node=1"),
         )
     return None
 
@@ -42,7 +42,3 @@ def _host(environ: Mapping[str, str]) -> str | None:
     listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     match = re.match(r"(?P<stem>[^\[,]+)(?:\[(?P<first>\d+))?", listed)
     return f"{match['stem']}{match['first'] or ''}" if match else None
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value and value.isdigit() else None

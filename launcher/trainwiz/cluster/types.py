@@ -35,6 +35,11 @@ class Place:
     """The port of the rendezvous on machine 0."""
 
 
+def number(value: str | None) -> int | None:
+    """A variable that counts something; None where it is missing or something else."""
+    return int(value) if value and value.isdigit() else None
+
+
 class Target(Protocol):
     """One way to get machines: a module with these names. The functions read nothing but the mapping."""
 

@@ -28,17 +28,16 @@ def equivalents(
     tail = (script, *arguments)
     environ = strategies.of(plan).environment(plan.machine.device)
     kind = distributed_type(plan)
+    torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))
     if plan.engine == "colossalai":
-        torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))
         # Over several machines it wants their names, and reaches them by ssh.
         alone = plan.machine.num_machines == 1 and plan.machine.device != "cpu"
-        return (torchrun, (environ, (*_colossalai(plan), *tail))) if alone else (torchrun,)
-    if kind == "NO":
-        return ((environ, ("python", *tail)), (environ, (*_accelerate(plan, machine_rank), *tail)))
-    torchrun = (environ, (*_torchrun(plan, machine_rank), *tail))
+        colossalai = ("colossalai", "run", "--nproc_per_node", str(plan.machine.num_processes), *tail)
+        return (torchrun, (environ, colossalai)) if alone else (torchrun,)
     if kind == "MULTI_CPU":
         return (torchrun,)
-    return ((environ, (*_accelerate(plan, machine_rank), *tail)), torchrun)
+    accelerate = (environ, (*_accelerate(plan, machine_rank), *tail))
+    return ((environ, ("python", *tail)), accelerate) if kind == "NO" else (accelerate, torchrun)
 
 
 def line(equivalent: Equivalent) -> str:
@@ -54,10 +53,6 @@ def _accelerate(plan: Plan, machine_rank: int) -> tuple[str, ...]:
         if plan.machine.main_process_ip is None:
             words += ("--main_process_ip", ADDRESS_PLACEHOLDER)
     return words
-
-
-def _colossalai(plan: Plan) -> tuple[str, ...]:
-    return ("colossalai", "run", "--nproc_per_node", str(plan.machine.num_processes))
 
 
 def _torchrun(plan: Plan, machine_rank: int) -> tuple[str, ...]:

@@ -36,11 +36,10 @@ def port_of(rank: int) -> int:
 
 def debugged(command: Command, ports: Mapping[int, int]) -> Command:
     """The command with these ranks waiting for a debugger, each on its port."""
-    python, rest = command.argv[0], command.argv[1:]
+    python, *rest = command.argv
+    script = rest[1:] if rest[:1] == ["-u"] else rest
     ranks = [
-        dataclasses.replace(rank, argv=(python, *_listening(ports[rank.rank]), *_script(rest)))
-        if rank.rank in ports
-        else rank
+        dataclasses.replace(rank, argv=(python, *_listening(ports[rank.rank]), *script)) if rank.rank in ports else rank
         for rank in command.ranks
     ]
     return dataclasses.replace(command, ranks=tuple(ranks), environ={**command.environ, **_PATIENT})
@@ -49,7 +48,3 @@ def debugged(command: Command, ports: Mapping[int, int]) -> Command:
 def _listening(port: int) -> tuple[str, ...]:
     # Python's own modules would otherwise be compiled in, and cannot be stopped in (3.11).
     return ("-u", "-X", "frozen_modules=off", "-m", "debugpy", "--listen", f"{HOST}:{port}", "--wait-for-client")
-
-
-def _script(rest: tuple[str, ...]) -> tuple[str, ...]:
-    return rest[1:] if rest[:1] == ("-u",) else rest

@@ -72,7 +72,7 @@ def ranks(*, world: int, address: str, port: int) -> tuple[Rank, ...]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
     return tuple(
-        Rank(rank=r, local_rank=r, environ={**common, "RANK": str(r), "LOCAL_RANK": str(r), "ROLE_RANK": str(r)})
+        Rank(rank=r, environ={**common, "RANK": str(r), "LOCAL_RANK": str(r), "ROLE_RANK": str(r)})
         for r in range(world)
     )
 

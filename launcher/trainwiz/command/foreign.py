@@ -72,7 +72,7 @@ def for_accelerate_config(
         return Command(
             argv=(python, "-m", "accelerate.commands.launch", "--config_file", config_path, script, *arguments),
             environ={},
-            ranks=(Rank(rank=0, local_rank=0),),
+            ranks=(Rank(rank=0),),
             cwd=folder,
             launcher="accelerate",
         )
@@ -127,19 +127,16 @@ def _is_known(settings: Mapping[str, Any]) -> bool:
 def _environ(
     settings: Mapping[str, Any], *, folder: str, machine: Machine | None, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    count = settings["num_processes"]
-    on_cpu = environment.launcher(settings) == "simple" and (
-        bool(settings.get("use_cpu")) or settings["distributed_type"] == "MULTI_CPU"
-    )
+    kind, simple = settings["distributed_type"], environment.launcher(settings) == "simple"
     threads = threads_per_rank(
-        on_cpu=on_cpu,
-        by_torchrun=settings["distributed_type"] == "DEEPSPEED",
-        local_ranks=count,
+        on_cpu=simple and (bool(settings.get("use_cpu")) or kind == "MULTI_CPU"),
+        by_torchrun=kind == "DEEPSPEED",
+        local_ranks=settings["num_processes"],
         machine=machine,
         inherited=inherited,
     )
     environ = environment.shared(settings, threads=threads, folder=folder, pythonpath=inherited.get("PYTHONPATH", ""))
-    if environment.launcher(settings) != "simple":
+    if not simple:
         environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}
     if settings.get("gpu_ids", "all") != "all":
         environ["CUDA_VISIBLE_DEVICES"] = settings["gpu_ids"]
@@ -147,9 +144,8 @@ def _environ(
 
 
 def _ranks(settings: Mapping[str, Any], port: int | None) -> tuple[Rank, ...]:
-    if settings["distributed_type"] == "NO" or (
-        settings["distributed_type"] == "MULTI_CPU" and settings["num_processes"] == 1
-    ):
-        return (Rank(rank=0, local_rank=0),)
+    # A configuration of the type NO has one process.
+    if settings["num_processes"] == 1 and environment.launcher(settings) == "simple":
+        return (Rank(rank=0),)
     chosen = port or settings.get("main_process_port") or 29500
     return environment.ranks(world=settings["num_processes"], address="127.0.0.1", port=chosen)

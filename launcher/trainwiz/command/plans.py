@@ -49,7 +49,7 @@ def for_plan(
         return Command(
             argv=(python, *_torchrun(plan, place), *torchrun_options, script, *arguments),
             environ=environ,
-            ranks=(Rank(rank=0, local_rank=0),),
+            ranks=(Rank(rank=0),),
             cwd=folder,
             launcher="torchrun",
         )
@@ -57,7 +57,7 @@ def for_plan(
         argv=(python, "-u", script, *arguments),
         environ=environ,
         # Alone, accelerate sets none of torch.distributed's variables, and no process group is made.
-        ranks=(Rank(rank=0, local_rank=0),)
+        ranks=(Rank(rank=0),)
         if simple and world == 1
         else environment.ranks(world=world, address="127.0.0.1", port=port),
         cwd=folder,
@@ -103,12 +103,7 @@ def peer_to_peer(machine: Machine | None) -> dict[str, str]:
 
 
 def _shared(
-    plan: Plan,
-    *,
-    folder: str,
-    world: int,
-    machine: Machine | None,
-    inherited: Mapping[str, str],
+    plan: Plan, *, folder: str, world: int, machine: Machine | None, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     on_cpu = plan.machine.device == "cpu"
     # DeepSpeed's CPUAdam computes with OpenMP threads. torchrun leaves it one, which is many times slower.

@@ -34,15 +34,13 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
         "num_processes": machine.num_processes,
         "main_process_port": machine.main_process_port,
         "main_training_function": "main",
-        "use_cpu": _use_cpu(plan),
+        # With DeepSpeed or FSDP, `use_cpu` would turn them off and train plain DDP.
+        "use_cpu": machine.device == "cpu" and not strategies.of(plan).needs_process_group,
         "debug": False,
         "enable_cpu_affinity": False,
     }
     if machine.num_machines > 1:
-        values |= {
-            "machine_rank": None,
-            "main_process_ip": machine.main_process_ip,
-        }
+        values |= {"machine_rank": None, "main_process_ip": machine.main_process_ip}
     if strategies.of(plan).uses_deepspeed:
         return values | {"deepspeed_config": _deepspeed(plan)}
     values["mixed_precision"] = plan.precision.mixed_precision
@@ -54,11 +52,6 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
 def distributed_type(plan: Plan) -> str:
     """accelerate's word for the plan's strategy on its device."""
     return strategies.of(plan).distributed_type(plan.machine.device, plan.machine.num_processes)
-
-
-def _use_cpu(plan: Plan) -> bool:
-    # With DeepSpeed or FSDP, `use_cpu` would turn them off and train plain DDP.
-    return plan.machine.device == "cpu" and not strategies.of(plan).needs_process_group
 
 
 # docs/decisions/deepspeed.md: `zero3_init_flag: false` does not stop transformers from building a model in parts

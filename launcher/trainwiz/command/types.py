@@ -12,8 +12,6 @@ class Rank:
 
     rank: int
     """Its rank among all machines."""
-    local_rank: int
-    """Its rank on this machine."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """What is added to its environment, beside what the command adds."""
     argv: tuple[str, ...] | None = None

@@ -43,19 +43,12 @@ def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
 
-def _evaluates(values: Values) -> bool:
-    return names_data(values)
-
-
 def _never(_: Values) -> bool:
     # The basic questions ask it together with its neighbours; here it only has its entry.
     return False
 
 
-YES_NO = (
-    Choice(value="true", label=say("yes")),
-    Choice(value="false", label=say("no")),
-)
+YES_NO = (Choice(value="true", label=say("yes")), Choice(value="false", label=say("no")))
 _OFFLOAD = (
     Choice(value="none", label=say("stays on the device")),
     Choice(value="cpu", label=say("host memory")),
@@ -68,40 +61,31 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Engine"),
         when=_never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Engine)),
-        help=say(
-            "The library behind the training loop, determined by strategy.kind: accelerate runs DDP, DeepSpeed and "
-            "FSDP with one script, colossalai runs the plugins of Colossal-AI's Booster."
-        ),
+        help="The library behind the training loop, determined by strategy.kind: accelerate runs DDP, DeepSpeed and "
+        "FSDP with one script, colossalai runs the plugins of Colossal-AI's Booster.",
     ),
     Question(
         key="seed",
         prompt=say("Seed"),
-        help=say(
-            "Determines the initial weights, the data order and dropout. The same seed and plan give the same "
-            "training curve with any number of ranks. From 0 to 4294967295."
-        ),
+        help="Determines the initial weights, the data order and dropout. The same seed and plan give the same "
+        "training curve with any number of ranks. From 0 to 4294967295.",
     ),
     Question(
         key="model.from_scratch",
         prompt=say("Start from random weights"),
         when=reads_text,
         choices=YES_NO,
-        help=say(
-            "true creates random weights with the model's architecture; false loads its trained weights (for a "
-            "preset, from the hub) and continues from them. Continuing needs a learning rate about ten times "
-            "smaller."
-        ),
+        help="true creates random weights with the model's architecture; false loads its trained weights (for a "
+        "preset, from the hub) and continues from them. Continuing needs a learning rate about ten times smaller.",
     ),
     Question(
         key="model.compile",
         prompt=say("Compile the model"),
         when=_accelerate,
         choices=YES_NO,
-        help=say(
-            "true lets torch.compile generate kernels for each layer of the model: the same values up to rounding, "
-            "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. If sample "
-            "lengths keep changing, layers are compiled once more, for any length."
-        ),
+        help="true lets torch.compile generate kernels for each layer of the model: the same values up to rounding, "
+        "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. If sample lengths "
+        "keep changing, layers are compiled once more, for any length.",
     ),
     Question(
         key="model.adapter",
@@ -112,194 +96,155 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
             Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
         ),
-        help=say(
-            "none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
-            "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the "
-            "frozen model in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained "
-            "weights."
-        ),
+        help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
+        "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the frozen model "
+        "in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained weights.",
     ),
     Question(
         key="model.lora_rank",
         prompt=say("Rank of the adapter"),
         when=_adapts,
-        help=say(
-            "The rank of the change that each matrix of the model can learn. 8 to 64; a higher rank learns more "
-            "from large data and costs memory in proportion."
-        ),
+        help="The rank of the change that each matrix of the model can learn. 8 to 64; a higher rank learns more from "
+        "large data and costs memory in proportion.",
     ),
     Question(
         key="model.lora_alpha",
         prompt=say("Scale of the adapter (alpha)"),
         when=_adapts,
-        help=say("The adapter is scaled by alpha / rank. Twice the rank is common; it acts like the learning rate."),
+        help="The adapter is scaled by alpha / rank. Twice the rank is common; it acts like the learning rate.",
     ),
     Question(
         key="model.lora_targets",
         prompt=say("Layers with an adapter"),
         when=_adapts,
-        help=say(
-            "all-linear adapts every linear layer except the head. Names separated by commas (q_proj,v_proj) "
-            "select some layers: less memory, and usually a worse result."
-        ),
+        help="all-linear adapts every linear layer except the head. Names separated by commas (q_proj,v_proj) select "
+        "some layers: less memory, and usually a worse result.",
     ),
     Question(
         key="model.merge_adapter",
         prompt=say("Write a merged model at the end"),
         when=_adapts,
         choices=YES_NO,
-        help=say(
-            "false saves the adapter in peft's format: small, and loaded together with its base model. true also "
-            "writes a whole model with the adapter merged into its weights, for programs that do not support "
-            "adapters; the main process creates it in host memory."
-        ),
+        help="false saves the adapter in peft's format: small, and loaded together with its base model. true also "
+        "writes a whole model with the adapter merged into its weights, for programs that do not support adapters; the "
+        "main process creates it in host memory.",
     ),
     Question(
         key="data.eval",
         prompt=say("Evaluation data (null: none)"),
-        when=_evaluates,
-        help=say(
-            "Data on which the loss is measured but not trained: embedded (every tenth of its topics is held out), "
-            "a hub id (its split validation), or a file or folder that is not the training data. null turns "
-            "evaluation off and saves its time."
-        ),
+        when=names_data,
+        help="Data on which the loss is measured but not trained: embedded (every tenth of its topics is held out), a "
+        "hub id (its split validation), or a file or folder that is not the training data. null turns evaluation off "
+        "and saves its time.",
     ),
     Question(
         key="data.num_workers",
         prompt=say("Data workers per rank"),
-        help=say(
-            "Processes per rank that prepare batches ahead. 0 reads data in the training process itself, which is "
-            "best for data in memory. Each worker costs host memory and space in /dev/shm."
-        ),
+        help="Processes per rank that prepare batches ahead. 0 reads data in the training process itself, which is "
+        "best for data in memory. Each worker costs host memory and space in /dev/shm.",
     ),
     Question(
         key="data.packing",
         prompt=say("Pack several documents into a row"),
         when=writes_text,
         choices=YES_NO,
-        help=say(
-            "true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: "
-            "there is almost no padding. Positions restart in each document, and attention stays within it. false "
-            "gives each document its own row, padded to the longest in the micro-batch: for models that carry "
-            "state from token to token (such as Mamba), at several times the cost."
-        ),
+        help="true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: "
+        "there is almost no padding. Positions restart in each document, and attention stays within it. false gives "
+        "each document its own row, padded to the longest in the micro-batch: for models that carry state from token "
+        "to token (such as Mamba), at several times the cost.",
     ),
     Question(
         key="machine.device",
         prompt=say("Device"),
         when=_never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Device)),
-        help=say(
-            "The device of the ranks: cuda or cpu. Support for npu, xpu, mlu and mps follows accelerate's "
-            "documentation and was never run by trainwiz."
-        ),
+        help="The device of the ranks: cuda or cpu. Support for npu, xpu, mlu and mps follows accelerate's "
+        "documentation and was never run by trainwiz.",
     ),
     Question(
         key="machine.num_machines",
         prompt=say("Machines"),
-        help=say(
-            "How many machines train together, each with the same number of ranks. Run the same trainwiz launch on "
-            "every machine. The world (machine.num_processes) counts the ranks of all machines."
-        ),
+        help="How many machines train together, each with the same number of ranks. Run the same trainwiz launch on "
+        "every machine. The world (machine.num_processes) counts the ranks of all machines.",
     ),
     Question(
         key="machine.main_process_ip",
         prompt=say("Address of the first machine"),
         when=_several_machines,
-        help=say(
-            "Where the other machines find rank 0: an address or name that every machine can reach. Only for "
-            "several machines."
-        ),
+        help="Where the other machines find rank 0: an address or name that every machine can reach. Only for several "
+        "machines.",
     ),
     Question(
         key="machine.main_process_port",
         prompt=say("Port on the first machine (0: any free one)"),
-        help=say(
-            "The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need "
-            "an open port."
-        ),
+        help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
+        "open port.",
     ),
     Question(
         key="strategy.zero_stage",
         prompt=say("ZeRO stage"),
         when=_never,
         choices=tuple(Choice(value=str(n), label=say("stage {n}", n=n)) for n in range(4)),
-        help=say(
-            "What DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. "
-            "Each stage saves memory and costs communication. Only with strategy.kind deepspeed."
-        ),
+        help="What DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. "
+        "Each stage saves memory and costs communication. Only with strategy.kind deepspeed.",
     ),
     Question(
         key="strategy.offload_optimizer_device",
         prompt=say("Offload the optimizer to"),
         when=_deepspeed,
         choices=_OFFLOAD,
-        help=say(
-            "Where DeepSpeed keeps master weights and moments. cpu frees 12 bytes per parameter on the device, "
-            "takes about 18 in host memory, and slows the update down. nvme needs stage 3."
-        ),
+        help="Where DeepSpeed keeps master weights and moments. cpu frees 12 bytes per parameter on the device, takes "
+        "about 18 in host memory, and slows the update down. nvme needs stage 3.",
     ),
     Question(
         key="strategy.offload_param_device",
         prompt=say("Offload the weights to"),
         when=_stage3,
         choices=_OFFLOAD,
-        help=say(
-            "Where DeepSpeed keeps weights that are not in use; it has no effect below stage 3. The slowest way to "
-            "make a model fit; try everything else first."
-        ),
+        help="Where DeepSpeed keeps weights that are not in use; it has no effect below stage 3. The slowest way to "
+        "make a model fit; try everything else first.",
     ),
     Question(
         key="strategy.nvme_path",
         prompt=say("Folder for offloaded state"),
         when=_nvme,
-        help=say("A folder on a fast local disk with room for the offloaded state. Used only with offload to nvme."),
+        help="A folder on a fast local disk with room for the offloaded state. Used only with offload to nvme.",
     ),
     Question(
         key="strategy.zero3_init",
         prompt=say("Shard the model while it is created (ZeRO 3)"),
         when=_stage3,
         choices=YES_NO,
-        help=say(
-            "Each layer is sharded as soon as it is created, and no rank ever holds the whole model in host "
-            "memory. Needed if the model size times the ranks per machine exceeds host memory. Only at stage 3."
-        ),
+        help="Each layer is sharded as soon as it is created, and no rank ever holds the whole model in host memory. "
+        "Needed if the model size times the ranks per machine exceeds host memory. Only at stage 3.",
     ),
     Question(
         key="strategy.zero3_save_16bit_model",
         prompt=say("Gather 16-bit weights when saving (ZeRO 3)"),
         when=_stage3,
         choices=YES_NO,
-        help=say(
-            "At stage 3 no rank has the whole model: without this, weights cannot be saved as one model at the end "
-            "of training. Saving needs memory for one full copy on rank 0."
-        ),
+        help="At stage 3 no rank has the whole model: without this, weights cannot be saved as one model at the end of "
+        "training. Saving needs memory for one full copy on rank 0.",
     ),
     Question(
         key="batch.per_device_batch_size",
         prompt=say("Micro-batch"),
         when=_never,
-        help=say(
-            "Samples that one rank processes in one forward and backward pass. It affects memory and speed, never "
-            "the result: accumulation makes up the real batch."
-        ),
+        help="Samples that one rank processes in one forward and backward pass. It affects memory and speed, never the "
+        "result: accumulation makes up the real batch.",
     ),
     Question(
         key="batch.gradient_accumulation_steps",
         prompt=say("Accumulation"),
-        help=say(
-            "Micro-batches per rank and update: computed as real batch / (micro-batch × ranks). If you give it "
-            "together with the real batch, the micro-batch is computed instead."
-        ),
+        help="Micro-batches per rank and update: computed as real batch / (micro-batch × ranks). If you give it "
+        "together with the real batch, the micro-batch is computed instead.",
     ),
     Question(
         key="batch.sequence_length",
         prompt=say("Sequence length in tokens"),
         when=reads_text,
-        help=say(
-            "Tokens per sample. Activations grow with it, attention with its square; a model cannot use more "
-            "tokens than its maximum positions (tiny and gpt2-124m 1024, llama-1b 2048)."
-        ),
+        help="Tokens per sample. Activations grow with it, attention with its square; a model cannot use more tokens "
+        "than its maximum positions (tiny and gpt2-124m 1024, llama-1b 2048).",
     ),
     Question(
         key="schedule.train_strategy",
@@ -309,24 +254,20 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="steps", label=say("optimizer updates")),
             Choice(value="epochs", label=say("passes over the data")),
         ),
-        help=say(
-            "How the training length is counted: optimizer updates (schedule.n_steps) or passes over the data "
-            "(schedule.n_epochs)."
-        ),
+        help="How the training length is counted: optimizer updates (schedule.n_steps) or passes over the data "
+        "(schedule.n_epochs).",
     ),
     Question(
         key="schedule.n_epochs",
         prompt=say("Epochs"),
         when=_never,
-        help=say("Passes over the training data, if schedule.train_strategy is epochs."),
+        help="Passes over the training data, if schedule.train_strategy is epochs.",
     ),
     Question(
         key="schedule.n_warmup_steps",
         prompt=say("Warm-up in updates"),
-        help=say(
-            "Updates over which the learning rate rises from zero. Adam's first steps are noisy; without warm-up a "
-            "high learning rate can ruin the weights at the start. Must be shorter than the training."
-        ),
+        help="Updates over which the learning rate rises from zero. Adam's first steps are noisy; without warm-up a "
+        "high learning rate can ruin the weights at the start. Must be shorter than the training.",
     ),
     Question(
         key="schedule.lr_scheduler_type",
@@ -336,10 +277,8 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
             Choice(value="constant", label=say("stays the same")),
         ),
-        help=say(
-            "How the learning rate changes after warm-up, counted in updates. cosine and linear reach zero exactly "
-            "at the end of training."
-        ),
+        help="How the learning rate changes after warm-up, counted in updates. cosine and linear reach zero exactly at "
+        "the end of training.",
     ),
     Question(
         key="optimizer.name",
@@ -348,54 +287,43 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="adamw", label=say("Adam with decoupled weight decay; 8 bytes of state per parameter")),
             Choice(value="sgd", label=say("stochastic gradient descent")),
         ),
-        help=say("How gradients become an update. adamw for transformers; sgd for vision models and regressions."),
+        help="How gradients become an update. adamw for transformers; sgd for vision models and regressions.",
     ),
     Question(
         key="optimizer.learning_rate",
         prompt=say("Learning rate"),
-        help=say(
-            "The highest learning rate, reached after warm-up. Larger models need smaller rates; to continue from "
-            "trained weights, use a tenth. Too high: the loss jumps or becomes NaN. Too low: the loss hardly "
-            "falls."
-        ),
+        help="The highest learning rate, reached after warm-up. Larger models need smaller rates; to continue from "
+        "trained weights, use a tenth. Too high: the loss jumps or becomes NaN. Too low: the loss hardly falls.",
     ),
     Question(
         key="optimizer.weight_decay",
         prompt=say("Weight decay"),
-        help=say("Pulls weights towards zero at every update; 0.1 is common for pretraining, 0 turns it off."),
+        help="Pulls weights towards zero at every update; 0.1 is common for pretraining, 0 turns it off.",
     ),
     Question(
         key="optimizer.gradient_clipping",
         prompt=say("Gradient clipping (0: off)"),
-        help=say(
-            "Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run "
-            "from single bad batches and costs one norm computation per update."
-        ),
+        help="Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run from "
+        "single bad batches and costs one norm computation per update.",
     ),
     Question(
         key="checkpoint.checkpointing_steps",
         prompt=say("Save a checkpoint every N updates (0: only at the end)"),
-        help=say(
-            "The interval limits how much work a failed run loses. A checkpoint takes about 12 bytes per parameter "
-            "on disk, and training stops while it is written."
-        ),
+        help="The interval limits how much work a failed run loses. A checkpoint takes about 12 bytes per parameter on "
+        "disk, and training stops while it is written.",
     ),
     Question(
         key="checkpoint.checkpoints_total_limit",
         prompt=say("Checkpoints to keep (null: all)"),
-        help=say(
-            "Older complete checkpoints beyond this number are deleted; the newest one is never deleted. 2 or more."
-        ),
+        help="Older complete checkpoints beyond this number are deleted; the newest one is never deleted. 2 or more.",
     ),
     Question(
         key="checkpoint.background",
         prompt=say("Finish checkpoints in the background"),
         choices=YES_NO,
-        help=say(
-            "Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
-            "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
-            "previous checkpoint."
-        ),
+        help="Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
+        "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
+        "previous checkpoint.",
     ),
     Question(
         key="checkpoint.on_failed_save",
@@ -404,10 +332,8 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="continue", label=say("report it and continue training; the next checkpoint is tried again")),
             Choice(value="stop", label=say("end the training with an error")),
         ),
-        help=say(
-            "What to do if the disk is full or fails. Earlier checkpoints stay unchanged in both cases. If the "
-            "latest training state could not be saved, the training ends with an error even with continue."
-        ),
+        help="What to do if the disk is full or fails. Earlier checkpoints stay unchanged in both cases. If the latest "
+        "training state could not be saved, the training ends with an error even with continue.",
     ),
     Question(
         key="tracking.log_with",
@@ -417,14 +343,12 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="tensorboard", label=say("also write files for TensorBoard")),
             Choice(value="wandb", label=say("Weights & Biases; needs the wandb package and an account")),
         ),
-        help=say("metrics.jsonl is always written. A tracker shows the same values elsewhere, from rank 0 only."),
+        help="metrics.jsonl is always written. A tracker shows the same values elsewhere, from rank 0 only.",
     ),
     Question(
         key="tracking.logging_steps",
         prompt=say("Log every N updates"),
-        help=say(
-            "Values are read from the device only at these updates; in between, the host does not wait for the GPU."
-        ),
+        help="Values are read from the device only at these updates; in between, the host does not wait for the GPU.",
     ),
     Question(
         key="supervision.on_hang",
@@ -433,28 +357,22 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="wait", label=say("report where each rank is, and wait")),
             Choice(value="stop", label=say("end the run with exit code 124 once nothing moves any more")),
         ),
-        help=say(
-            "A hung run costs as much as a working one until someone notices. wait only reports where each rank "
-            "is; stop also ends the run, which lets a scheduler or max_restarts start it again. --on-hang "
-            "overrides this for one launch."
-        ),
+        help="A hung run costs as much as a working one until someone notices. wait only reports where each rank is; "
+        "stop also ends the run, which lets a scheduler or max_restarts start it again. --on-hang overrides this for "
+        "one launch.",
     ),
     Question(
         key="supervision.hang_limit",
         prompt=say("Seconds of silence that count as a hang (0: automatic)"),
-        help=say(
-            "0 derives the limit from the run: five times its longest silence, at least 300 s. Another number "
-            "replaces the 300: raise it if an evaluation or a checkpoint takes longer than any step before it."
-        ),
+        help="0 derives the limit from the run: five times its longest silence, at least 300 s. Another number "
+        "replaces the 300: raise it if an evaluation or a checkpoint takes longer than any step before it.",
     ),
     Question(
         key="supervision.max_restarts",
         prompt=say("Restarts after a temporary failure"),
         when=_one_machine,
-        help=say(
-            "How many times launch automatically restarts from the newest checkpoint after a failure that may be "
-            "temporary: a killed rank, a lost connection, a hang that was stopped. A failure that would happen "
-            "again is never retried. 0 turns restarts off; only for one machine."
-        ),
+        help="How many times launch automatically restarts from the newest checkpoint after a failure that may be "
+        "temporary: a killed rank, a lost connection, a hang that was stopped. A failure that would happen again is "
+        "never retried. 0 turns restarts off; only for one machine.",
     ),
 )

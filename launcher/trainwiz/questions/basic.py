@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwiz import tasks
-from trainwiz.message import Message, say
+from trainwiz.message import say
 from trainwiz.questions import forms
 from trainwiz.questions.table import Choice, Question, Values
 from trainwiz.tasks import Task
@@ -30,14 +30,6 @@ def names_data(values: Values) -> bool:
     return not _task(values).own_code
 
 
-def _model_prompt(values: Values) -> Message:
-    return _task(values).model_prompt
-
-
-def _data_prompt(values: Values) -> Message:
-    return _task(values).data_prompt
-
-
 BASIC: tuple[Question, ...] = (
     Question(
         key="task",
@@ -45,42 +37,36 @@ BASIC: tuple[Question, ...] = (
         prompt=say("Task"),
         first=(USUAL_TASK, say("the usual case")),
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
-        help=say(
-            "The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
-            "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the "
-            "answers only, with all its weights or with an adapter (LoRA, QLoRA). text_classification and "
-            "image_classification classify texts or images and report accuracy and F1. text_regression predicts a "
-            "number for each text, such as a rating, and reports R². custom writes a small regression with marked "
-            "places for your own data, module and loss. Changing it later costs nothing: only task.py depends on it."
-        ),
+        help="The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
+        "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the answers "
+        "only, with all its weights or with an adapter (LoRA, QLoRA). text_classification and image_classification "
+        "classify texts or images and report accuracy and F1. text_regression predicts a number for each text, such "
+        "as a rating, and reports R². custom writes a small regression with marked places for your own data, module "
+        "and loss. Changing it later costs nothing: only task.py depends on it.",
     ),
     Question(
         key="model.name",
         gate="basic",
         prompt=MODEL_PROMPT,
-        prompter=_model_prompt,
+        prompter=lambda values: _task(values).model_prompt,
         when=names_data,
-        help=say(
-            "The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute "
-            "and needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and "
-            "resnet18 (images) are architectures that start from random weights. A folder with a config.json, or a "
-            "hub id such as openai-community/gpt2, continues from its weights. The size determines memory, speed, "
-            "the learning rate and the recommended strategy."
-        ),
+        help="The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute and "
+        "needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 "
+        "(images) are architectures that start from random weights. A folder with a config.json, or a hub id such as "
+        "openai-community/gpt2, continues from its weights. The size determines memory, speed, the learning rate and "
+        "the recommended strategy.",
     ),
     Question(
         key="data.train",
         gate="basic",
         prompt=DATA_PROMPT,
-        prompter=_data_prompt,
+        prompter=lambda values: _task(values).data_prompt,
         when=names_data,
-        help=say(
-            "The training data. embedded downloads nothing: it uses the language reference that ships with every "
-            "Python or, for images, scikit-learn's handwritten digits. A .txt file holds one document; a .jsonl "
-            "file holds one per line in its field text, with its class in the field label, or a conversation in "
-            "messages (or instruction, input, output). Images are in one folder per class, or in the arrays images "
-            "and labels of an .npz file. Keep evaluation data separate, in data.eval."
-        ),
+        help="The training data. embedded downloads nothing: it uses the language reference that ships with every "
+        "Python or, for images, scikit-learn's handwritten digits. A .txt file holds one document; a .jsonl file holds "
+        "one per line in its field text, with its class in the field label, or a conversation in messages (or "
+        "instruction, input, output). Images are in one folder per class, or in the arrays images and labels of an "
+        ".npz file. Keep evaluation data separate, in data.eval.",
     ),
     Question(
         key="machine.num_processes",
@@ -90,11 +76,9 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_machine,
         prompter=forms.machine_prompt,
         prompt=say("Devices and ranks"),
-        help=say(
-            "How many processes train together over all machines, and on which device: one rank per GPU (4, or "
-            "cuda 4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real "
-            "batch, and the result with it, does not depend on this; more ranks are only faster."
-        ),
+        help="How many processes train together over all machines, and on which device: one rank per GPU (4, or cuda "
+        "4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real batch, and the "
+        "result with it, does not depend on this; more ranks are only faster.",
     ),
     Question(
         key="batch.real_batch_size",
@@ -103,13 +87,11 @@ BASIC: tuple[Question, ...] = (
         reader=forms.read_batch,
         shower=forms.show_batch,
         prompt=say("Real batch, or real batch/micro-batch"),
-        help=say(
-            "The real batch is the number of samples in one optimizer update, over all ranks: it determines what "
-            "is learned. The micro-batch is the number of samples that one rank processes in one forward and "
-            "backward pass: it determines memory and speed. Accumulation is computed from both: real batch = "
-            "micro-batch × accumulation × ranks. Type 64, or 64/8 to set the micro-batch as well. Out of memory? "
-            "Halve the micro-batch; the result stays the same."
-        ),
+        help="The real batch is the number of samples in one optimizer update, over all ranks: it determines what is "
+        "learned. The micro-batch is the number of samples that one rank processes in one forward and backward pass: "
+        "it determines memory and speed. Accumulation is computed from both: real batch = micro-batch × accumulation × "
+        "ranks. Type 64, or 64/8 to set the micro-batch as well. Out of memory? Halve the micro-batch; the result "
+        "stays the same.",
     ),
     Question(
         key="precision.mixed_precision",
@@ -121,12 +103,9 @@ BASIC: tuple[Question, ...] = (
             Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
             Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
         ),
-        help=say(
-            "The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is "
-            "the usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. "
-            "fp8 needs Ada, Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no "
-            "benefit on a CPU."
-        ),
+        help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
+        "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
+        "Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no benefit on a CPU.",
     ),
     Question(
         key="strategy.kind",
@@ -141,14 +120,11 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_strategy,
         prompt=say("Strategy"),
         choices=tuple(Choice(value=name, label=label) for name, label in forms.strategies_offered()),
-        help=say(
-            "How training state is spread over the ranks. Take the first one that fits: ddp is the fastest; zero1, "
-            "zero2 and zero3 shard optimizer state, gradients and weights over the ranks, with more and more "
-            "communication; +offload moves state to host memory and is slower still (about 18 to 20 bytes of host "
-            "memory per parameter). fsdp does the same as zero3 without DeepSpeed. The last five run on "
-            "Colossal-AI, which needs its own environment. The recommendation compares the bytes of model state "
-            "with the GPU memory."
-        ),
+        help="How training state is spread over the ranks. Take the first one that fits: ddp is the fastest; zero1, "
+        "zero2 and zero3 shard optimizer state, gradients and weights over the ranks, with more and more "
+        "communication; +offload moves state to host memory and is slower still (about 18 to 20 bytes of host memory "
+        "per parameter). fsdp does the same as zero3 without DeepSpeed. The last five run on Colossal-AI, which needs "
+        "its own environment. The recommendation compares the bytes of model state with the GPU memory.",
     ),
     Question(
         key="schedule.n_steps",
@@ -157,9 +133,7 @@ BASIC: tuple[Question, ...] = (
         reader=forms.read_length,
         shower=forms.show_length,
         prompt=say("Length in steps or epochs"),
-        help=say(
-            "How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). With cosine and "
-            "linear the learning rate reaches zero exactly at the end: another length changes the whole curve."
-        ),
+        help="How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). With cosine and "
+        "linear the learning rate reaches zero exactly at the end: another length changes the whole curve.",
     ),
 )

@@ -28,8 +28,8 @@ class Question:
     key: str
     """The key of the plan that names it."""
     prompt: Message
-    help: Message
-    """What the answer does, when to change it, and what it costs."""
+    help: str
+    """What the answer does, when to change it, and what it costs: a sentence of the catalogue, as a rule's manual."""
     gate: Literal["basic", "advanced"] = "advanced"
     """Whether it is asked at once, or after a person wants to see the advanced settings."""
     choices: tuple[Choice, ...] = ()

@@ -30,23 +30,23 @@ def project(
     `reasons` (dotted key → one sentence in the reader's language) become comments beside the values.
     """
     # Imported here: a command that only needs the names above must not wait for jinja2 and yaml.
-    from trainwiz.render import documents, editor, plan_file
+    from trainwiz.render import documents, editor, plan_file, values
 
     return (
         Artifact(PLAN_FILE, plan_file.text(plan, reasons)),
         Artifact(plan_file.SCHEMA_FILE, plan_file.schema()),
         *training_files(plan, templates),
         *documents.documents(plan, templates, language=language),
-        Artifact(".vscode/launch.json", editor.text(plan)),
+        Artifact(".vscode/launch.json", values.as_json(editor.configurations(plan))),
     )
 
 
 def training_files(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """Those files of a project that a training reads: the engine's configuration and the scripts."""
     from trainwiz import strategies
-    from trainwiz.render import accelerate, deepspeed, script
+    from trainwiz.render import accelerate, deepspeed, script, values
 
     files = [Artifact(ACCELERATE_FILE, accelerate.text(plan))] if plan.engine == "accelerate" else []
     if strategies.of(plan).uses_deepspeed:
-        files.append(Artifact(DEEPSPEED_FILE, deepspeed.text(plan)))
+        files.append(Artifact(DEEPSPEED_FILE, values.as_json(deepspeed.config(plan))))
     return (*files, *script.scripts(plan, templates))

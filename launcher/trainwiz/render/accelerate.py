@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.command import settings
 from trainwiz.plan import Plan
-from trainwiz.render.yaml_text import commented
+from trainwiz.render.values import commented
 
 
 def text(plan: Plan) -> str:

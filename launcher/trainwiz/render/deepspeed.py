@@ -6,7 +6,6 @@ the world. Optimizer and schedule belong to train.py. Sizes of buckets and thres
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from trainwiz.plan import Plan
@@ -14,6 +13,12 @@ from trainwiz.strategies.zero import REDUCE_BUCKET_ELEMENTS
 
 NVME_BUFFER_ELEMENTS = 300_000_000
 """Must hold a rank's largest tensor: llama-1b's embedding has 263 million elements, which DeepSpeed's 1e8 refuses."""
+_NVME = {
+    # Adam's four states of a parameter: weight, gradient, both moments.
+    "offload_optimizer": {"buffer_count": 4, "fast_init": False, "pipeline_read": False, "pipeline_write": False},
+    "offload_param": {"buffer_count": 5, "buffer_size": NVME_BUFFER_ELEMENTS, "max_in_cpu": 1_000_000_000},
+}
+"""What is said of offloading to nvme beside its path."""
 
 
 # docs/decisions/deepspeed.md: ds_config.json has no `auto` and smaller buckets
@@ -49,15 +54,6 @@ def config(plan: Plan) -> dict[str, Any]:
     for path, value in plan.deepspeed.items():
         _put(values, path, value)
     return values
-
-
-def text(plan: Plan) -> str:
-    """The file. Raises `RuntimeError` if it does not read back as it was meant."""
-    values = config(plan)
-    written = json.dumps(values, indent=2) + "\n"
-    if json.loads(written) != values:
-        raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
-    return written
 
 
 def _put(values: dict[str, Any], path: str, value: Any) -> None:
@@ -104,32 +100,12 @@ def _zero(plan: Plan) -> dict[str, Any]:
             "sub_group_size": 100_000_000 if strategy.offload_optimizer_device == "nvme" else 1_000_000_000,
             "stage3_gather_16bit_weights_on_model_save": strategy.zero3_save_16bit_model,
         }
-    if strategy.offload_optimizer_device != "none":
-        values["offload_optimizer"] = _offload_optimizer(plan)
-    if strategy.offload_param_device != "none":
-        values["offload_param"] = _offload_param(plan)
-    return values
-
-
-def _offload_optimizer(plan: Plan) -> dict[str, Any]:
-    values = _offload(plan, plan.strategy.offload_optimizer_device)
-    if plan.strategy.offload_optimizer_device == "nvme":
-        # Adam's four states of a parameter: weight, gradient, both moments.
-        values |= {"buffer_count": 4, "fast_init": False, "pipeline_read": False, "pipeline_write": False}
-    return values
-
-
-def _offload_param(plan: Plan) -> dict[str, Any]:
-    values = _offload(plan, plan.strategy.offload_param_device)
-    if plan.strategy.offload_param_device == "nvme":
-        values |= {"buffer_count": 5, "buffer_size": NVME_BUFFER_ELEMENTS, "max_in_cpu": 1_000_000_000}
-    return values
-
-
-def _offload(plan: Plan, device: str) -> dict[str, Any]:
-    values: dict[str, Any] = {"device": device, "pin_memory": plan.machine.device != "cpu"}
-    if device == "nvme" and plan.strategy.nvme_path:
-        values["nvme_path"] = plan.strategy.nvme_path
+    devices = {"offload_optimizer": strategy.offload_optimizer_device, "offload_param": strategy.offload_param_device}
+    for name, device in devices.items():
+        if device != "none":
+            values[name] = {"device": device, "pin_memory": plan.machine.device != "cpu"}
+        if device == "nvme":
+            values[name] |= ({"nvme_path": strategy.nvme_path} if strategy.nvme_path else {}) | _NVME[name]
     return values
 
 

@@ -52,16 +52,15 @@ def _context(plan: Plan) -> dict[str, Any]:
         "machines": machine.num_machines,
         "ranks_per_machine": machine.ranks_per_machine,
         "product": batch.per_device_batch_size * batch.gradient_accumulation_steps * machine.num_processes,
-        "by_hand": [_lines(plan, rank) for rank in range(min(machine.num_machines, 2))],
+        "by_hand": [
+            [by_hand.line(equivalent) for equivalent in by_hand.equivalents(plan, machine_rank=rank)]
+            for rank in range(min(machine.num_machines, 2))
+        ],
         "accelerate_starts_it": settings.distributed_type(plan) != "MULTI_CPU",
         "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
         "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),
     }
-
-
-def _lines(plan: Plan, machine_rank: int) -> list[str]:
-    return [by_hand.line(equivalent) for equivalent in by_hand.equivalents(plan, machine_rank=machine_rank)]
 
 
 def _may_be_on_hub(name: str | None) -> bool:

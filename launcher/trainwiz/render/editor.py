@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from trainwiz import strategies
@@ -46,15 +45,6 @@ def _attaching(rank: int) -> dict[str, Any]:
     }
 
 
-def text(plan: Plan) -> str:
-    """The file. Raises `RuntimeError` if it does not read back as it was meant."""
-    values = configurations(plan)
-    written = json.dumps(values, indent=2) + "\n"
-    if json.loads(written) != values:
-        raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
-    return written
-
-
 def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, Any]:
     script = "${workspaceFolder}/train.py"
     real = plan.batch.per_device_batch_size * plan.batch.gradient_accumulation_steps * ranks
@@ -73,10 +63,5 @@ def _configuration(plan: Plan, name: str, ranks: int, world: int) -> dict[str, A
         "console": "integratedTerminal",
         "justMyCode": False,
         "subProcess": True,
-        "env": _environ(plan),
+        "env": {"PYTHONFAULTHANDLER": "1"} | strategies.of(plan).environment(plan.machine.device),
     }
-
-
-def _environ(plan: Plan) -> dict[str, str]:
-    environ = {"PYTHONFAULTHANDLER": "1"}
-    return environ | strategies.of(plan).environment(plan.machine.device)

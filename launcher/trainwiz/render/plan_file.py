@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from trainwiz.plan import Plan
-from trainwiz.render.yaml_text import commented
+from trainwiz.render.values import commented
 
 SCHEMA_FILE = ".trainwiz/plan.schema.json"
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, flat
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.tasks.shapes import ModelShape
@@ -69,11 +69,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     packed = plan.data.packing and generative
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
-    return {
-        "packed": packed,
-        "unpacked": generative and not packed,
-        "flash": flash,
-    }
+    return {"packed": packed, "unpacked": generative and not packed, "flash": flash}
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:
@@ -99,51 +95,27 @@ def _model_features(plan: Plan) -> dict[str, bool]:
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """Values for the fields of the config dataclasses, by field name."""
+    """Values for the fields of the config dataclasses, by field name: most have the name of their key in the plan."""
     schedule = plan.schedule
     by_steps = schedule.train_strategy == "steps"
     shape = tasks.of(plan).shape(plan.model.name)
     hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
+    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
+    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
     return {
-        "seed": plan.seed,
-        "zero3_init": plan.strategy.zero3_init,
+        **{key.rpartition(".")[2]: value for key, value in flat(plan).items()},
         **strategies.of(plan).settings,
-        "num_workers": plan.data.num_workers,
-        "num_processes": plan.machine.num_processes,
-        "real_batch_size": plan.batch.real_batch_size,
-        "per_device_batch_size": plan.batch.per_device_batch_size,
-        "gradient_accumulation_steps": plan.batch.gradient_accumulation_steps,
         "n_steps": (schedule.n_steps or 0) if by_steps else 0,
         "n_epochs": 0 if by_steps else (schedule.n_epochs or 0),
-        "n_warmup_steps": schedule.n_warmup_steps,
-        "lr_scheduler_type": schedule.lr_scheduler_type,
-        "learning_rate": plan.optimizer.learning_rate,
-        "weight_decay": plan.optimizer.weight_decay,
-        "gradient_clipping": plan.optimizer.gradient_clipping,
-        "mixed_precision": plan.precision.mixed_precision,
-        "logging_steps": plan.tracking.logging_steps,
-        "checkpointing_steps": plan.checkpoint.checkpointing_steps,
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
-        "on_failed_save": plan.checkpoint.on_failed_save,
-        "log_with": plan.tracking.log_with,
         "train_data": plan.data.train,
         "eval_data": plan.data.eval,
-        "sequence_length": plan.batch.sequence_length,
         "model_name": hub_id,
-        "frozen_dtype": _frozen_dtype(plan),
-        "lora_rank": plan.model.lora_rank,
-        "lora_alpha": plan.model.lora_alpha,
-        "lora_targets": plan.model.lora_targets,
         "tokenizer_name": hub_id,
+        "frozen_dtype": "bfloat16" if half else "float32",
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }
-
-
-def _frozen_dtype(plan: Plan) -> str:
-    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
-    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
-    return "bfloat16" if half else "float32"
 
 
 def drop_regions(source: str, wanted: Set[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.errors import TrainwizError
-from trainwiz.store import atomic
+from trainwiz.store import atomic, cache
 
 PROJECT_FILE = ".trainwiz/answers.json"
 
@@ -37,11 +37,9 @@ class Saved:
 
 def session_file(folder: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The file with the answers of an interrupted wizard for this folder."""
-    base = environ.get("XDG_STATE_HOME", "")
-    # The specification requires that relative paths are ignored.
-    root = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.local/state"))
+    root = cache.folder(environ, variable="XDG_STATE_HOME", otherwise="~/.local/state")
     name = hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return root / "trainwiz" / f"init-{name}.json"
+    return root / f"init-{name}.json"
 
 
 def write(path: Path, saved: Saved) -> bool:

@@ -23,6 +23,7 @@ MANIFEST = ".trainwiz/manifest.json"
 _FORMAT = 1
 
 Choice = Literal["keep", "overwrite", "beside"]
+"""What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
 
 
 @dataclass(frozen=True, kw_only=True)

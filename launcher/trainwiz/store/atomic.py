@@ -33,7 +33,8 @@ def write_all(root: Path, texts: Mapping[str, str]) -> None:
             file.swap(last=file is staged[-1])
     except OSError as error:
         left = [file.target for file in reversed(staged) if not file.put_back()]
-        raise TrainwizError(_told(_explained(error, target.parent), left), _remedy(error)) from None
+        problem, remedy = _explained(error, target.parent)
+        raise TrainwizError(_told(problem, left), remedy) from None
     except BaseException:
         for file in reversed(staged):
             file.put_back()
@@ -54,10 +55,9 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
+        _, remedy = _explained(error, path.parent)
         problem = error.strerror or str(error)
-        raise TrainwizError(
-            say("cannot remove {path}: {problem}", path=path, problem=problem), _remedy(error)
-        ) from None
+        raise TrainwizError(say("cannot remove {path}: {problem}", path=path, problem=problem), remedy) from None
 
 
 @dataclass(kw_only=True)
@@ -146,22 +146,17 @@ def _told(problem: Message, left: Sequence[Path]) -> Message:
     )
 
 
-def _explained(error: OSError, folder: Path) -> Message:
+def _explained(error: OSError, folder: Path) -> tuple[Message, Message | None]:
+    """What is wrong, and what to do about it."""
+    elsewhere = say("choose a folder you can write to")
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return say("the disk that holds {folder} is full", folder=folder)
+            full = say("the disk that holds {folder} is full", folder=folder)
+            return full, say("free some space, or choose a folder on another disk")
         case errno.EROFS:
-            return say("{folder} is on a read-only file system", folder=folder)
+            return say("{folder} is on a read-only file system", folder=folder), elsewhere
         case errno.EACCES | errno.EPERM:
-            return say("no permission to write to {folder}", folder=folder)
+            return say("no permission to write to {folder}", folder=folder), elsewhere
         case errno.ENOTDIR | errno.EEXIST:
-            return say("{folder}: a file exists where a folder is needed", folder=folder)
-    return say("cannot write to {folder}: {problem}", folder=folder, problem=error.strerror)
-
-
-def _remedy(error: OSError) -> Message | None:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return say("free some space, or choose a folder on another disk")
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return say("choose a folder you can write to")
-    return None
+            return say("{folder}: a file exists where a folder is needed", folder=folder), None
+    return say("cannot write to {folder}: {problem}", folder=folder, problem=error.strerror), None

@@ -15,11 +15,13 @@ KEPT = 8
 """Entries per file, such as the interpreters of one user."""
 
 
-def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the cache (https://specifications.freedesktop.org/basedir-spec)."""
-    base = environ.get("XDG_CACHE_HOME", "")
+def folder(
+    environ: Mapping[str, str] = os.environ, *, variable: str = "XDG_CACHE_HOME", otherwise: str = "~/.cache"
+) -> Path:
+    """trainwiz's folder of the cache, or of another kind (https://specifications.freedesktop.org/basedir-spec)."""
+    base = environ.get(variable, "")
     # The specification requires that relative paths are ignored.
-    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.cache"))) / "trainwiz"
+    return Path(base if os.path.isabs(base) else os.path.expanduser(otherwise)) / "trainwiz"
 
 
 def recall(name: str, key: str, *, environ: Mapping[str, str] = os.environ) -> Any:

@@ -10,7 +10,6 @@ from trainwiz import config
 from trainwiz.config import Document, Trouble
 from trainwiz.errors import UsageError
 from trainwiz.message import say
-from trainwiz.store import atomic
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _LARGEST = 1_000_000
@@ -31,14 +30,12 @@ def read(path: str) -> Document:
     """The document in a file, with its trouble where it cannot be read. Raises `UsageError` for no such file."""
     try:
         size = os.stat(path).st_size
-        return _too_long(path, size) if size > _LARGEST else _decoded(path, Path(path).read_bytes())
+        if size > _LARGEST:
+            trouble = Trouble(say("the file has {size} MB, too large for a configuration", size=round(size / 1e6, 1)))
+            return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
+        return _decoded(path, Path(path).read_bytes())
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
-
-
-def _too_long(path: str, size: int) -> Document:
-    trouble = Trouble(say("the file has {size} MB, too large for a configuration", size=round(size / 1e6, 1)))
-    return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
 
 
 def _decoded(path: str, raw: bytes) -> Document:
@@ -52,6 +49,21 @@ def _decoded(path: str, raw: bytes) -> Document:
             say("save the file as UTF-8"),
         )
         return Document(path=path, text=text, syntax=config.syntax_of(path), trouble=trouble)
+
+
+def readable(document: Document) -> Document:
+    """The document. Raises `UsageError`, with the line, where it cannot be read."""
+    if document.trouble is None:
+        return document
+    place = document.at_character(document.trouble.at)
+    message = say(
+        "{file}:{line}:{column}: {problem}",
+        file=document.path,
+        line=place.line,
+        column=place.column,
+        problem=document.trouble.message,
+    )
+    raise UsageError(message, document.trouble.fix, place=place)
 
 
 def find(folder: str, read: Callable[[str], Document] = read) -> list[Document]:
@@ -101,12 +113,6 @@ def text_of(named: str, by: str) -> tuple[str, str] | None:
         return (found, Path(found).read_text(encoding="utf-8")) if found and _may_be_one(found) else None
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def write(path: str, text: str) -> None:
-    """Replace a file's text, whole or not at all."""
-    file = Path(path)
-    atomic.write_all(file.parent, {file.name: text})
 
 
 def _may_be_one(path: str) -> bool:

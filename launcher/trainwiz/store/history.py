@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trainwiz.errors import UsageError
 from trainwiz.message import say
@@ -46,7 +44,7 @@ def find(word: str, project: Path = Path()) -> Run:
         raise UsageError(say("{word} is a prefix of several runs: {names}", word=word, names=names))
     raise UsageError(
         say("no run {name} in {folder}", name=word, folder=project / runs.RUNS),
-        say("the newest run is {name}", name=made[-1].name),
+        say("choose another run; the newest is {name}", name=made[-1].name),
     )
 
 
@@ -63,15 +61,18 @@ def brief(run: Run) -> Recorded:
 
 def without_metrics(run: Run) -> Recorded:
     """The same without metrics and memory."""
-    command = _sound(run.read("command"))
+    # An edited record must not cause a traceback.
+    said = run.read("command").items()
+    command = {key: value for key, value in said if key not in _PARTS or isinstance(value, dict)}
     outcome = run.read("outcome")
+    manifests = {update: checkpoint / "manifest.json" for update, checkpoint in run.complete().items()}
     return Recorded(
         name=run.name,
         command=command,
         outcome=outcome,
-        alive=_alive(command, outcome),
+        alive=False if outcome else liveness.runs(command),
         touched=_touched(run),
-        checkpoints=_checkpoints(run),
+        checkpoints=tuple((update, file.stat().st_mtime) for update, file in manifests.items() if file.is_file()),
         plan_text=_text(run.folder / "plan.yaml"),
     )
 
@@ -88,7 +89,7 @@ def earlier(run: Run) -> list[Recorded]:
     before = run.read("command").get("resumed_from")
     while len(found) < _LONGEST_LINEAGE:
         # An edited record must not lead out of the folder, or into a circle.
-        if not isinstance(before, str) or before in names or not _is_plain_name(before):
+        if not isinstance(before, str) or before in names or not runs.NAME.fullmatch(before):
             break
         folder = run.folder.parent / before
         if not folder.is_dir():
@@ -109,11 +110,6 @@ def logs(run: Run) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _sound(command: dict[str, Any]) -> dict[str, Any]:
-    # An edited record must not cause a traceback.
-    return {key: value for key, value in command.items() if key not in _PARTS or isinstance(value, dict)}
-
-
 def tail(file: Path, size: int) -> str:
     """The last `size` bytes of a log; empty if it cannot be read."""
     try:
@@ -125,16 +121,8 @@ def tail(file: Path, size: int) -> str:
         return ""
 
 
-def _is_plain_name(word: str) -> bool:
-    return word != LATEST and Path(word).name == word and runs.is_name(word)
-
-
 def _is_run(path: Path) -> bool:
     return any((path / name).is_file() for name in ("command.json", "metrics.jsonl")) or runs.is_name(str(path))
-
-
-def _alive(command: Mapping[str, Any], outcome: Mapping[str, Any]) -> bool | None:
-    return False if outcome else liveness.runs(command)
 
 
 def _touched(run: Run) -> float | None:
@@ -145,16 +133,6 @@ def _touched(run: Run) -> float | None:
         except OSError:
             continue
     return max(times, default=None)
-
-
-def _checkpoints(run: Run) -> tuple[tuple[int, float], ...]:
-    found = []
-    for folder in run.checkpoints.glob("checkpoint-*") if run.checkpoints.is_dir() else ():
-        number = folder.name.removeprefix("checkpoint-")
-        manifest = folder / "manifest.json"
-        if number.isdigit() and manifest.is_file():
-            found.append((int(number), manifest.stat().st_mtime))
-    return tuple(sorted(found))
 
 
 def _text(file: Path) -> str:

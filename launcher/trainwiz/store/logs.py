@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -66,32 +65,20 @@ def lines(*files: Path) -> tuple[Line, ...]:
 
 
 def _excerpt(stream: BinaryIO) -> Excerpt:
-    head = _whole(stream, HEAD_BYTES)
+    head = stream.read(HEAD_BYTES)
     # The head ends with a whole line, and the tail begins with one.
     rest = b""
     if (cut := head.rfind(b"\n") + 1) and len(head) == HEAD_BYTES:
         head, rest = head[:cut], head[cut:]
     line = head.count(b"\n") + 1
     tail = rest
-    for chunk in _chunks(stream):
+    while chunk := stream.read(_CHUNK):
         tail += chunk
         if (drop := len(tail) - TAIL_BYTES) > 0:
             drop = tail.find(b"\n", drop) + 1 or drop
             line += tail.count(b"\n", 0, drop)
             tail = tail[drop:]
     return Excerpt(head=head, tail=tail, tail_line=line)
-
-
-def _whole(stream: BinaryIO, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := stream.read(size - len(data))):
-        data += more
-    return data
-
-
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK):
-        yield chunk
 
 
 def _checked(excerpt: Excerpt, name: str | Path) -> Excerpt:

@@ -44,18 +44,7 @@ def read(path: str | Path) -> Plan:
 
 def document(path: str | Path) -> Document:
     """The text and the values of a file. Raises `UsageError`, with the line, where there are no values to read."""
-    found = configurations.read(str(path))
-    if found.trouble:
-        trouble = found.trouble
-        place = found.at_character(trouble.at)
-        message = say(
-            "{file}:{line}:{column}: {problem}",
-            file=found.path,
-            line=place.line,
-            column=place.column,
-            problem=trouble.message,
-        )
-        raise UsageError(message, trouble.fix, place=place)
+    found = configurations.readable(configurations.read(str(path)))
     for duplicate in found.duplicates:
         first, last = found.at(duplicate.first), found.at(duplicate.last)
         message = say(
@@ -104,8 +93,8 @@ def _remedy(error: PlanError, document: Document) -> Message | None:
     if error.remedy is None or path.name != PLAN_FILE:
         return error.remedy
     return say(
-        "trainwiz init {folder} keeps what the file says and decides the rest, without questions if --defaults --yes "
-        "are added",
+        "run: trainwiz init {folder}; it keeps what the file says and decides the rest (--defaults --yes: without "
+        "questions)",
         folder=shlex.quote(str(path.parent)),
     )
 

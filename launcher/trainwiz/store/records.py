@@ -81,13 +81,11 @@ def _record(kind: type[Any], values: Any, key: str, problems: list[Message]) -> 
             given[name] = _value(hints[name], value, path, problems)
         else:
             problems.append(_unknown(path, str(name), list(hints)))
-    required = [f.name for f in dataclasses.fields(kind) if _required(f) and f.name not in values]
-    problems += [say("{key}: missing", key=f"{key}.{name}" if key else name) for name in required]
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            problems.append(say("{key}: missing", key=f"{key}.{field.name}" if key else field.name))
     return kind(**given) if len(problems) == before else None
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _unknown(path: str, name: str, known: list[str]) -> Message:
@@ -98,11 +96,7 @@ def _unknown(path: str, name: str, known: list[str]) -> Message:
 
 
 def _named(kind: Any) -> Message:
-    simple = {
-        str: say("a string"),
-        int: say("an integer"),
-        bool: say("true or false"),
-    }
+    simple = {str: say("a string"), int: say("an integer"), bool: say("true or false")}
     if kind in simple:
         return simple[kind]
     return say("a list") if typing.get_origin(kind) is tuple else say("an object with keys")

@@ -13,6 +13,7 @@ from typing import Any
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import checkpoints
+from trainwiz.store.runs import Run
 
 SOURCES = ("train.py", "task.py")
 MOST_BYTES = 2 << 20
@@ -101,13 +102,10 @@ def weights(output: Path) -> str:
 
 def checkpoints_in(output: Path) -> tuple[list[str], list[str]]:
     """The names of a run's checkpoints, and of those whose files differ from their manifest."""
-    found = sorted(p for p in (output / "checkpoints").glob("checkpoint-*") if p.is_dir() and p.name[-8:].isdigit())
-    damaged = []
-    for path in found:
-        verified = checkpoints.verify(path, seconds=_VERIFYING_SECONDS)
-        if verified is None or not verified.whole:
-            damaged.append(path.name)
-    return [path.name for path in found], damaged
+    found = {
+        path.name: checkpoints.verify(path, seconds=_VERIFYING_SECONDS) for path in Run(output).complete().values()
+    }
+    return list(found), [name for name, verified in found.items() if verified is None or not verified.whole]
 
 
 def notes(place: Path) -> list[dict[str, Any]]:

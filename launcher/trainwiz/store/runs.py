@@ -28,7 +28,7 @@ _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 18
 """Enough for an outcome with its diagnosis and the stacks of a few hundred ranks."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
+NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -69,14 +69,18 @@ class Run:
         """The script's checkpoints, or a link to those of the run that this one continues."""
         return self.folder / "checkpoints"
 
-    def checkpoint(self) -> Path | None:
-        """The newest complete checkpoint; the script gives a checkpoint its name when it is complete."""
+    def complete(self) -> dict[int, Path]:
+        """Complete checkpoints by update, in order; the script gives a checkpoint its name when it is complete."""
         found = {
             int(match[1]): path
             for path in (self.checkpoints.iterdir() if self.checkpoints.is_dir() else ())
             if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
         }
-        return found[max(found)] if found else None
+        return dict(sorted(found.items()))
+
+    def checkpoint(self) -> Path | None:
+        """The newest complete checkpoint."""
+        return next(reversed(self.complete().values()), None)
 
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `command` or `outcome` as JSON, atomically. Raises `TrainwizError`."""
@@ -119,7 +123,7 @@ class Run:
 
 def is_name(word: str) -> bool:
     """Whether a word names a run: `latest`, a name, or a path that ends in one."""
-    return word == LATEST or bool(_NAME.fullmatch(Path(word).name)) or Path(word).parts[-2:] == (RUNS, LATEST)
+    return word == LATEST or bool(NAME.fullmatch(Path(word).name)) or Path(word).parts[-2:] == (RUNS, LATEST)
 
 
 def named(project: Path, name: str) -> Run:
@@ -156,7 +160,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
 
 def join(project: Path, name: str, *, machine: int, continues: Run | None = None) -> Run:
     """The folder of a run that machine 0 has named; on a shared file system it exists already."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise TrainwizError(say("machine 0 sent {name!r}, which is not a run name", name=name))
     run = Run(project / RUNS / name, machine)
     try:
@@ -171,7 +175,7 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
 def every(project: Path) -> tuple[Run, ...]:
     """All runs of a project, the oldest first."""
     folder = project / RUNS
-    names = [p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    names = [p.name for p in folder.iterdir() if NAME.fullmatch(p.name)] if folder.is_dir() else []
     return tuple(Run(folder / name) for name in sorted(names, key=lambda n: (n[:19], int(n[20:]))))
 
 
@@ -191,7 +195,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     if run is None:
         raise UsageError(
             say("no run {name} in {folder}", name=name, folder=project / RUNS),
-            say("the newest run is {name}", name=runs[-1].name),
+            say("choose another run; the newest is {name}", name=runs[-1].name),
         )
     _refuse_running(run)
     if run.checkpoint() is None:

@@ -58,11 +58,11 @@ def _folder(folder: Path) -> UsageError:
     message = say("{path} is a folder; lint expects a script", path=str(folder))
     scripts = sorted(folder.glob("*.py"))
     likely = next((s for s in scripts if s.name == "train.py"), scripts[0] if scripts else None)
-    return UsageError(message, say("trainwiz lint {script}", script=str(likely)) if likely else None)
+    return UsageError(message, say("run: trainwiz lint {script}", script=str(likely)) if likely else None)
 
 
 def _nearby(file: Path) -> Message | None:
     scripts = sorted(file.parent.glob("*.py"))[:5] if file.parent.is_dir() else []
     if not scripts:
         return None
-    return say("scripts in that folder: {names}", names=", ".join(s.name for s in scripts))
+    return say("choose a script in that folder: {names}", names=", ".join(s.name for s in scripts))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.language import t, text
 from trainwiz.ui import console
+from trainwiz.vocabulary import spelled
 
 if TYPE_CHECKING:
     from trainwiz.adoption import Carried, Left
@@ -72,12 +73,6 @@ def _show_one(one: Left, decided: Decided) -> None:
     console.talk(f"  {at} {one.path}{value}")
     words = text(one.why)
     if one.key:
-        words = t("{why}; {key} is {value}", why=words, key=one.key, value=_shown(decided.plan.get(one.key)))
+        words = t("{why}; {key} is {value}", why=words, key=one.key, value=spelled(decided.plan.get(one.key)))
     for line in console.fitted(words, first="      ", rest="      ", stream=stream):
         console.talk(line)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -69,12 +69,13 @@ class Reading:
 
 def _cells(each: Checkpoint, verified: Verified | None, now: float) -> list[Cell]:
     style = "good" if verified and verified.whole else "error" if verified and verified.damaged else "dim"
+    days = int((now - each.written) // _DAY_SECONDS)
     values = (
         str(each.update),
         size(each.size_bytes),
         str(each.files),
         "-" if each.world is None else str(each.world),
-        _age(now - each.written),
+        t("{n} d", n=days) if days > 0 else clock_time(max(0.0, now - each.written)),
         t("yes") if each.state is State.COMPLETE else t("no"),
     )
     return [*(Cell(text=value) for value in values), Cell(text=_validity(each, verified), style=style)]
@@ -91,8 +92,3 @@ def _validity(each: Checkpoint, verified: Verified | None) -> str:
         return t("yes")
     more = verified.damaged[_MOST_NAMES:]
     return t("no: {files}", files=", ".join(verified.damaged[:_MOST_NAMES]) + (" …" if more else ""))
-
-
-def _age(seconds: float) -> str:
-    days = int(seconds // _DAY_SECONDS)
-    return t("{n} d", n=days) if days > 0 else clock_time(max(0.0, seconds))

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
@@ -52,6 +54,11 @@ def width(stream: TextIO) -> int:
     return 80
 
 
+def near(path: Path) -> Path:
+    """The path as seen from the working directory, where that is shorter."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
     """A place's line with carets below the piece that is meant; long lines are cut around it.
 
@@ -85,8 +92,20 @@ def _show_excerpt(place: Place) -> None:
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """Print a line for the person, on stderr."""
-    words = text(message)
-    print(styled(words, style or ""), file=sys.stderr, flush=True)
+    print(styled(text(message), style or ""), file=sys.stderr, flush=True)
+
+
+def talk_diff(lines: Iterable[str]) -> None:
+    """Print a unified diff, on stderr."""
+    for line in lines:
+        talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, which a terminal or a pipe may take in several parts."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def data(line: str) -> None:

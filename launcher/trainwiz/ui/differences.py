@@ -59,15 +59,12 @@ def _show(each: Difference, width: int) -> None:
 def _change(each: Difference) -> str:
     """The change of a result in percent."""
     before, after = each.before, each.after
-    if each.section != "result" or not _is_measured(each.key) or not before:
+    measured = each.key in _NUMBERS or each.key.startswith("eval_")
+    if each.section != "result" or not measured or not before:
         return ""
     if not isinstance(before, (int, float)) or not isinstance(after, (int, float)):
         return ""
     return f"  ({100 * (after - before) / abs(before):+.1f} %)"
-
-
-def _is_measured(key: str) -> bool:
-    return key in _NUMBERS or key.startswith("eval_")
 
 
 def _shown(value: Any) -> str:

@@ -40,14 +40,17 @@ def write(findings: Sequence[Finding], format: str) -> None:
         for line in code_hosts.github(findings):
             console.data(line)
     else:
-        show(findings, as_data=True)
+        _show(findings, as_data=True)
 
 
-def show(findings: Sequence[Finding], *, as_data: bool = False) -> None:
-    """Each finding with its place, level, rule, message and fix; then how many of each level there are.
+def show(findings: Sequence[Finding]) -> None:
+    """The findings on stderr, if there are any, beside what a command was asked for."""
+    if findings:
+        _show(findings, as_data=False)
 
-    On stderr, or on stdout where they are what the command was asked for (`as_data`).
-    """
+
+def _show(findings: Sequence[Finding], *, as_data: bool) -> None:
+    """Each finding with its place, level, rule, message and fix; then how many of each level there are."""
     stream, write = (sys.stdout, console.data) if as_data else (sys.stderr, console.talk)
     for finding in findings:
         for line in _lines(finding, stream):

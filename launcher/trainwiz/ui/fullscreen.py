@@ -13,6 +13,8 @@ import tty
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from trainwiz.ui import console
+
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
@@ -81,6 +83,4 @@ def pressed(seconds: float) -> str:
 
 
 def _write(text: str) -> None:
-    view = memoryview(text.encode())
-    while view:
-        view = view[os.write(sys.stdout.fileno(), view) :]
+    console.write(sys.stdout.fileno(), text.encode())

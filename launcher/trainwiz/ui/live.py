@@ -19,6 +19,7 @@ from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.message import Message
 from trainwiz.quantities import clock_time
+from trainwiz.record.pace import Pace
 from trainwiz.ui import console
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
@@ -87,10 +88,9 @@ class Screen:
             self._drawn = False
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view and self._fd is not None:
-                view = view[os.write(self._fd, view) :]
+            if self._fd is not None:
+                console.write(self._fd, data)
         except OSError:
             # The reader or the terminal is gone. The training continues, and its log is complete.
             self._fd = None
@@ -102,8 +102,7 @@ class Progress:
     def __init__(self, new: NewMetrics, total_updates: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._new, self._total, self._clock = new, total_updates, clock
         self._last: Mapping[str, Any] = {}
-        self._first_seen: tuple[int, float] | None = None
-        self._last_seen: tuple[int, float] | None = None
+        self._pace = Pace()
 
     def line(self) -> str:
         """Update, loss, speed and remaining time; empty before the first metrics."""
@@ -120,25 +119,15 @@ class Progress:
             parts.append(t("loss {loss:.4f}", loss=loss))
         if isinstance(speed := self._last.get("tokens_per_second"), (int, float)):
             parts.append(t("{speed:,.0f} tokens/s", speed=speed))
-        if (seconds := self._seconds_left()) is not None:
+        if self._total and (seconds := self._pace.left(self._total, self._clock())) is not None:
             parts.append(t("{time} left", time=clock_time(seconds)))
         return " · ".join(parts)
-
-    def _seconds_left(self) -> float | None:
-        if not self._total or not self._first_seen or not self._last_seen:
-            return None
-        (update_0, time_0), (update_1, time_1) = self._first_seen, self._last_seen
-        if update_1 <= update_0:
-            return None
-        per_update = (time_1 - time_0) / (update_1 - update_0)
-        return max(0.0, per_update * (self._total - update_1) - (self._clock() - time_1))
 
     def _read_new(self) -> None:
         for value in self._new():
             if isinstance(update := value.get("update"), int):
                 self._last = value
-                self._last_seen = (update, self._clock())
-                self._first_seen = self._first_seen or self._last_seen
+                self._pace.saw(self._clock(), update)
 
 
 def terminal_size() -> dict[str, str]:

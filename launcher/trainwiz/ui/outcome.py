@@ -37,7 +37,8 @@ def show(
     `log` names the log that the diagnosis was made from, `fix` is a change of the plan that removes the cause.
     """
     console.talk()
-    _ending(outcome)
+    words, style = _ending(outcome)
+    console.talk(words, style=style)
     if "loss" in first and "loss" in last:
         console.talk(
             t(
@@ -59,28 +60,19 @@ def show(
         console.talk(t("to continue: {line}", line=resume))
 
 
-def _ending(outcome: Outcome) -> None:
-    time = clock_time(outcome.seconds)
+def _ending(outcome: Outcome) -> tuple[str, str]:
+    """How the run ended, and the style of the sentence."""
+    time, code = clock_time(outcome.seconds), outcome.exit_code
     if outcome.signal is not None:
         by = "Ctrl-C" if outcome.signal == _CTRL_C else signal_name(outcome.signal)
-        if outcome.exit_code == 0:
-            console.talk(
-                t("stopped by {signal} after {time}; the ranks exited cleanly", signal=by, time=time), style="warning"
-            )
-        else:
-            console.talk(
-                t("stopped by {signal} after {time}; exit code {code}", signal=by, time=time, code=outcome.exit_code),
-                style="warning",
-            )
-    elif outcome.hung:
-        console.talk(
-            t("ended after {time}: no activity; exit code {code}", time=time, code=outcome.exit_code),
-            style="error",
-        )
-    elif outcome.exit_code == 0:
-        console.talk(t("done in {time}", time=time), style="good")
-    else:
-        console.talk(t("failed after {time}; exit code {code}", time=time, code=outcome.exit_code), style="error")
+        if code == 0:
+            return t("stopped by {signal} after {time}; the ranks exited cleanly", signal=by, time=time), "warning"
+        return t("stopped by {signal} after {time}; exit code {code}", signal=by, time=time, code=code), "warning"
+    if outcome.hung:
+        return t("ended after {time}: no activity; exit code {code}", time=time, code=code), "error"
+    if code == 0:
+        return t("done in {time}", time=time), "good"
+    return t("failed after {time}; exit code {code}", time=time, code=code), "error"
 
 
 def _verified(verified: Verified) -> None:

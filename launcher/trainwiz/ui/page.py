@@ -16,7 +16,7 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
-from trainwiz.record.metrics import Record, series
+from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
@@ -31,7 +31,7 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
     )
     run = lineage[-1]
     records = metrics.joined([each.records for each in lineage])
-    line = summary(run, now)
+    line, plan = summary(run, now), flat(run.command.get("plan") or {})
     return environment.from_string(template).render(
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Run {name}", name=run.name),
@@ -42,8 +42,11 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         diagnosis=_diagnosis(run),
         charts=[*_charts(records, timeline.resumed_at(lineage)), *_memory_charts(run)],
         lanes=_lanes(lineage, now),
-        events=[{"at": _moment(event.at), "what": text(event.what)} for event in timeline.events(lineage, now)],
-        plan=_plan(run, reasons),
+        events=[
+            {"at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at)), "what": text(event.what)}
+            for event in timeline.events(lineage, now)
+        ],
+        plan=[(key, _shown(value), reasons.get(key, "")) for key, value in plan.items()],
         sections=_sections(run),
         words=_words(),
     )
@@ -64,28 +67,19 @@ def _words() -> dict[str, str]:
 
 
 def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
-    plan = run.command.get("plan") or {}
-    machine = plan.get("machine") or {}
+    machine = (run.command.get("plan") or {}).get("machine") or {}
     peak = run.outcome.get("peak_rank_bytes")
+    done = None if line.updates is None else f"{line.updates:,}"
     tiles: list[tuple[str, Any]] = [
-        _progress(line),
-        (t("loss"), _number(line.loss)),
-        (t("evaluation loss"), _number(line.eval_loss)),
+        (t("updates (of {total:,})", total=line.total) if line.total else t("updates"), done),
+        (t("loss"), None if line.loss is None else f"{line.loss:.4f}"),
+        (t("evaluation loss"), None if line.eval_loss is None else f"{line.eval_loss:.4f}"),
         (t("tokens per second"), None if line.speed is None else f"{line.speed:,.0f}"),
         (t("time"), None if line.seconds is None else clock_time(line.seconds)),
         (t("ranks"), machine.get("num_processes")),
         (t("peak memory of one process"), size(peak) if isinstance(peak, int) else None),
     ]
     return [(name, str(value)) for name, value in tiles if value is not None]
-
-
-def _progress(line: Summary) -> tuple[str, str | None]:
-    done = None if line.updates is None else f"{line.updates:,}"
-    return (t("updates (of {total:,})", total=line.total) if line.total else t("updates"), done)
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4f}"
 
 
 def _diagnosis(run: Recorded) -> dict[str, Any] | None:
@@ -115,11 +109,7 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
     charts = []
     for title, curves in groups:
         found = [(name, series(records, key)) for name, key in curves]
-        drawn = svg(found, label=title, across=t("update"), marks=marks)
-        if drawn:
-            legend = [name for name, curve in found if curve.values]
-            # `svg` escapes what it is given.
-            charts.append({"title": title, "legend": legend, "svg": Markup(drawn)})
+        charts += _drawn(title, found, across=t("update"), marks=marks)
     return charts
 
 
@@ -129,9 +119,18 @@ def _memory_charts(run: Recorded) -> list[dict[str, Any]]:
     charts = []
     for title, where in ((t("Host memory, GiB"), "host"), (t("GPU memory, GiB"), "gpu")):
         found = [(text(name), curve) for name, curve in memory.curves(run.memory, where, started(run))]
-        if drawn := svg(found, label=title, across=across):
-            charts.append({"title": title, "legend": [name for name, _ in found], "svg": Markup(drawn)})
+        charts += _drawn(title, found, across=across)
     return charts
+
+
+def _drawn(
+    title: str, curves: Sequence[tuple[str, Series]], *, across: str, marks: Sequence[float] = ()
+) -> list[dict[str, Any]]:
+    """The chart, if any of its curves has values."""
+    # `svg` escapes what it is given.
+    drawn = svg(curves, label=title, across=across, marks=marks)
+    legend = [name for name, curve in curves if curve.values]
+    return [{"title": title, "legend": legend, "svg": Markup(drawn)}] if drawn else []
 
 
 def _lanes(lineage: Sequence[Recorded], now: float) -> list[dict[str, Any]]:
@@ -157,11 +156,6 @@ def _lanes(lineage: Sequence[Recorded], now: float) -> list[dict[str, Any]]:
     return lanes
 
 
-def _plan(run: Recorded, reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    values = flat(run.command.get("plan") or {})
-    return [(key, _shown(value), reasons.get(key, "")) for key, value in values.items()]
-
-
 def _sections(run: Recorded) -> list[tuple[str, list[tuple[str, str]]]]:
     command = run.command
     git = command.get("git") or {}
@@ -184,16 +178,12 @@ def _sections(run: Recorded) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(key, _sized(key, value)) for key, value in values.items() if value is not None]
-
-
-def _sized(key: str, value: Any) -> str:
-    return size(value) if key.endswith("_bytes") and isinstance(value, int) else _shown(value)
+    return [
+        (key, size(value) if key.endswith("_bytes") and isinstance(value, int) else spelled(value))
+        for key, value in values.items()
+        if value is not None
+    ]
 
 
 def _shown(value: Any) -> str:
     return "-" if value is None else spelled(value)
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -15,7 +15,7 @@ _LOSS, _SPEED, _TIME = 3, 4, 5
 """Columns of the table that a narrow terminal can do without."""
 _LEAST_WHY = 16
 """Columns of the screen for the reason why a run ended."""
-_STYLES = {
+STYLES = {
     State.RUNNING: "hint",
     State.DONE: "good",
     State.FAILED: "error",
@@ -74,7 +74,7 @@ def _cells(summary: Summary) -> list[Cell]:
         why = t("continues {run}", run=summary.resumed_from)
     return [
         Cell(text=summary.name),
-        Cell(text=state_name(summary.state), style=_STYLES[summary.state]),
+        Cell(text=state_name(summary.state), style=STYLES[summary.state]),
         Cell(text=progress(summary)),
         Cell(text="-" if summary.loss is None else f"{summary.loss:.4f}"),
         Cell(text="-" if summary.speed is None else f"{summary.speed:,.0f}"),

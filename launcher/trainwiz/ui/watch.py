@@ -13,9 +13,9 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import curve, metrics
 from trainwiz.record.complaints import Complaint
 from trainwiz.record.metrics import Record
-from trainwiz.record.run import State, Summary
+from trainwiz.record.run import Summary
 from trainwiz.ui import console
-from trainwiz.ui.runs import state_name
+from trainwiz.ui.runs import STYLES, state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
 _WINDOW = 10
@@ -62,8 +62,7 @@ def braille() -> bool:
 
 
 def _head(summary: Summary) -> str:
-    style = {State.RUNNING: "hint", State.DONE: "good", State.STOPPED: "warning", State.UNKNOWN: "dim"}
-    state = console.styled(state_name(summary.state), style.get(summary.state, "error"), sys.stdout)
+    state = console.styled(state_name(summary.state), STYLES[summary.state], sys.stdout)
     parts = [console.styled(summary.name, "bold", sys.stdout), state]
     if summary.seconds is not None:
         parts.append(clock_time(summary.seconds))

@@ -1,7 +1,7 @@
 """The wizard: asks the table of questions on a terminal and lets the person review the plan."""
 
 from trainwiz.wizard.interview import REVIEW, Interview
-from trainwiz.wizard.review import review, rows
+from trainwiz.wizard.review import review, rows, said_source
 from trainwiz.wizard.terminal import Action, Asked, Reply
 
-__all__ = ["REVIEW", "Action", "Asked", "Interview", "Reply", "review", "rows"]
+__all__ = ["REVIEW", "Action", "Asked", "Interview", "Reply", "review", "rows", "said_source"]

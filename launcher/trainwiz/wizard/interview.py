@@ -63,7 +63,7 @@ class Interview:
             asked, values = self._asked(question)
             reply = self.ask(asked, self._take_shown())
             if reply.action is Action.HELP:
-                self.talk(wrapped(question.help))
+                self.talk(wrapped(Message(question.help)))
             elif reply.action is Action.BACK:
                 return Action.BACK
             else:

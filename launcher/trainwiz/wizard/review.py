@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from trainwiz import columns
 from trainwiz.language import t, text
+from trainwiz.message import Message
 from trainwiz.questions import question_for
 from trainwiz.vocabulary import spelled
 from trainwiz.wizard.interview import REVIEW, Interview, wrapped
 from trainwiz.wizard.terminal import Action, Asked, size
 
 if TYPE_CHECKING:
-    from trainwiz.decide import Decided
+    from trainwiz.decide import Decided, Source
 
 WRITE = "write"
 _WIDE_ENOUGH = 60
@@ -49,16 +50,21 @@ def rows(decided: Decided) -> Mapping[str, str]:
     """One line per key that can be asked: the value, where it comes from, and why."""
     from trainwiz.plan import fields
 
-    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
     asked = [key for key in fields() if _is_asked(key)]
     # On a narrow terminal, aligned columns would leave no room for the values.
     width, room = (max(map(len, asked)), 14) if size().columns >= _WIDE_ENOUGH else (0, 0)
     shown = {}
     for key in asked:
-        source, value = decided.sources[key], decided.plan.get(key)
-        words = "–" if value is None else spelled(value)
-        shown[key] = f"{key:<{width}} {columns.pad(words, room)} {kinds[source.kind]}: {text(source.reason)}"
+        value = decided.plan.get(key)
+        words = columns.pad("–" if value is None else spelled(value), room)
+        shown[key] = f"{key:<{width}} {words} {said_source(decided.sources[key])}"
     return shown
+
+
+def said_source(source: Source) -> str:
+    """Where a value comes from, and why."""
+    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
+    return f"{kinds[source.kind]}: {text(source.reason)}"
 
 
 def _is_asked(key: str) -> bool:
@@ -72,4 +78,4 @@ def _explained(key: str, lines: Mapping[str, str]) -> str:
     if key in ("", WRITE):
         return wrapped(t("Nothing is written until you choose to write. You can also edit trainwiz.yaml later."))
     # A narrow terminal cuts the reason off in the list; here all of it is shown.
-    return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(question_for(key).help)])
+    return "\n".join([wrapped(" ".join(lines[key].split())), wrapped(Message(question_for(key).help))])

@@ -16,7 +16,6 @@ from trainwiz.store import history, logs, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
-from trainwiz.ui.paths import near
 
 
 def diagnose(target: str, *, json: bool) -> int:
@@ -44,7 +43,7 @@ def diagnose(target: str, *, json: bool) -> int:
 def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
     """What was wrong with a run, and the log that says so; the ranks' logs speak where no outcome was recorded."""
     if outcome is not None and outcome.first_failed is not None:
-        file = near(log_of(run, outcome.first_failed))
+        file = console.near(log_of(run, outcome.first_failed))
         lines = logs.lines(*_logs_of(run, outcome.first_failed))
         return of_outcome(outcome, {outcome.first_failed: lines}, log=str(file)), str(file)
     found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
@@ -96,5 +95,5 @@ def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
     elif diagnosis is None:
         console.data(t("no failure found in {log}", log=log))
     else:
-        shown.show(diagnosis, log=str(near(Path(log).absolute())) if log != "-" else "-", stream=sys.stdout)
+        shown.show(diagnosis, log=str(console.near(Path(log).absolute())) if log != "-" else "-", stream=sys.stdout)
     return 0

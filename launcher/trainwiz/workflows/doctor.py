@@ -115,8 +115,5 @@ def _all_reduce(plan: Plan | None, machine: Machine) -> Comm:
         there = len(machine.gpus)
         problem = t("GPUs planned on this machine: {world}, found: {there}", world=world, there=there)
         return Comm(world=world, backend=backend, error=problem)
-    port = ports.claim(0)
-    try:
+    with ports.claim(0) as port:
         return comm.all_reduce(machine.interpreter.python, world=world, device=device, port=port.number)
-    finally:
-        port.release()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz import plan, questions, rules
 from trainwiz.errors import UsageError
 from trainwiz.language import t, text
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.rules import selection
 from trainwiz.ui import console, manual
 
@@ -73,23 +73,20 @@ def _help(key: str) -> str:
             "deepspeed.zero_optimization.reduce_bucket_size=200000000, repeatable."
         )
     try:
-        return text(questions.question_for(key).help)
+        return text(Message(questions.question_for(key).help))
     except KeyError:
         return ""
 
 
 def _legal(info: FieldInfo) -> str:
     kind: Any = info.annotation
-    choices = [choice for part in _alternatives(kind) for choice in typing.get_args(part)]
+    alternatives = [part for part in (kind, *typing.get_args(kind)) if typing.get_origin(part) is typing.Literal]
+    choices = [choice for part in alternatives for choice in typing.get_args(part)]
     words = " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
     if info.is_required():
         return t("{legal} (decided by init)", legal=words)
     default = json.dumps(info.get_default()).strip('"')
     return t("{legal} (default: {default})", legal=words, default=default)
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    return [part for part in (kind, *typing.get_args(kind)) if typing.get_origin(part) is typing.Literal]
 
 
 def _type_name(kind: Any) -> str:
@@ -101,11 +98,8 @@ def _type_name(kind: Any) -> str:
         dict: t("mapping"),
         type(None): t("null"),
     }
-    parts = typing.get_args(kind) or (kind,)
     if typing.get_origin(kind) is dict:
         return names[dict]
-    return " | ".join(names[bare] for part in parts if (bare := _bare(part)) in names)
-
-
-def _bare(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
+    parts = typing.get_args(kind) or (kind,)
+    bare = [typing.get_args(part)[0] if hasattr(part, "__metadata__") else part for part in parts]
+    return " | ".join(names[part] for part in bare if part in names)

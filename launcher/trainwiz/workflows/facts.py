@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainwiz.machine import Interpreter, Machine, Toolchain
@@ -15,6 +16,7 @@ from trainwiz.probe.interpreter import PendingInterpreter
 from trainwiz.store import cache, machines, records
 
 if TYPE_CHECKING:
+    from trainwiz.finding import Finding
     from trainwiz.plan import Plan
     from trainwiz.rules import Facts
 
@@ -87,6 +89,16 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         project=project,
         estimate=estimate(plan, parameters) if parameters else None,
     )
+
+
+def findings(
+    plan: Plan, folder: str, machine: Machine | None, *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> tuple[Finding, ...]:
+    """What the rules find in a plan. `select` and `ignore` are beginnings of their ids; nothing selected means all."""
+    from trainwiz import rules
+
+    chosen = [rule for rule in rules.of_plans() if rule.id.startswith(tuple(select) or ("TW",))]
+    return rules.check(gather(plan, folder, machine), rules=chosen, ignore=ignore)
 
 
 def _recalled(python: str) -> Interpreter | None:

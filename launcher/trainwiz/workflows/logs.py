@@ -14,6 +14,7 @@ from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import history, liveness
 from trainwiz.store.runs import Run
+from trainwiz.ui import console
 
 _CHUNK_BYTES = 1 << 16
 _PAUSE_SECONDS = 0.2
@@ -37,7 +38,7 @@ def _file(run: Run, rank: int, follow: bool) -> Path:
         raise UsageError(say("run {name} has no logs", name=run.name))
     raise UsageError(
         say("run {name} has no log of rank {rank}", name=run.name, rank=rank),
-        say("it has logs of these ranks: {ranks}", ranks=", ".join(map(str, logs))),
+        say("choose one of the ranks that have logs: {ranks}", ranks=", ".join(map(str, logs))),
     )
 
 
@@ -75,9 +76,7 @@ def _copy_new(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
 
 def _drain(stream: IO[bytes]) -> None:
     while data := stream.read(_CHUNK_BYTES):
-        view = memoryview(data)
-        while view:
-            view = view[os.write(sys.stdout.fileno(), view) :]
+        console.write(sys.stdout.fileno(), data)
 
 
 def _is_running(run: Run) -> bool:

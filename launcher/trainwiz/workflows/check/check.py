@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainwiz.config import Document
 from trainwiz.finding import Finding, errors
@@ -14,43 +16,13 @@ from trainwiz.ui import findings
 from trainwiz.workflows.check import configurations, fixes
 from trainwiz.workflows.check import targets as sorting
 from trainwiz.workflows.check.configurations import Files
+from trainwiz.workflows.check.request import Request
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 HERE = "here"
 """Plans are judged for this machine unless another one is named; files only if this word is given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line asks for."""
-
-    targets: Sequence[str] = ()
-    """Projects, plans, configuration files, or folders with some."""
-    default: bool = False
-    """Whether the file that accelerate takes by default is checked, too."""
-    skip_others: bool = False
-    """Whether files of other kinds are passed over in silence."""
-    machine: str = ""
-    """The file of the machine to judge for, or `here`."""
-    python: str = ""
-    """The interpreter that will train; this one where it is empty."""
-    script: str = ""
-    """The training script that the files are for."""
-    model: str = ""
-    """The model that the files are for."""
-    engine_versions: Sequence[str] = ()
-    """Versions of engines to judge files for, like `deepspeed=0.16.5`."""
-    select: Sequence[str] = ()
-    """Rule ids, or beginnings of them; empty for all."""
-    ignore: Sequence[str] = ()
-    """Rule ids, or beginnings of them, to leave out."""
-    fix: bool = False
-    """Whether to mend what can be mended."""
-    confirmed: bool = False
-    """Whether to write without asking."""
-    format: str = ""
-    """The format of the output."""
-    json: bool = False
-    """Whether the output is JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,60 +41,70 @@ class _Judged:
         return [*(finding for each in self.of_plans.values() for finding in each), *self.in_files]
 
 
-def check(options: Options) -> int:
+def check(request: Request) -> int:
     """Check, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
-    format = findings.chosen_format(options.format, as_json=options.json)
-    options = replace(options, select=selection.prefixes(options.select), ignore=selection.prefixes(options.ignore))
-    judged = _judged(options)
-    if options.fix and _mended(judged, options):
-        judged = _judged(options)
+    format = findings.chosen_format(request.format, as_json=request.json)
+    request = replace(request, select=selection.prefixes(request.select), ignore=selection.prefixes(request.ignore))
+    judged = _judged(request)
+    if request.fix and _mended(judged, request):
+        judged = _judged(request)
     findings.write(judged.all, format)
     return 1 if errors(judged.all) else 0
 
 
-def _judged(options: Options) -> _Judged:
+def _judged(request: Request) -> _Judged:
     read = functools.cache(store.read)  # what a file is, is asked before what is wrong with it
-    typed = options.targets or ([] if options.default else ["."])
-    targets = sorting.sort(typed, default=options.default, skip_others=options.skip_others, read=read)
+    typed = request.targets or ([] if request.default else ["."])
+    targets = sorting.sort(typed, default=request.default, skip_others=request.skip_others, read=read)
     files = configurations.load(
         targets.files,
-        script=options.script or None,
-        versions=configurations.engine_versions(options.engine_versions),
-        model=options.model or None,
-        here=options.machine == HERE,
+        script=request.script or None,
+        versions=configurations.engine_versions(request.engine_version),
+        model=request.model or None,
+        here=request.machine == HERE,
         read=read,
     )
     if not targets.plans:
-        return _Judged(files=files, in_files=files.findings(options.select, options.ignore))
+        return _Judged(files=files, in_files=files.findings(request.select, request.ignore))
     # Files of other tools are judged without pydantic, which plans are made of.
-    from trainwiz.workflows.check import plans
+    from trainwiz.store import plans
 
-    machine = None if options.machine in ("", HERE) else options.machine
     readable, of_plans, broken, mistakes = {}, {}, {}, {}
     for target in targets.plans:
-        document = plans.document(target, read)
-        wrong = plans.mistakes(document)
+        document = read(str(plans.find(target)))
+        wrong = () if document.trouble else plans.mistakes(document)
         if document.trouble or wrong:
             broken[document.path], mistakes[document.path] = document, wrong
         else:
             readable[document.path] = document
-            of_plans[document.path] = plans.findings(
-                document, machine=machine, python=options.python or None, select=options.select, ignore=options.ignore
-            )
+            of_plans[document.path] = _of_plan(plans.parse(document), str(Path(document.path).parent), request)
     files = replace(files, documents={**files.documents, **broken}, mistakes=mistakes)
     # A plan that cannot be read is reported whatever is selected: no other rule can say anything of it.
     unread = replace(files, documents=broken).findings((), ()) if broken else []
-    others = [found for found in files.findings(options.select, options.ignore) if found.file not in broken]
+    others = [found for found in files.findings(request.select, request.ignore) if found.file not in broken]
     in_files = [*others, *unread]
     return _Judged(plans=readable, of_plans=of_plans, files=files, in_files=in_files)
 
 
-def _mended(judged: _Judged, options: Options) -> bool:
+def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
+    """What the rules find in a plan, for the machine in a file or for this one."""
+    from trainwiz.workflows import facts
+
+    machine = facts.machine(
+        machine_file=None if request.machine in ("", HERE) else request.machine,
+        python=request.python or None,
+        folder=folder,
+        interfaces=plan.machine.num_machines > 1,
+    )
+    return facts.findings(plan, folder, machine, select=request.select, ignore=request.ignore)
+
+
+def _mended(judged: _Judged, request: Request) -> bool:
     """Whether something was changed and written."""
-    after = fixes.mended(judged.files, options.select, options.ignore)
+    after = fixes.mended(judged.files, request.select, request.ignore)
     before_texts = {path: document.text for path, document in judged.files.documents.items()}
     after_texts = {path: document.text for path, document in after.documents.items()}
     for path, document in judged.plans.items():
         before_texts[path] = document.text
         after_texts[path] = fixes.mended_plan(document, judged.of_plans[path])
-    return fixes.apply(before_texts, after_texts, confirmed=options.confirmed)
+    return fixes.apply(before_texts, after_texts, confirmed=request.yes)

@@ -58,37 +58,26 @@ class Files:
         return sorted(found.values(), key=lambda f: (f.file or "", f.line or 0, f.column or 0, f.rule))
 
     def _facts(self, chosen: Sequence[Rule]) -> Iterable[tuple[Facts, list[Rule]]]:
-        partners: dict[str, list[Accelerate]] = {}
+        pairs: list[tuple[str, Accelerate]] = []
         for path, document in self.documents.items():
+            facts = Facts(document=document, script=self.script, architecture=self.models.get(path))
+            kind = "unknown" if document.trouble else config.kind_of(document)
             if path in self.mistakes and not document.trouble:
                 yield Facts(document=document, mistakes=self.mistakes[path]), _needing(chosen, "mistakes")
-                continue
-            kind = "unknown" if document.trouble else config.kind_of(document)
-            if document.trouble or kind == "unknown":
+            elif kind == "unknown":
                 yield Facts(document=document), _needing(chosen, "document")
-            if kind == "accelerate":
+            elif kind == "accelerate":
                 accelerate = self.accelerate(path)
-                for partner in filter(None, accelerate.files.values()):
-                    partners.setdefault(partner, []).append(accelerate)
+                pairs += [(partner, accelerate) for partner in accelerate.files.values() if partner]
                 alone = [rule for rule in chosen if "deepspeed" not in rule.needs]
-                model = self.models.get(path)
-                yield Facts(document=document, accelerate=accelerate, script=self.script, architecture=model), alone
-        for path, document in self.documents.items():
-            if not document.trouble and path not in self.mistakes and config.kind_of(document) == "deepspeed":
-                model = self.models.get(path)
-                facts = Facts(document=document, deepspeed=self.deepspeed(path), script=self.script, architecture=model)
-                yield facts, _needing(chosen, "deepspeed", "document")
-        yield from self._paired(partners, _needing(chosen, "deepspeed"))
-
-    def _paired(
-        self, partners: Mapping[str, Sequence[Accelerate]], chosen: list[Rule]
-    ) -> Iterable[tuple[Facts, list[Rule]]]:
-        for path, users in partners.items():
-            document = self.documents.get(path)
-            if document is not None and not document.trouble:
-                for accelerate in users:
-                    deepspeed = self.deepspeed(path)
-                    yield Facts(document=document, accelerate=accelerate, deepspeed=deepspeed), chosen
+                yield replace(facts, accelerate=accelerate), alone
+            elif kind == "deepspeed":
+                yield replace(facts, deepspeed=self.deepspeed(path)), _needing(chosen, "deepspeed", "document")
+        for path, accelerate in pairs:
+            partner = self.documents.get(path)
+            if partner is not None and not partner.trouble:
+                facts = Facts(document=partner, accelerate=accelerate, deepspeed=self.deepspeed(path))
+                yield facts, _needing(chosen, "deepspeed")
 
     def accelerate(self, path: str) -> Accelerate:
         """The accelerate file at this path, with the files that it names."""
@@ -97,7 +86,7 @@ class Files:
         named = bare.deepspeed_file
         found = configurations.resolve(named, path) if named else None
         # Under the name that it has here, should it be one of the files to judge.
-        known = next((p for p in self.documents if found and _same(p, found)), found)
+        known = next((p for p in self.documents if found and os.path.realpath(p) == os.path.realpath(found)), found)
         hosts = bare.get(bare.hostfile_named) if bare.hostfile_named else None
         return config.Accelerate(
             document=document,
@@ -139,8 +128,8 @@ def load(
             raise UsageError(
                 say("{file} is neither an accelerate or DeepSpeed configuration nor a plan", file=path),
                 say(
-                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
-                    "batch size"
+                    "pass an accelerate file, which has a distributed_type, or a DeepSpeed file, which has a "
+                    "zero_optimization or a batch size"
                 ),
             )
         documents[path] = document
@@ -172,7 +161,7 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
         if engine not in _TRIED or not version[:1].isdigit():
             raise UsageError(
                 say("--engine-version {word} does not have the form deepspeed=0.16.5", word=word),
-                say("engines: {names}", names=", ".join(_TRIED)),
+                say("choose one of these engines: {names}", names=", ".join(_TRIED)),
             )
         versions[engine] = version
     return versions
@@ -188,7 +177,3 @@ def _installed(engine: str) -> str:
 
 def _needing(chosen: Sequence[Rule], *facts: str) -> list[Rule]:
     return [rule for rule in chosen if set(facts) & set(rule.needs)]
-
-
-def _same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

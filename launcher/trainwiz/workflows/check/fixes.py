@@ -6,13 +6,14 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trainwiz import config
 from trainwiz.config import Document
 from trainwiz.config.edit import edited
 from trainwiz.finding import Finding, Level
 from trainwiz.language import t, text
-from trainwiz.store import configurations
+from trainwiz.store import atomic
 from trainwiz.ui import console
 from trainwiz.workflows.check.configurations import Files
 
@@ -65,7 +66,8 @@ def apply(before: Mapping[str, str], after: Mapping[str, str], *, confirmed: boo
     """Show what changes, ask, and write. Whether it was written; without a terminal only `confirmed` writes."""
     changed = {path: new for path, new in after.items() if new != before[path]}
     for path, new in changed.items():
-        _show(path, before[path], new)
+        old = before[path].splitlines()
+        console.talk_diff(difflib.unified_diff(old, new.splitlines(), path, path, lineterm=""))
     if not changed:
         console.talk(t("nothing can be fixed without knowing what you intend"))
         return False
@@ -73,15 +75,9 @@ def apply(before: Mapping[str, str], after: Mapping[str, str], *, confirmed: boo
         console.talk(t("nothing was written; add --yes to write the changes"))
         return False
     for path, new in changed.items():
-        configurations.write(path, new)
+        atomic.write(Path(path), new)
         console.talk(t("{path}: written", path=path))
     return True
-
-
-def _show(path: str, old: str, new: str) -> None:
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm="")
-    for line in lines:
-        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
 
 
 def _asked() -> bool:

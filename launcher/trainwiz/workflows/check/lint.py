@@ -20,7 +20,7 @@ def lint(
     """Lint, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
     chosen_format = findings.chosen_format(format, as_json=json)
     if not scripts:
-        raise UsageError(say("no script given"), say("trainwiz lint train.py"))
+        raise UsageError(say("no script given"), say("run: trainwiz lint train.py"))
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
     read = [store.read(path) for path in dict.fromkeys(scripts)]
     found = [finding for script in read for finding in _findings(script, wanted, left_out)]

@@ -34,7 +34,7 @@ def of_documents(
     if named and probing.architecture(named, Path(), cache) is None:
         raise UsageError(
             say("no config.json found here for model {name}", name=named),
-            say("--model takes a trainwiz preset, a folder with a config.json, or the hub id of a downloaded model"),
+            say("pass a trainwiz preset, a folder with a config.json, or the hub id of a downloaded model"),
         )
     for path in splitting:
         for name, root in _names(path, named, script):

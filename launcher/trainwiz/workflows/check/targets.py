@@ -44,7 +44,7 @@ def sort(
         if path.endswith(".py"):
             raise UsageError(
                 say("{path} is a script, not a configuration", path=path),
-                say("trainwiz lint {path}; or trainwiz check FILE --script {path}", path=path),
+                say("run: trainwiz lint {path}, or trainwiz check FILE --script {path}", path=path),
             )
         if _is_plan(path, read):
             plans[path] = None

@@ -14,18 +14,17 @@ from trainwiz.errors import PlanError
 from trainwiz.finding import Place
 from trainwiz.message import Message, say
 from trainwiz.plan import dotted, fields, parse_value, parse_values
-from trainwiz.questions import BASIC
+from trainwiz.questions import question_for
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import answers as store
 from trainwiz.store import plans
 from trainwiz.workflows.create.request import Answers
 
-IGNORE = "ignore."
-"""Prefix of a key of `--set` for a rule that the project may break; the value is the reason."""
-SETTING = "deepspeed."
-"""Prefix of a key of `--set` for a setting of DeepSpeed that is not a key of the plan."""
-COMPOSITE = {"strategy": "strategy.kind"}
-"""Flags whose value sets several keys, with the key of their question."""
+_STRATEGY = "strategy"
+"""The flag whose value sets several keys."""
+_MAPPINGS = ("ignore", "deepspeed")
+"""Keys of the plan with entries of their own: rules that the project may break, each with the reason; and settings of
+DeepSpeed that are no keys of the plan. `--set` names an entry behind a dot."""
 
 
 def collect(
@@ -33,7 +32,7 @@ def collect(
 ) -> Answers:
     """Put the layers together: flag > --set > --answers FILE > earlier.
 
-    `flags` maps a key (or a key of `COMPOSITE`) to what was typed. Raises `PlanError` with every wrong value at once,
+    `flags` maps a key (or `strategy`) to what was typed. Raises `PlanError` with every wrong value at once,
     `UsageError` for a file that cannot be read.
     """
     problems: list[Message] = []
@@ -99,15 +98,13 @@ def legal(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flags(flags: Mapping[str, str], problems: list[Message]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for flag, key in COMPOSITE.items():
-        if flag in flags:
-            question = next(q for q in BASIC if q.key == key)
-            texts = question.read(flags[flag], {})
-            if isinstance(texts, Message):
-                problems.append(texts)
-            else:
-                answers |= _parsed(texts.items(), problems)
-    single = _parsed(((k, v) for k, v in flags.items() if k not in COMPOSITE), problems)
+    if _STRATEGY in flags:
+        texts = question_for("strategy.kind").read(flags[_STRATEGY], {})
+        if isinstance(texts, Message):
+            problems.append(texts)
+        else:
+            answers |= _parsed(texts.items(), problems)
+    single = _parsed(((k, v) for k, v in flags.items() if k != _STRATEGY), problems)
     stage = answers.get("strategy.zero_stage")
     if stage is not None and single.get("strategy.zero_stage", stage) != stage:
         problems.append(
@@ -133,28 +130,22 @@ def _assignments(assignments: Sequence[str], problems: list[Message]) -> dict[st
 
 def _parsed(pairs: Iterable[tuple[str, str]], problems: list[Message]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    ignored = {}
-    settings = {}
+    entries: dict[str, dict[str, Any]] = {key: {} for key in _MAPPINGS}
     for key, value in pairs:
-        if key.startswith(SETTING):
-            settings[key.removeprefix(SETTING)] = _json(value)
-            continue
-        if key.startswith(IGNORE):
-            ignored[key.removeprefix(IGNORE)] = value
+        mapping, dot, name = key.partition(".")
+        if dot and mapping in entries:
+            entries[mapping][name] = _json(value) if mapping == "deepspeed" else value
             continue
         try:
             answers[key] = parse_value(key, value)
         except PlanError as error:
             problems += error.problems
-    return answers | _mapping("ignore", ignored, problems) | _mapping("deepspeed", settings, problems)
-
-
-def _mapping(key: str, values: Mapping[str, Any], problems: list[Message]) -> dict[str, Any]:
-    try:
-        return parse_values({key: values}) if values else {}
-    except PlanError as error:
-        problems += error.problems
-        return {}
+    for key, values in entries.items():
+        try:
+            answers |= parse_values({key: values}) if values else {}
+        except PlanError as error:
+            problems += error.problems
+    return answers
 
 
 def _json(typed: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwiz.decide import Decided
 from trainwiz.errors import Cancelled, Refused
@@ -17,16 +17,13 @@ from trainwiz.ui import console, findings
 from trainwiz.wizard import Action, Interview, review
 from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.create.request import Answers, Request
-
-if TYPE_CHECKING:
-    from trainwiz.plan import Plan
+from trainwiz.workflows.create.request import Answers, InitRequest
 
 _FIRST = "task"
 
 
 def hold(
-    request: Request, planner: Planner, answers: Answers, saved: store.Saved | None, session: Path
+    request: InitRequest, planner: Planner, answers: Answers, saved: store.Saved | None, session: Path
 ) -> tuple[Mapping[str, Any], Decided]:
     """Ask what is open, then show the review; return the final answers and their plan.
 
@@ -43,7 +40,8 @@ def hold(
 
     interview = Interview(
         decide=planner.decide,
-        objections=lambda plan: _objections(planner, plan),
+        # The errors as far as they are known without waiting for the interpreter.
+        objections=lambda plan: [(f.where, _with_fix(f)) for f in errors(planner.findings(plan, complete=False))],
         save=save,
         ask=ask,
         talk=console.talk,
@@ -61,13 +59,8 @@ def hold(
             raise Cancelled(say("interrupted; only defaults were accepted, no answers to keep")) from None
         raise Cancelled(
             say("interrupted; the answers were saved in {path}", path=session),
-            say("trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
+            say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
         ) from None
-
-
-def _objections(planner: Planner, plan: Plan) -> Sequence[tuple[str, Message]]:
-    """The errors of a plan by key, as far as they are known without waiting for the interpreter."""
-    return [(f.where, _with_fix(f)) for f in errors(planner.findings(plan, complete=False))]
 
 
 def _with_fix(finding: Finding) -> Message:
@@ -88,8 +81,7 @@ def _settled(interview: Interview, planner: Planner, *, reviewed: bool) -> tuple
         found = planner.findings(decided.plan, complete=True)
         if found != shown:
             shown, reviewed = found, unattended
-            if found:
-                findings.show(found)
+            findings.show(found)
         if errors(found):
             _ask_again(interview, errors(found)[0], unattended=unattended)
             shown = ()

@@ -22,41 +22,11 @@ from trainwiz.wizard import terminal
 from trainwiz.workflows.create import import_files, project_files
 from trainwiz.workflows.create.answers import collect
 from trainwiz.workflows.create.planner import Planner
+from trainwiz.workflows.create.request import ImportRequest
 
 _SETTINGS = "deepspeed"
 _LATER = ("batch.real_batch_size",)
 """Follows from other keys where they are given, so that it is the one that is dropped if they disagree."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The command line of `trainwiz import`."""
-
-    files: Sequence[str]
-    """At most one of accelerate and one of DeepSpeed."""
-    default: bool
-    """Import the file that accelerate takes by default."""
-    script: str | None
-    """The script that the files are for; what they leave to it is read."""
-    folder: Path
-    """The project's folder; may be missing."""
-    assignments: Sequence[str]
-    """The texts of `--set`, each KEY=VALUE; stronger than the files."""
-    machine_file: str | None
-    """A machine to plan for instead of this one."""
-    python: str | None
-    """The interpreter that will train; None for the running one."""
-    versions: Sequence[str]
-    """ENGINE=VERSION: how to read the files, where that is not the installed version."""
-    force: bool
-    """Overwrite files that a person edited."""
-    on_conflict: str | None
-    """keep, overwrite or beside, for files that a person edited; None asks, or refuses where nobody can be asked."""
-    write: bool
-    """Write the project rather than only show its plan."""
-    as_json: bool
-    yes: bool
-    """Never ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,24 +42,23 @@ class Imported:
     findings: Sequence[Finding]
 
 
-def run(request: Request) -> None:
+def import_(request: ImportRequest) -> None:
     """Read, decide, show what does not fit, write, report. Raises `TrainwizError`."""
     project_files.check_folder(request.folder)
-    resolution = project_files.resolution(request.force, request.on_conflict)
-    planner = Planner(folder=request.folder, machine_file=request.machine_file, python=request.python)
+    resolution = project_files.resolution(request.force, request.on_conflict or None)
+    planner = Planner(folder=request.folder, machine_file=request.machine or None, python=request.python or None)
     planner.look()
-    accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.versions)
+    accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.engine_version)
     given = collect({}, request.assignments, None, {}, set()).given
     adoption = adopt(accelerate, deepspeed, scripts.read(request.script) if request.script else None)
     imported = _decide(planner, adoption, given)
-    if not request.as_json:
+    if not request.json:
         shown.show(adoption.files, len(adoption.carried), imported.left, imported.decided)
-        if imported.findings:
-            findings.show(imported.findings)
+        findings.show(imported.findings)
     _refuse_unknown(imported.left)
     written = None
-    if request.write:
-        may_ask = not request.yes and not request.as_json and terminal.available()
+    if not request.dry_run:
+        may_ask = not request.yes and not request.json and terminal.available()
         written = project_files.write(imported.decided, request.folder, imported.answers, resolution, may_ask=may_ask)
     _report(request, imported, written)
 
@@ -124,7 +93,10 @@ def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any]) -> I
         adoption=adoption,
         answers=answers,
         decided=decided,
-        left=_without_answered([*lost, *rest], given),
+        # What `--set` decides is no longer unknown.
+        left=[
+            replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in (*lost, *rest)
+        ],
         findings=planner.findings(decided.plan, complete=True),
     )
 
@@ -138,9 +110,9 @@ def _refuse_unknown(left: Sequence[Left]) -> None:
         )
 
 
-def _report(request: Request, imported: Imported, written: Written | None) -> None:
+def _report(request: ImportRequest, imported: Imported, written: Written | None) -> None:
     decided = imported.decided
-    if request.as_json:
+    if request.json:
         record = shown.to_dict(imported.adoption.carried, imported.left, decided)
         record |= findings.to_dict(imported.findings)
         record["written"] = [str(request.folder / path) for path in written.written] if written else []
@@ -157,9 +129,9 @@ def sources(adoption: Adoption) -> dict[str, Source]:
     found = {}
     for key, carried in adoption.carried.items():
         name = Path(carried.place.file).name
-        reason = say("{place} {key}", place=f"{name}:{carried.place.line}", key=carried.path)
+        at = f"{name}:{carried.place.line}"
+        reason = say("{place} {key}", place=at, key=carried.path)
         if carried.why and name.endswith(".py"):
-            at = f"{name}:{carried.place.line}"
             reason = say("{place} {key}: {why}", place=at, key=carried.path, why=carried.why)
         elif carried.why:
             reason = say("{file}: {why}", file=name, why=carried.why)
@@ -177,8 +149,3 @@ def _of_settings(adoption: Adoption, settings: Mapping[str, Any]) -> dict[str, S
         reason = say("{place}", place=at) if at else say("not set; DeepSpeed's default")
         found[f"{_SETTINGS}.{path}"] = Source(kind="file", reason=reason)
     return found
-
-
-def _without_answered(left: Sequence[Left], given: Mapping[str, Any]) -> list[Left]:
-    """What `--set` decides is no longer unknown."""
-    return [replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in left]

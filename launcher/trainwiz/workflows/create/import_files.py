@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from trainwiz import config
-from trainwiz.config import Accelerate, DeepSpeed, Document
+from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import configurations as files_on_disk
@@ -56,21 +56,13 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
 def _by_kind(paths: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in paths:
-        document = files_on_disk.read(path)
-        _readable(document)
-        kind = config.kind_of(document)
+        kind = config.kind_of(files_on_disk.readable(files_on_disk.read(path)))
         if kind == "plan":
             raise UsageError(
-                say("{file} is already a plan", file=path), say("trainwiz init DIR --answers {file}", file=path)
+                say("{file} is already a plan", file=path), say("run: trainwiz init DIR --answers {file}", file=path)
             )
         if kind == "unknown":
-            raise UsageError(
-                say("{file} is not an accelerate or DeepSpeed configuration", file=path),
-                say(
-                    "an accelerate file has a distributed_type; a DeepSpeed file has a zero_optimization or a "
-                    "batch size"
-                ),
-            )
+            continue  # refused when it is loaded
         if kind in found and os.path.realpath(found[kind]) != os.path.realpath(path):
             raise UsageError(
                 say("{one} and {other} are files of the same kind", one=found[kind], other=path),
@@ -85,21 +77,6 @@ def _beside(path: str) -> list[str]:
     name = Accelerate(document=files_on_disk.read(path), version=(), files={}).deepspeed_file
     beside = os.path.join(os.path.dirname(path), name) if name else ""
     return [beside] if name and os.path.isfile(beside) else []
-
-
-def _readable(document: Document) -> None:
-    if document.trouble:
-        place = document.at_character(document.trouble.at)
-        raise UsageError(
-            say(
-                "{file}:{line}:{column}: {problem}",
-                file=document.path,
-                line=place.line,
-                column=place.column,
-                problem=document.trouble.message,
-            ),
-            document.trouble.fix,
-        )
 
 
 def _named(accelerate: Accelerate, *, optional: bool) -> str | None:
@@ -119,5 +96,5 @@ def _deepspeed(files: Files, path: str | None) -> DeepSpeed | None:
     if path is None:
         return None
     known = next((p for p in files.documents if os.path.realpath(p) == os.path.realpath(path)), path)
-    _readable(files.documents[known])
+    files_on_disk.readable(files.documents[known])
     return files.deepspeed(known)

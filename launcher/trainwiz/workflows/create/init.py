@@ -16,23 +16,26 @@ from trainwiz.message import say
 from trainwiz.questions import BASIC
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
+from trainwiz.wizard import terminal
 from trainwiz.workflows.create import project_files
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.create.request import Answers, Request
+from trainwiz.workflows.create.request import Answers, InitRequest
 
 
-def init(request: Request) -> None:
+def init(request: InitRequest) -> None:
     """Write a project, with questions or without. Raises `TrainwizError`."""
     project_files.check_folder(request.folder)
     resolution = project_files.resolution(request.force, request.on_conflict)
     session = store.session_file(request.folder)
-    saved = _saved(request, session)
-    planner = Planner(folder=request.folder, machine_file=request.machine_file, python=request.python)
-    if not request.is_dialogue:
+    planner = Planner(folder=request.folder, machine_file=request.machine, python=request.python)
+    person = terminal.available()
+    is_dialogue = person and not (request.defaults and request.yes)
+    saved = _saved(request, session, person=person)
+    if not is_dialogue:
         planner.look()
     answers = _collect(request, saved)
     planner.sources = answers.sources
-    if request.is_dialogue:
+    if is_dialogue:
         # questionary is slow to import, and only a dialogue needs it.
         from trainwiz.workflows.create import dialogue
 
@@ -40,24 +43,22 @@ def init(request: Request) -> None:
     else:
         _refuse_incomplete(request, answers)
         final, decided = _decide(planner, answers)
-    written = project_files.write(
-        decided, request.folder, final, resolution, may_ask=request.terminal and not request.yes
-    )
+    written = project_files.write(decided, request.folder, final, resolution, may_ask=person and not request.yes)
     store.forget(session)
-    options = {"--python": request.python, "--machine": request.machine_file}
+    options = {"--python": request.python, "--machine": request.machine}
     project_files.report(written, request.folder, final, {name: value for name, value in options.items() if value})
 
 
-def _saved(request: Request, session: Path) -> store.Saved | None:
+def _saved(request: InitRequest, session: Path, *, person: bool) -> store.Saved | None:
     """The answers of an interrupted init that is resumed; otherwise says that there are some."""
     saved = store.read(session)
     where = shlex.quote(str(request.folder))
     if request.resume and saved is None:
         raise UsageError(
             say("no saved answers for {folder}", folder=request.folder),
-            say("trainwiz init {folder}", folder=where),
+            say("run: trainwiz init {folder}", folder=where),
         )
-    if saved and saved.answers and not request.resume and request.terminal and not request.defaults:
+    if saved and saved.answers and not request.resume and person and not request.defaults:
         console.talk(
             t("Answers from an interrupted init were kept; to continue: trainwiz init {folder} --resume", folder=where),
             style="dim",
@@ -65,9 +66,9 @@ def _saved(request: Request, session: Path) -> store.Saved | None:
     return saved if request.resume else None
 
 
-def _collect(request: Request, saved: store.Saved | None) -> Answers:
+def _collect(request: InitRequest, saved: store.Saved | None) -> Answers:
     project = (request.folder / "trainwiz.yaml").exists()
-    if not (request.flags or request.assignments or request.file or saved or project):
+    if not (request.flags or request.assignments or request.answers or saved or project):
         return Answers(given={})
     # Reading values takes pydantic, which the first question need not wait for where nothing was given.
     from trainwiz.workflows.create import answers
@@ -75,11 +76,11 @@ def _collect(request: Request, saved: store.Saved | None) -> Answers:
     earlier, edited = answers.of_project(request.folder)
     if saved is not None:
         earlier, edited = answers.legal(saved.answers), set()
-    collected = answers.collect(request.flags, request.assignments, request.file, earlier, edited)
+    collected = answers.collect(request.flags, request.assignments, request.answers, earlier, edited)
     return answers.with_edited_plan(collected, request.folder) if edited and not collected.given else collected
 
 
-def _refuse_incomplete(request: Request, answers: Answers) -> None:
+def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
     """Name everything that a person would be asked, at once."""
     missing = [] if request.yes else [say("--yes: confirm that the project may be written")]
     if not request.defaults:
@@ -114,11 +115,10 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
     final = {**answers.given, **kept}
     decided = planner.decide(final)
     found = planner.findings(decided.plan, complete=True)
-    if found:
-        findings.show(found)
+    findings.show(found)
     if errors(found):
         raise Refused(
-            say("the plan has {n} error(s); nothing was written", n=len(errors(found))),
+            say("the plan has errors: {n}; nothing was written", n=len(errors(found))),
             say("change these keys with --set KEY=VALUE"),
         )
     return final, decided

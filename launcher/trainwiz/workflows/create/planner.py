@@ -46,7 +46,7 @@ class Planner:
         """Start to examine the machine in the background; the interpreter takes longest."""
         if self._machine is None:
             pool = ThreadPoolExecutor(1)
-            self._machine = pool.submit(self._examine)
+            self._machine = pool.submit(self._examine, wait=False)
             pool.shutdown(wait=False)
 
     @property
@@ -54,7 +54,7 @@ class Planner:
         """The machine, without its interpreter while that is still being examined."""
         if self._machine is None:
             self._machine = Future()
-            self._machine.set_result(self._examine())
+            self._machine.set_result(self._examine(wait=False))
         return self._machine.result()
 
     def decide(self, answers: Mapping[str, Any]) -> Decided:
@@ -70,19 +70,20 @@ class Planner:
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined."""
-        from trainwiz import rules
-        from trainwiz.rules.registry import check
+        from trainwiz.rules import GENERATED_FILES
 
         machine = self.machine
         if complete and machine.interpreter is None:
-            machine = facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest())
+            machine = self._examine(wait=True)
         # Generated files are written next, so that what is wrong with them does not matter.
-        return check(
-            facts.gather(plan, str(self.folder), machine), rules=rules.of_plans(), ignore=(rules.GENERATED_FILES,)
-        )
+        return facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
 
-    def _examine(self) -> Machine:
-        return facts.machine(machine_file=self.machine_file, python=self.python, folder=self._nearest(), wait=False)
+    def _examine(self, *, wait: bool) -> Machine:
+        # The disk that counts is the one that the folder will lie on.
+        folder = self.folder.absolute()
+        while not folder.is_dir():
+            folder = folder.parent
+        return facts.machine(machine_file=self.machine_file, python=self.python, folder=str(folder), wait=wait)
 
     def _project(self, plan: Plan) -> Project:
         from trainwiz.probe import project
@@ -100,10 +101,3 @@ class Planner:
         if typed.is_absolute():
             return str(typed)
         return str(typed.absolute()) if typed.exists() and not (self.folder / typed).exists() else value
-
-    def _nearest(self) -> str:
-        # The disk that counts is the one that the folder will lie on.
-        folder = self.folder.absolute()
-        while not folder.is_dir():
-            folder = folder.parent
-        return str(folder)

@@ -8,26 +8,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
-from trainwiz.language import current, t, text
+from trainwiz.language import current, t
 from trainwiz.message import say
 from trainwiz.store import answers as store
 from trainwiz.ui import console
 from trainwiz.vocabulary import spelled
-from trainwiz.wizard import Action, Asked
+from trainwiz.wizard import Action, Asked, said_source
 
 if TYPE_CHECKING:
-    from trainwiz.store.artifacts import Conflict, Written
-
-Resolution = Literal["keep", "overwrite", "beside"]
-"""What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
+    from trainwiz.store.artifacts import Choice, Conflict, Written
 
 
 # docs/decisions/wizard.md: `init` overwrites no edited file without showing the diff
-def resolution(force: bool, on_conflict: str | None) -> Resolution | None:
+def resolution(force: bool, on_conflict: str | None) -> Choice | None:
     """The resolution that two options stand for; None where neither was given. Raises `UsageError`."""
     match on_conflict:
         case None:
@@ -58,7 +55,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write(
-    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Resolution | None, *, may_ask: bool
+    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Choice | None, *, may_ask: bool
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
@@ -69,7 +66,7 @@ def write(
     # The first question does not wait for what writing needs.
     from trainwiz import render
     from trainwiz.plan import flat
-    from trainwiz.store import artifacts, configurations, templates
+    from trainwiz.store import artifacts, atomic, templates
 
     files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
     plan_file = folder / render.PLAN_FILE
@@ -82,7 +79,7 @@ def write(
         kept = tuple(path for path in written.kept if path != agreed)
         outcome = "written" if completed != plan_file.read_text(encoding="utf-8") else "unchanged"
         written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
-        configurations.write(str(plan_file), completed)
+        atomic.write(plan_file, completed)
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
     store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
     return written
@@ -131,19 +128,14 @@ def report_next(folder: Path) -> None:
 
 def _command(folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """The command line that makes the same project, quoted for a shell."""
-    argv = [
-        "trainwiz",
-        "init",
-        str(folder),
-        "--defaults",
-        "--yes",
-        *(word for pair in options.items() for word in pair),
-    ]
+    argv = ["trainwiz", "init", str(folder), "--defaults", "--yes"]
+    argv += [word for pair in options.items() for word in pair]
     for key, value in answers.items():
         several = key in ("ignore", "deepspeed")
         settings = {f"{key}.{name}": one for name, one in value.items()} if several else {key: value}
         for name, one in settings.items():
-            argv += ["--set", f"{name}={_typed(one)}"]
+            typed = json.dumps(one) if isinstance(one, (list, dict)) else spelled(one)
+            argv += ["--set", f"{name}={typed}"]
     return shlex.join(argv)
 
 
@@ -152,11 +144,11 @@ class _Resolver:
     """Resolves the conflicts of a project: by the given resolution, else by asking."""
 
     folder: Path
-    resolution: Resolution | None
+    resolution: Choice | None
     agreed: str | None
     """A file that is kept without a question."""
 
-    def __call__(self, conflict: Conflict) -> Resolution:
+    def __call__(self, conflict: Conflict) -> Choice:
         if conflict.path == self.agreed:
             return "keep"
         show(self.folder, conflict)
@@ -195,8 +187,7 @@ def show(folder: Path, conflict: Conflict) -> None:
     path = folder / conflict.path
     words = t("{path} was not made by trainwiz:", path=path) if conflict.foreign else t("{path} was edited:", path=path)
     console.talk(words, style="warning")
-    for line in conflict.diff.splitlines():
-        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+    console.talk_diff(conflict.diff.splitlines())
 
 
 def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
@@ -215,9 +206,4 @@ def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
 
 def reasons(decided: Decided) -> dict[str, str]:
     """Each value's source and reason, as the comment behind it."""
-    kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
-    return {key: f"{kinds[source.kind]}: {text(source.reason)}" for key, source in decided.sources.items()}
-
-
-def _typed(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (list, dict)) else spelled(value)
+    return {key: said_source(source) for key, source in decided.sources.items()}

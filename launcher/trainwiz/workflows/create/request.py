@@ -1,49 +1,118 @@
-"""What `trainwiz init` was asked to do, and the answers that it begins with."""
+"""What was asked of `trainwiz init` and `trainwiz import`, and the answers that a project begins with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainwiz.decide import Source
-from trainwiz.wizard import terminal
+from trainwiz.message import Message, say
+from trainwiz.workflows.option import argument, flag, option
+
+if TYPE_CHECKING:
+    from trainwiz.decide import Source
+
+_PYTHON = say("Python interpreter that will run the training.")
+_MACHINE = say("Plan for the machine described in FILE.")
+_FORCE = say("Overwrite files of yours, after showing the diff.")
+_ON_CONFLICT = say("What to do with files of yours: keep, overwrite or beside (write .new files).")
+
+
+def _answer(metavar: str, key: str, help: Message) -> Any:
+    """A field whose value is the answer for a key of the plan.
+
+    All are texts: what the plan says of a wrong value is better than what typer says.
+    """
+    declared = option(metavar, help, None)
+    return field(default=None, metadata={**declared.metadata, "key": key})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """The command line of `trainwiz init`."""
+class InitRequest:
+    """The command line of `trainwiz init`. What is empty or None was not typed."""
 
-    folder: Path
-    """The project's folder; may be missing."""
-    flags: Mapping[str, str]
-    """What was typed, by key of the plan; `strategy` stands for several keys."""
-    assignments: Sequence[str]
-    """The texts of `--set`, each KEY=VALUE."""
-    file: str | None
-    """A YAML file with answers."""
-    resume: bool
-    """Continue with the answers of an interrupted init."""
-    python: str | None
-    """The interpreter that will train; None for the running one."""
-    machine_file: str | None
-    """A machine to plan for instead of this one."""
-    defaults: bool
-    """Answer every open question with its default."""
-    yes: bool
-    """Write without a review."""
-    force: bool
-    """Overwrite files that a person edited."""
-    on_conflict: str | None
-    """keep, overwrite or beside, for files that a person edited; None asks, or refuses where nobody can be asked."""
-    terminal: bool = field(default_factory=terminal.available)
-    """Whether there is somebody to ask."""
+    place: str = argument("[DIR]", say("Project folder; created if missing."), ".")
+    defaults: bool = flag(say("Use the default for every unanswered question."))
+    yes: bool = flag(say("Write without showing the review first."), "--yes -y")
+    assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    answers: str | None = option("FILE", say("YAML file with answers, by the plan's keys."), None)
+    resume: bool = flag(say("Continue an interrupted init with its answers."))
+    python: str | None = option("PATH", _PYTHON, None)
+    machine: str | None = option("FILE", _MACHINE, None)
+    force: bool = flag(_FORCE)
+    on_conflict: str | None = option("WAY", _ON_CONFLICT, None)
+    task: str | None = _answer(
+        "TASK", "task", say("causal_lm, sft, text_classification, image_classification or custom.")
+    )
+    model: str | None = _answer(
+        "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")
+    )
+    data: str | None = _answer(
+        "DATA", "data.train", say("embedded, a .txt, .jsonl or .npz file, a folder, or a hub id.")
+    )
+    eval_data: str | None = _answer(
+        "DATA", "data.eval", say("Evaluation data, in the same forms as --data; null for none.")
+    )
+    device: str | None = _answer("DEVICE", "machine.device", say("cuda or cpu."))
+    num_machines: str | None = _answer("N", "machine.num_machines", say("Number of machines that train together."))
+    num_processes: str | None = _answer("N", "machine.num_processes", say("Total number of ranks on all machines."))
+    real_batch_size: str | None = _answer("N", "batch.real_batch_size", say("Samples per optimizer update."))
+    per_device_batch_size: str | None = _answer(
+        "N", "batch.per_device_batch_size", say("Samples per rank in one forward and backward pass.")
+    )
+    sequence_length: str | None = _answer("N", "batch.sequence_length", say("Tokens per sample."))
+    precision: str | None = _answer("FORMAT", "precision.mixed_precision", say("no, bf16, fp16 or fp8."))
+    strategy: str | None = _answer(
+        "NAME", "strategy", say("single, ddp, zero0 to zero3, zero2+offload, zero3+offload, fsdp.")
+    )
+    zero_stage: str | None = _answer("N", "strategy.zero_stage", say("ZeRO stage, 0 to 3; implies DeepSpeed."))
+    steps: str | None = _answer("N", "schedule.n_steps", say("Training length in optimizer updates."))
+    epochs: str | None = _answer("N", "schedule.n_epochs", say("Training length in passes over the data."))
+    learning_rate: str | None = _answer("RATE", "optimizer.learning_rate", say("Peak learning rate."))
+    seed: str | None = _answer("N", "seed", say("Random seed for weights, data order and dropout."))
 
     @property
-    def is_dialogue(self) -> bool:
-        """Whether questions are asked or the review is shown."""
-        return self.terminal and not (self.defaults and self.yes)
+    def folder(self) -> Path:
+        """The project's folder; may be missing."""
+        return Path(os.path.expanduser(self.place))
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The answers that were typed, by key of the plan; `strategy` stands for several keys."""
+        typed = {one.metadata["key"]: getattr(self, one.name) for one in fields(self) if "key" in one.metadata}
+        return {key: value for key, value in typed.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """The command line of `trainwiz import`. What is empty was not typed."""
+
+    files: tuple[str, ...] = argument("FILE…", say("An accelerate YAML file, a DeepSpeed JSON file, or one of each."))
+    into: str = option("DIR", say("Project folder; created if missing."), ".")
+    default: bool = flag(say("Import accelerate's default config file."))
+    script: str = option(
+        "SCRIPT.py", say("The script the files are for; settings that the files leave to it are read from it.")
+    )
+    assignments: tuple[str, ...] = option(
+        "KEY=VALUE", say("Set any key of the plan; overrides the files."), names="--set"
+    )
+    machine: str = option("FILE", _MACHINE)
+    python: str = option("PATH", _PYTHON)
+    engine_version: tuple[str, ...] = option(
+        "ENGINE=VERSION", say("Read files as this version does, like deepspeed=0.16.5; repeatable.")
+    )
+    dry_run: bool = flag(say("Show the plan; write nothing."))
+    json: bool = flag(say("Print the plan, and what does not fit, as JSON."))
+    yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
+    force: bool = flag(_FORCE)
+    on_conflict: str = option("WAY", _ON_CONFLICT)
+
+    @property
+    def folder(self) -> Path:
+        """The project's folder; may be missing."""
+        return Path(os.path.expanduser(self.into))
 
 
 @dataclass(frozen=True, kw_only=True)

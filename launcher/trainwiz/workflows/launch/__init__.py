@@ -9,9 +9,12 @@ if TYPE_CHECKING:
 
 
 def launch(request: Request) -> int:
-    """Launch what the request names; return the training's exit code."""
+    """Launch what the request names; return the training's exit code. Raises `UsageError` for contradictions."""
     # Each imports what it needs, and a launch waits for it: a project needs none of what reads configurations or
     # failures.
+    from trainwiz.workflows.launch import usage
+
+    request = usage.understood(request)
     if request.config:
         from trainwiz.workflows.launch import script
 

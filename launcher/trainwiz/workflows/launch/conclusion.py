@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwiz.diagnose import Diagnosis, blamed
+from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
 from trainwiz.outcome import Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
-from trainwiz.store import checkpoints, logs
+from trainwiz.store import checkpoints, history, logs
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
-from trainwiz.ui.paths import near
 from trainwiz.workflows import diagnose
 from trainwiz.workflows.launch import plan_fix, provenance
 from trainwiz.workflows.launch.metrics import Remembered
@@ -47,6 +46,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     checkpoint = run.checkpoint()
     verified = _verified(prepared, outcome, checkpoint)
     diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code else None
+    rank = diagnosis.rank if diagnosis else None
     record = {
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -67,13 +67,13 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         ending.show(
             outcome,
             diagnosis,
-            folder=near(run.folder),
+            folder=console.near(run.folder),
             first=metrics.first,
             last=metrics.last,
-            checkpoint=near(checkpoint) if checkpoint else None,
+            checkpoint=console.near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
-            log=_log(prepared, diagnosis),
+            log=str(console.near(diagnose.log_of(run, rank))) if rank is not None else "",
             fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
         )
     return outcome.exit_code
@@ -85,7 +85,8 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
         return outcome
     if outcome.exit_code == 0:
         return dataclasses.replace(outcome, codes=dict.fromkeys(prepared.ranks, 0))
-    failure = first_failure(_tail(prepared.launcher_log if prepared.place else prepared.run.log(0)))
+    log = prepared.launcher_log if prepared.place else prepared.run.log(0)
+    failure = first_failure(history.tail(log, _TAIL_BYTES))
     if failure is None:
         return outcome
     # Where only one process is started, nobody says which.
@@ -108,12 +109,6 @@ def _verified(prepared: Prepared, outcome: Outcome, checkpoint: Path | None) -> 
     return checkpoints.verify(checkpoint, seconds=seconds)
 
 
-def _log(prepared: Prepared, diagnosis: Diagnosis | None) -> str:
-    if diagnosis is None or diagnosis.rank is None:
-        return ""
-    return str(near(diagnose.log_of(prepared.run, diagnosis.rank)))
-
-
 def _resume_line(prepared: Prepared) -> str | None:
     """What continues the run; None for a script, whose checkpoints are its own."""
     if prepared.plan is None:
@@ -125,14 +120,3 @@ def _resume_line(prepared: Prepared) -> str | None:
     if request.arguments:
         words += ["--", *redaction.arguments(request.arguments)]
     return shlex.join(words)
-
-
-def _tail(file: Path) -> str:
-    """The end of a log; empty where there is none."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -16,7 +16,8 @@ from trainwiz.network import ports
 from trainwiz.process.capture import capture
 from trainwiz.process.stacks import INSIDE
 from trainwiz.ui import console
-from trainwiz.workflows.launch.request import ALL_RANKS, Request, names_ranks
+from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.usage import ALL_RANKS, names_ranks
 
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('debugpy') is None)"
 _PROBE_SECONDS = 20.0
@@ -30,7 +31,7 @@ def ranks(words: str, world: int) -> list[int]:
     if not names_ranks(words) or not chosen or chosen[-1] >= world:
         raise UsageError(
             say("--debug {words}: the ranks on this machine are 0 to {last}", words=words, last=world - 1),
-            say("trainwiz launch --debug 0, --debug 0,1 or --debug all"),
+            say("run: trainwiz launch with --debug 0, --debug 0,1 or --debug all"),
         )
     return chosen
 
@@ -99,5 +100,5 @@ def _needs_debugpy(python: str) -> None:
     if capture([python, "-c", _PROBE], timeout=_PROBE_SECONDS).code == 1:
         raise Refused(
             say("--debug needs debugpy, which is not installed for {python}", python=python),
-            say("{python} -m pip install debugpy", python=python),
+            say("run: {python} -m pip install debugpy", python=python),
         )

@@ -11,7 +11,6 @@ from trainwiz.language import t
 from trainwiz.record import redaction
 from trainwiz.ui import console
 from trainwiz.ui import findings as shown
-from trainwiz.workflows.check import preflight
 from trainwiz.workflows.launch import provenance
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -32,10 +31,10 @@ def show(prepared: Prepared, findings: Sequence[Finding], by_hand: Sequence[str]
             }
         )
     else:
-        preflight.show(findings)
+        shown.show(findings)
         _show(prepared, by_hand)
         if errors(findings):
-            console.talk(t("a launch would be refused: {n} error(s)", n=len(errors(findings))), style="error")
+            console.talk(t("a launch would be refused; errors: {n}", n=len(errors(findings))), style="error")
     return 1 if errors(findings) else 0
 
 

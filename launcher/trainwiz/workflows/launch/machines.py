@@ -42,9 +42,7 @@ def call_roll(
         console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
     before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
     run = runs.join(project, roll.agreed["run"], machine=place.rank, continues=before)
-    return run, before, _interfaces(ports.interface_towards(place.address, place.port))
-
-
-def _interfaces(name: str | None) -> dict[str, str]:
     # gloo takes the address that the host name resolves to, which is often the loopback's.
-    return {v: name for v in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name and v not in os.environ}
+    name = ports.interface_towards(place.address, place.port)
+    added = {v: name for v in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name and v not in os.environ}
+    return run, before, added

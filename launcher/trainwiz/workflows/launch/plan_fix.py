@@ -20,13 +20,11 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
 from trainwiz.plan import Plan
-from trainwiz.rules.registry import check
 from trainwiz.store import artifacts, history, plans, runs, templates
 from trainwiz.store.artifacts import Conflict
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui.diagnosis import Fix
-from trainwiz.ui.paths import near
 from trainwiz.workflows import diagnose, facts
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
     plan = prepared.plan
     if plan is None or prepared.place or not diagnosis.plan_change:
         return None
-    folder = near(Path(prepared.command.cwd))
+    folder = console.near(Path(prepared.command.cwd))
     try:
         found = solved(plan, folder, prepared.machine, diagnosis)
     except TrainwizError:
@@ -112,13 +110,13 @@ def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     if found is None:
         raise UsageError(
             say("the newest run, {name}, did not fail; nothing to fix", name=run.name),
-            say("trainwiz launch, or trainwiz launch --resume"),
+            say("run: trainwiz launch, or trainwiz launch --resume"),
         )
     return run, found
 
 
 def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
-    found = check(facts.gather(plan, str(folder), machine), rules=rules.of_plans(), ignore=[rules.GENERATED_FILES])
+    found = facts.findings(plan, str(folder), machine, ignore=[rules.GENERATED_FILES])
     return {(finding.rule, finding.where) for finding in errors(found)}
 
 
@@ -127,8 +125,7 @@ def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run
     before = plan_file.read_text(encoding="utf-8")
     after = plans.edited(plan_file, change.changes, comment=t("after a failure: {why}", why=text(change.why)))
     name, folder = plan_file.name, plan_file.parent
-    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""):
-        console.talk(line, style={"-": "error", "+": "good"}.get(line[:1]))
+    console.talk_diff(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""))
     if dry_run:
         return
     texts = templates.load()

@@ -92,10 +92,9 @@ def launch_plan(
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
     """What the rules find here. Raises `Refused` where that, or a machine from a file, forbids a start."""
-    findings = preflight.of_plan(cluster.addressed(plan, os.environ), str(folder), machine, ignore=request.ignore)
+    findings = facts.findings(cluster.addressed(plan, os.environ), str(folder), machine, ignore=request.ignore)
     if not request.dry_run:
-        preflight.show(findings)
-        preflight.refuse_errors(findings)
+        preflight.insist(findings)
         if not machine.probed:
             raise Refused(
                 say("{file} describes a machine; a launch always runs on this machine", file=request.machine),

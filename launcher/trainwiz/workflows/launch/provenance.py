@@ -30,6 +30,7 @@ _LAST_CHANCE_SECONDS = 1.0
 def describe(prepared: Prepared) -> dict[str, Any]:
     """What `command.json` keeps: enough to do it again, and no secret."""
     command, interpreter, plan = prepared.command, prepared.machine.interpreter, prepared.plan
+    versions = {"trainwiz": __version__, "python": interpreter.python_version if interpreter else None}
     packages = {name: v for name, v in (interpreter.packages if interpreter else {}).items() if v}
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -40,11 +41,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "ranks": [{"rank": r.rank, "environment": _variables(r.environ)} for r in command.ranks],
         "launcher": command.launcher,
         "config": prepared.request.config or None,
-        "versions": {
-            "trainwiz": __version__,
-            "python": interpreter.python_version if interpreter else None,
-            **packages,
-        },
+        "versions": {**versions, **packages},
         "plan_hash": plan.digest() if plan else None,
         "resumed_from": prepared.continues.name if prepared.continues else None,
         "plan": redaction.values(plan.model_dump(mode="json"), _secrets(prepared)) if plan else None,
@@ -97,17 +94,9 @@ def _variables(added: Mapping[str, str]) -> dict[str, str]:
 def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
     """What was wrong, as `outcome.json` keeps it."""
     told = {
-        "rank": diagnosis.rank,
-        "known": diagnosis.known,
+        **diagnosis.to_dict(),
         **{part: _message(getattr(diagnosis, part)) for part in ("how", "cause", "remedy")},
-        "evidence": list(diagnosis.evidence),
-        "name": diagnosis.name,
-        "line": diagnosis.line,
-        "exception": diagnosis.exception,
-        "last_lines": list(diagnosis.last),
         "observed": [_message(message) for message in diagnosis.observed],
-        "followed_ranks": list(diagnosis.followed),
-        "passing": diagnosis.transient,
     }
     hidden: dict[str, Any] = redaction.values(told, _secrets(prepared))
     return hidden

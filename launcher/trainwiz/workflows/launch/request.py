@@ -1,114 +1,81 @@
-"""What was asked of a launch: the command line, understood. Each field is the option of its name."""
+"""What was asked of a launch."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from trainwiz.errors import UsageError
 from trainwiz.message import say
-from trainwiz.probe import interpreter
-from trainwiz.rules import selection
-from trainwiz.store import runs
-
-ALL_RANKS = "all"
+from trainwiz.workflows.option import argument, flag, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A launch as it was asked for. None leaves a value to the plan."""
+    """The command line of `trainwiz launch`. What is empty was not typed; None leaves a value to the plan."""
 
-    folder: str
-    """The project's folder."""
-    config: str
-    """An accelerate configuration, launched with `script` instead of a project; empty for a project."""
-    script: str
-    """The script that `config` launches."""
-    arguments: tuple[str, ...]
-    """Arguments for the training script."""
-    resume: str
-    """The run to continue: `latest` or a name; empty: none is named."""
-    new: bool
-    """Start anew, even if the newest run was preempted."""
-    apply_fix: bool
-    """Change the plan as the newest run's failure asks before the launch."""
-    dry_run: bool
-    """Show what would be done; start and write nothing."""
-    json: bool
-    """Show it as JSON."""
-    python: str
-    """Path of the Python that runs the training."""
-    ignore: tuple[str, ...]
-    """Prefixes of the rules to leave out."""
-    grace: float
-    """Seconds that the ranks get to save and end after a Ctrl-C."""
-    max_restarts: int | None
-    """Restarts after failures that may pass."""
-    restarts_per_hour: int
-    """The most restarts within an hour."""
-    spares: bool
-    """Keep a standby process for each rank, with all imports done."""
-    auto_batch: bool
-    """Halve the micro-batch when out of memory."""
-    debug: str
-    """Ranks that wait for a debugger: `all`, or numbers with commas; empty: none."""
-    on_hang: str | None
-    """What to do about a hang: `wait` or `stop`."""
-    hang_limit: float | None
-    """Seconds of silence that count as a hang; 0: learned from the run."""
-    machine: str
-    """A file that describes the machine, for a dry run; empty: this machine."""
-    machine_rank: int | None
-    """The rank of this machine among several; None leaves it to the cluster."""
-    wait: float
-    """Seconds to wait for the other machines."""
-
-
-def understood(words: list[str] | None, config: str, arguments: Sequence[str], **options: Any) -> Request:
-    """The request that a command line makes. Raises `UsageError` where its words contradict each other."""
-    first, *others = words or [""]
-    if others and not config:
-        raise UsageError(
-            say("{word}: only one project can be launched at a time", word=others[0]),
-            say("put arguments for the training script after --"),
-        )
-    options["python"] = interpreter.located(options["python"] or sys.executable)
-    options["ignore"] = selection.prefixes(options["ignore"] or ())
-    request = Request(
-        folder="." if config else first or ".",
-        config=config,
-        script=first if config else "",
-        arguments=tuple(others if config else arguments),
-        **options,
+    words: tuple[str, ...] = argument(
+        "[DIR] [-- ARGS]",
+        say("Project (default: the current folder) and arguments for its script; with --config: SCRIPT [ARGS]."),
     )
-    _check(request)
-    return request
+    arguments: tuple[str, ...] = ()
+    """Arguments for the training script."""
+    resume: str = option("[RUN]", say("Continue the newest run, or RUN, from its last checkpoint."))
+    new: bool = flag(say("Start over, even if the newest run was preempted."))
+    dry_run: bool = flag(say("Show what would be done; start and write nothing."))
+    json: bool = flag(say("With --dry-run: print JSON."))
+    python: str = option("PATH", say("Python interpreter that runs the training."))
+    ignore: tuple[str, ...] = option("PREFIX", say("Ignore rules whose id starts with this; repeatable."))
+    grace: float = option("S", say("Seconds the ranks get after Ctrl-C to save and exit."), 30.0, min=0.0)
+    max_restarts: int | None = option(
+        "N",
+        say("After a transient failure, restart from the newest checkpoint, at most N times (default: from the plan)."),
+        None,
+        min=0,
+    )
+    restarts_per_hour: int = option("N", say("With --max-restarts: at most N restarts within an hour."), 10, min=1)
+    spares: bool = flag(
+        say("With --max-restarts: keep a spare process per rank with all imports done, for faster restarts.")
+    )
+    auto_batch: bool = flag(
+        say("On out of memory: halve the micro-batch and double the accumulation; the real batch stays the same.")
+    )
+    debug: str = option(
+        "[RANK|all]",
+        say(
+            "Make rank 0, the given rank, several (0,2) or all wait for a debugger; the other ranks wait without a "
+            "time limit."
+        ),
+    )
+    on_hang: str | None = option(
+        "wait|stop",
+        say(
+            "On a hang: only report where each rank is, or also end the run with exit code 124 (default: from the "
+            "plan)."
+        ),
+        None,
+    )
+    hang_limit: float | None = option(
+        "S",
+        say(
+            "Seconds without progress that count as a hang (0: learned from the run, at least 300; default: from "
+            "the plan)."
+        ),
+        None,
+        min=0.0,
+    )
+    apply_fix: bool = flag(say("Change the plan to fix the newest run's failure, show the change, and launch again."))
+    machine: str = option("FILE", say("With --dry-run: use the machine described in FILE."))
+    machine_rank: int | None = option(
+        "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
+    )
+    wait: float = option("S", say("With several machines: seconds to wait for the others."), 30.0, min=0.1)
+    config: str = option("FILE", say("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."))
 
+    @property
+    def folder(self) -> str:
+        """The project's folder."""
+        return "." if self.config else "".join(self.words[:1]) or "."
 
-def left_out(option: str, following: str) -> list[str]:
-    """The value of an option that may stand alone, where what follows it is none."""
-    if option == "--resume":
-        return [] if runs.is_name(following) else [runs.LATEST]
-    if option == "--debug":
-        return [] if names_ranks(following) else ["0"]
-    return []
-
-
-def names_ranks(word: str) -> bool:
-    """Whether a word on the command line says which ranks: all, 1, or 0,2."""
-    return word == ALL_RANKS or word.replace(",", "").isdigit()
-
-
-def _check(request: Request) -> None:
-    if request.json and not request.dry_run:
-        raise UsageError(say("--json needs --dry-run; a launch shows the training's own output"))
-    if request.on_hang not in (None, "wait", "stop"):
-        raise UsageError(say("--on-hang {word}: must be wait or stop", word=request.on_hang))
-    if request.new and request.resume:
-        raise UsageError(say("--new starts over and --resume continues; use only one of them"))
-    if request.apply_fix and (request.config or request.json):
-        raise UsageError(
-            say("--apply-fix only works with trainwiz projects and cannot be combined with --config or --json")
-        )
+    @property
+    def script(self) -> str:
+        """The script that `config` launches."""
+        return "".join(self.words[:1]) if self.config else ""

@@ -41,21 +41,18 @@ def _preempted(request: Request, plan: Plan, folder: Path) -> Run | None:
     if run is None:
         return None
     command = run.read("command")
-    same_plan = command.get("plan_hash") == plan.digest()
-    if same_plan and command.get("arguments") == redaction.arguments(request.arguments):
-        console.talk(
-            t("run {name} was preempted: continuing from its last checkpoint (--new starts over)", name=run.name),
-            style="warning",
-        )
-        return run
-    console.talk(
-        t(
+    same = command.get("plan_hash") == plan.digest()
+    same = same and command.get("arguments") == redaction.arguments(request.arguments)
+    words = (
+        t("run {name} was preempted: continuing from its last checkpoint (--new starts over)", name=run.name)
+        if same
+        else t(
             "run {name} was preempted, but the plan or the arguments changed: starting over (--resume continues it)",
             name=run.name,
-        ),
-        style="warning",
+        )
     )
-    return None
+    console.talk(words, style="warning")
+    return run if same else None
 
 
 def _refuse_what_cannot_go_on(plan: Plan, run: Run, arguments: Sequence[str]) -> None:

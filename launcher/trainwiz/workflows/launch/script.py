@@ -51,8 +51,7 @@ def launch(request: Request) -> int:
     machine = facts.machine(machine_file=request.machine or None, python=request.python, folder=os.curdir)
     findings = _findings(request, machine)
     if not request.dry_run:
-        preflight.show(findings)
-        preflight.refuse_errors(findings)
+        preflight.insist(findings)
     world = max(1, _whole_number(values.get("num_processes"), 1))
     with ports.claim(_whole_number(values.get("main_process_port"), 29500)) as port:
         command = commands.for_accelerate_config(
@@ -96,7 +95,7 @@ def _check_usage(request: Request) -> None:
     if not script:
         raise UsageError(
             say("--config needs a script to launch"),
-            say("trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
+            say("run: trainwiz launch --config accelerate.yaml train.py --lr 1e-4"),
         )
     if request.resume:
         raise UsageError(

@@ -16,7 +16,6 @@ from trainwiz.process.watch import Watching
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
-from trainwiz.ui.paths import near
 from trainwiz.workflows.launch import debugger, provenance
 from trainwiz.workflows.launch.attempts import Attempts
 from trainwiz.workflows.launch.memory_samples import Sampler
@@ -28,7 +27,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     """Run it, tell how it ended, and return the exit code. `by_hand` are the lines that do the same."""
     for line in by_hand:
         console.talk(console.styled(f"  {line}", "dim"))
-    console.talk(t("this run: {folder}", folder=near(prepared.run.folder)))
+    console.talk(t("this run: {folder}", folder=console.near(prepared.run.folder)))
     debugger.tell(prepared.debug_ports)
     described = provenance.describe(prepared)
     prepared.run.record("command", described)

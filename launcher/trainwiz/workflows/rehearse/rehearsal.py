@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainwiz import tasks
@@ -24,27 +23,10 @@ from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import console
 from trainwiz.ui import rehearsal as card
 from trainwiz.workflows.rehearse import trial_run
+from trainwiz.workflows.rehearse.request import Request
 from trainwiz.workflows.rehearse.trial_run import Environment
 
 _MODEL_FIELD = "model_name"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the user asked for."""
-
-    folder: str
-    updates: int
-    """Updates of each run."""
-    as_json: bool
-    python: str
-    """The Python that trains; empty: the one that runs trainwiz."""
-    task_only: bool
-    """Whether nothing is trained."""
-    keep: str | None
-    """A folder in which logs, metrics and checkpoints are kept."""
-    arguments: Sequence[str] = ()
-    """The script's own settings, as `--name value` or `--name=value`."""
 
 
 def rehearse(request: Request) -> int:
@@ -54,7 +36,7 @@ def rehearse(request: Request) -> int:
     plan, folder = plans.read(plan_file), plan_file.parent.absolute()
     fields = setup.declared_fields(rehearsals.sources(folder))
     small = setup.small_copy(plan, fields, by_hand=_by_hand(request.arguments, fields), updates=request.updates)
-    workspace = Workspace(request.keep)
+    workspace = Workspace(request.keep or None)
     environment = Environment(
         folder=folder,
         python=interpreter.located(request.python or sys.executable),
@@ -78,7 +60,7 @@ def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
     if len(names) != len(values) or not all(name.startswith("--") for name in names):
         raise UsageError(
             say("{words}: write script settings as --name value", words=" ".join(words)),
-            say("trainwiz rehearse DIR -- --hidden_size 32"),
+            say("run: trainwiz rehearse DIR -- --hidden_size 32"),
         )
     found = {name[2:]: value for name, value in zip(names, values, strict=True)}
     for name, word in found.items():
@@ -174,7 +156,7 @@ def _typed(default: Any, word: str) -> Any:
 def _report(checks: Sequence[Check], small: Setup, request: Request, seconds: float, workspace: Workspace) -> None:
     for note in small.notes:
         console.talk(console.styled(t("note: {what}", what=text(note)), "dim"))
-    if request.as_json:
+    if request.json:
         console.data_json(
             {
                 "passed": not failed(checks),

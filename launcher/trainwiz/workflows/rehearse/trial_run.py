@@ -44,10 +44,8 @@ class Environment:
 
 def train(environment: Environment, setup: Setup, run: TrialRun) -> RunResult:
     """Run it to its end. Raises `KeyboardInterrupt` if the user asked to stop."""
-    output, notes = (
-        environment.workspace.place(run.resumes or run.name),
-        environment.workspace.place(f"{run.name}-notes"),
-    )
+    output = environment.workspace.place(run.resumes or run.name)
+    notes = environment.workspace.place(f"{run.name}-notes")
     outcome = _run(environment, setup, run, output, notes)
     cause, remedy, log = _why(outcome, notes) if outcome.exit_code and not run.killed_at else (None, None, "")
     if outcome.interrupted:
@@ -78,8 +76,7 @@ def _run(environment: Environment, setup: Setup, run: TrialRun, output: Path, no
         "kill_at": run.killed_at,
     }
     instructions.write_text(json.dumps(asked), encoding="utf-8")
-    port = ports.claim(0)
-    try:
+    with ports.claim(0) as port:
         arguments = [str(instructions), *setup.arguments(run, str(output))]
         command = _command(environment, setup, run, port.number, arguments)
         watching = Watching(
@@ -93,8 +90,6 @@ def _run(environment: Environment, setup: Setup, run: TrialRun, output: Path, no
         return ranks.run(
             _processes(command, setup, notes), audience=_Silence(), grace=_GRACE_SECONDS, watching=watching
         )
-    finally:
-        port.release()
 
 
 def _command(environment: Environment, setup: Setup, run: TrialRun, port: int, arguments: list[str]) -> Command:

@@ -1,11 +1,20 @@
-"""YAML with comments: values are dumped by a library and read back, comments are added between."""
+"""Values as JSON, and as YAML with comments between: dumped by a library, and read back to be sure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """The values as a JSON file. Raises `RuntimeError` if it does not read back as it was meant."""
+    written = json.dumps(values, indent=2) + "\n"
+    if json.loads(written) != values:
+        raise RuntimeError(f"JSON does not read back as it was meant:\n{written}")
+    return written
 
 
 def commented(values: Mapping[str, Any], comments: Mapping[str, str], head: str = "") -> str:

@@ -1,0 +1,46 @@
+"""What was asked of `trainwiz check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwiz.message import say
+from trainwiz.workflows.option import argument, flag, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `trainwiz check`. What is empty was not typed."""
+
+    targets: tuple[str, ...] = argument(
+        "[PATH…]",
+        say(
+            "Projects, plans, accelerate or DeepSpeed files, or folders that contain them (default: the current "
+            "folder)."
+        ),
+    )
+    json: bool = flag(say("Print the findings as JSON."))
+    format: str = option("FORMAT", say("text, json, sarif or github."))
+    machine: str = option(
+        "FILE",
+        say(
+            "Check against the machine described in FILE; `here` checks accelerate and DeepSpeed files against this "
+            "machine, too."
+        ),
+    )
+    python: str = option("PATH", say("Python interpreter used for the training."))
+    script: str = option("SCRIPT.py", say("The script the files are for."))
+    model: str = option("NAME", say("The model the files are for: a preset, a folder or a hub id."))
+    default: bool = flag(say("Check accelerate's default config file."))
+    engine_version: tuple[str, ...] = option(
+        "ENGINE=VERSION", say("Check files for this version, like deepspeed=0.16.5; repeatable.")
+    )
+    skip_others: bool = flag(say("Skip files of any other kind, for a pre-commit hook."))
+    fix: bool = flag(say("Fix plans, and accelerate and DeepSpeed files; the diff is shown first."))
+    yes: bool = flag(say("With --fix: write without asking."), "--yes -y")
+    select: tuple[str, ...] = option(
+        "ID", say("Use only this rule, or all rules whose id starts with this; repeatable.")
+    )
+    ignore: tuple[str, ...] = option(
+        "ID", say("Ignore a rule, or all rules whose id starts with this (TW3); repeatable.")
+    )

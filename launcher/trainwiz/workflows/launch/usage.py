@@ -1,0 +1,59 @@
+"""What the words of a launch's command line mean, and which of them contradict each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from trainwiz.errors import UsageError
+from trainwiz.message import say
+from trainwiz.probe import interpreter
+from trainwiz.rules import selection
+from trainwiz.store import runs
+from trainwiz.workflows.launch.request import Request
+
+ALL_RANKS = "all"
+
+
+def understood(request: Request) -> Request:
+    """The request with the interpreter and the rules that its words mean. Raises `UsageError` for contradictions."""
+    others = request.words[1:]
+    if others and not request.config:
+        raise UsageError(
+            say("{word}: only one project can be launched at a time", word=others[0]),
+            say("put arguments for the training script after --"),
+        )
+    _check(request)
+    return dataclasses.replace(
+        request,
+        python=interpreter.located(request.python or sys.executable),
+        ignore=selection.prefixes(request.ignore),
+        arguments=others if request.config else request.arguments,
+    )
+
+
+def left_out(option: str, following: str) -> list[str]:
+    """The value of an option that may stand alone, where what follows it is none."""
+    if option == "--resume":
+        return [] if runs.is_name(following) else [runs.LATEST]
+    if option == "--debug":
+        return [] if names_ranks(following) else ["0"]
+    return []
+
+
+def names_ranks(word: str) -> bool:
+    """Whether a word on the command line says which ranks: all, 1, or 0,2."""
+    return word == ALL_RANKS or word.replace(",", "").isdigit()
+
+
+def _check(request: Request) -> None:
+    if request.json and not request.dry_run:
+        raise UsageError(say("--json needs --dry-run; a launch shows the training's own output"))
+    if request.on_hang not in (None, "wait", "stop"):
+        raise UsageError(say("--on-hang {word}: must be wait or stop", word=request.on_hang))
+    if request.new and request.resume:
+        raise UsageError(say("--new starts over and --resume continues; use only one of them"))
+    if request.apply_fix and (request.config or request.json):
+        raise UsageError(
+            say("--apply-fix only works with trainwiz projects and cannot be combined with --config or --json")
+        )
