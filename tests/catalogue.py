@@ -1,7 +1,7 @@
 """Collect every sentence that a person reads into the translation catalogue, for `make catalogue`.
 
-Sentences are the literal first arguments of `say(…)` and `t(…)`, and the rules' manual entries. Translations that
-are there already stay; those whose sentence is gone are dropped.
+Sentences are the literal first arguments of `say(…)` and `t(…)`, the causes and remedies of `Signature(…)`, and the
+rules' manual entries. Translations that are there already stay; those whose sentence is gone are dropped.
 """
 
 import ast
@@ -18,6 +18,7 @@ PACKAGE = ROOT / "launcher" / "trainwiz"
 PO = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "trainwiz.po"
 MO = PO.with_suffix(".mo")
 MARKS = {"say", "t", "Message", "remedy", "violation"}
+MARKED_KEYWORDS = {"Signature": ("cause", "remedy")}
 
 
 def sentences() -> dict[str, list[str]]:
@@ -35,11 +36,12 @@ def sentences() -> dict[str, list[str]]:
 
 def _marked(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) and node.args:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            first = node.args[0]
-            if name in MARKS and isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value:
-                yield first.value
+            said = [keyword.value for keyword in node.keywords if keyword.arg in MARKED_KEYWORDS.get(name, ())]
+            for word in [*said, *(node.args[:1] if name in MARKS else ())]:
+                if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value:
+                    yield word.value
 
 
 def load() -> Catalog:
