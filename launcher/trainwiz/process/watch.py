@@ -63,7 +63,7 @@ class Stall:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """Signs of life again, after a stall was told."""
+    """Signs of life after a reported stall."""
 
     silence: float
     """Seconds that it lasted."""
