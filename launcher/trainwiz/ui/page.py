@@ -117,7 +117,7 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
         found = [(name, series(records, key)) for name, key in curves]
         drawn = svg(found, label=title, across=t("update"), marks=marks)
         if drawn:
-            legend = [name for name, curve in found if curve.values]
+            legend = [name for name, curve in found if metrics.finite(curve)]
             # `svg` escapes what it is given.
             charts.append({"title": title, "legend": legend, "svg": Markup(drawn)})
     return charts
