@@ -1,6 +1,6 @@
 """Collect every sentence that a person reads into the translation catalogue, for `make catalogue`.
 
-Sentences are the literal first arguments of `say(…)` and `t(…)`, the `help` of questions, and the manual entries of
+Sentences are the literal first arguments of `say(…)` and `t(…)`, those of `MARKED_KEYWORDS`, and the manual entries of
 rules. Translations that are there already stay; those whose sentence is gone are dropped.
 """
 
@@ -18,6 +18,7 @@ PACKAGE = ROOT / "launcher" / "trainwiz"
 PO = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "trainwiz.po"
 MO = PO.with_suffix(".mo")
 MARKS = {"say", "t", "Message", "remedy", "violation"}
+MARKED_KEYWORDS = {"Signature": ("cause", "remedy"), "Question": ("help",)}
 
 
 def sentences() -> dict[str, list[str]]:
@@ -37,11 +38,10 @@ def _marked(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            marked = node.args[:1] if name in MARKS else []
-            marked += [word.value for word in node.keywords if (name, word.arg) == ("Question", "help")]
-            for each in marked:
-                if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value:
-                    yield each.value
+            said = [keyword.value for keyword in node.keywords if keyword.arg in MARKED_KEYWORDS.get(name, ())]
+            for word in [*said, *(node.args[:1] if name in MARKS else ())]:
+                if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value:
+                    yield word.value
 
 
 def load() -> Catalog:

@@ -13,10 +13,11 @@ import projects
 import pytest
 from test_launch import TRAINWIZ, launch, project, read
 
+from trainwiz.batch import Batch
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
-from trainwiz.recovery import OUT_OF_MEMORY, Again, Attempt, Batch, Policy, Recovery
+from trainwiz.recovery import OUT_OF_MEMORY, Again, Attempt, Policy, Recovery
 from trainwiz.store import plans
 
 DONE = Attempt(outcome=Outcome(exit_code=0, codes={0: 0}), update=100)

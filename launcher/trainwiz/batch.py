@@ -14,10 +14,29 @@ from trainwiz.message import Message, say
 class Batch:
     """A batch equation that holds."""
 
-    real: int
     micro: int
+    """Samples that one rank takes through one forward and backward."""
     accumulation: int
+    """Micro-batches per rank and update."""
     world: int
+    """Ranks over all machines."""
+
+    @property
+    def real(self) -> int:
+        """Samples of one update."""
+        return self.micro * self.accumulation * self.world
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As the generated script takes it."""
+        split = {"per_device_batch_size": self.micro, "gradient_accumulation_steps": self.accumulation}
+        return tuple(word for name, value in split.items() for word in (f"--{name}", str(value)))
+
+    def halved(self) -> Batch | None:
+        """The same real batch in micro-batches half as big; None where they cannot be halved."""
+        if self.micro % 2:
+            return None
+        return Batch(micro=self.micro // 2, accumulation=self.accumulation * 2, world=self.world)
 
     def __str__(self) -> str:
         return f"{self.real} = {self.micro} × {self.accumulation} × {self.world}"
@@ -46,56 +65,49 @@ def solve(
     Given all members, they are checked. A conflict blames the member that the others contradict.
     """
     if real is None:
-        micro = micro or preferred_micro
-        accumulation = accumulation or 1
-        return Batch(real=micro * accumulation * world, micro=micro, accumulation=accumulation, world=world)
+        return Batch(micro=micro or preferred_micro, accumulation=accumulation or 1, world=world)
     if micro is not None and accumulation is not None:
-        return _checked(real, micro, accumulation, world)
+        return _checked(real, Batch(micro=micro, accumulation=accumulation, world=world))
     if micro is not None:
         return _accumulation_for(real, micro, world)
     if accumulation is not None:
         return _micro_for(real, accumulation, world)
     if real % world:
         return _indivisible_by_world(real, world, preferred_micro)
-    micro = _largest_divisor(real // world, preferred_micro)
-    return Batch(real=real, micro=micro, accumulation=real // world // micro, world=world)
+    return _split(real // world, world, preferred_micro)
 
 
-def _checked(real: int, micro: int, accumulation: int, world: int) -> Batch | Conflict:
-    product = micro * accumulation * world
-    if product == real:
-        return Batch(real=real, micro=micro, accumulation=accumulation, world=world)
-    with_product = Batch(real=product, micro=micro, accumulation=accumulation, world=world)
-    if real % (micro * world):
-        wrong = _accumulation_for(real, micro, world)
-        assert isinstance(wrong, Conflict)
-        return wrong
-    right = Batch(real=real, micro=micro, accumulation=real // (micro * world), world=world)
+def _checked(real: int, given: Batch) -> Batch | Conflict:
+    if given.real == real:
+        return given
+    right = _accumulation_for(real, given.micro, given.world)
+    if isinstance(right, Conflict):
+        return right
     return Conflict(
         key="batch.gradient_accumulation_steps",
         message=say(
             "{micro} × {accumulation} × {world} = {product}, not {real}; "
             "accumulation {right} gives {real}, or keep accumulation {accumulation} for a real batch of {product}",
-            micro=micro,
-            accumulation=accumulation,
-            world=world,
-            product=product,
+            micro=given.micro,
+            accumulation=given.accumulation,
+            world=given.world,
+            product=given.real,
             real=real,
             right=right.accumulation,
         ),
-        nearest=(right, with_product),
+        nearest=(right, given),
     )
 
 
 def _accumulation_for(real: int, micro: int, world: int) -> Batch | Conflict:
     step = micro * world
     if real % step == 0:
-        return Batch(real=real, micro=micro, accumulation=real // step, world=world)
+        return Batch(micro=micro, accumulation=real // step, world=world)
     nearest = _around(real, micro, world)
     if real % world:
         return Conflict(key="batch.real_batch_size", message=_no_micro(real, micro, world, nearest), nearest=nearest)
     other = _nearest_divisor(real // world, micro)
-    fitting = Batch(real=real, micro=other, accumulation=real // world // other, world=world)
+    fitting = Batch(micro=other, accumulation=real // world // other, world=world)
     return Conflict(
         key="batch.real_batch_size",
         message=say(
@@ -116,9 +128,9 @@ def _accumulation_for(real: int, micro: int, world: int) -> Batch | Conflict:
 def _micro_for(real: int, accumulation: int, world: int) -> Batch | Conflict:
     step = accumulation * world
     if real % step == 0:
-        return Batch(real=real, micro=real // step, accumulation=accumulation, world=world)
+        return Batch(micro=real // step, accumulation=accumulation, world=world)
     low = real // step
-    nearest = tuple(Batch(real=m * step, micro=m, accumulation=accumulation, world=world) for m in (low, low + 1) if m)
+    nearest = tuple(Batch(micro=m, accumulation=accumulation, world=world) for m in (low, low + 1) if m)
     return Conflict(
         key="batch.real_batch_size",
         message=say(
@@ -135,12 +147,7 @@ def _micro_for(real: int, accumulation: int, world: int) -> Batch | Conflict:
 
 def _indivisible_by_world(real: int, world: int, preferred_micro: int) -> Conflict:
     low = real // world
-    nearest = tuple(
-        Batch(real=n * world, micro=m, accumulation=n // m, world=world)
-        for n in (low, low + 1)
-        if n
-        for m in [_largest_divisor(n, preferred_micro)]
-    )
+    nearest = tuple(_split(per_rank, world, preferred_micro) for per_rank in (low, low + 1) if per_rank)
     return Conflict(
         key="batch.real_batch_size",
         message=say(
@@ -167,7 +174,7 @@ def _no_micro(real: int, micro: int, world: int, nearest: tuple[Batch, ...]) -> 
 
 def _around(real: int, micro: int, world: int) -> tuple[Batch, ...]:
     low = real // (micro * world)
-    return tuple(Batch(real=micro * a * world, micro=micro, accumulation=a, world=world) for a in (low, low + 1) if a)
+    return tuple(Batch(micro=micro, accumulation=a, world=world) for a in (low, low + 1) if a)
 
 
 def _listed(batches: tuple[Batch, ...]) -> Message:
@@ -178,8 +185,10 @@ def _either(*choices: Message) -> Message:
     return choices[0] if len(choices) == 1 else say("{one} or {other}", one=choices[0], other=choices[1])
 
 
-def _largest_divisor(n: int, limit: int) -> int:
-    return next(d for d in range(min(n, limit), 0, -1) if n % d == 0)
+def _split(per_rank: int, world: int, limit: int) -> Batch:
+    """So many samples per rank and update, in the largest micro-batch not above the limit that divides them."""
+    micro = next(d for d in range(min(per_rank, limit), 0, -1) if per_rank % d == 0)
+    return Batch(micro=micro, accumulation=per_rank // micro, world=world)
 
 
 def _nearest_divisor(n: int, to: int) -> int:

@@ -1,4 +1,4 @@
-"""Where every rank of a run is: from their Python stacks to a sentence that names the one that is elsewhere."""
+"""Find out from the ranks' Python stacks which of them keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUSY_SHARE = 0.1
 
 
 class State(Enum):
-    """What the kernel says of a rank's process."""
+    """The state of a rank's process."""
 
     ASLEEP = "asleep"
     BUSY = "busy"
@@ -54,7 +54,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank as it was seen."""
+    """One rank at one point in time."""
 
     rank: int
     """Its rank."""
@@ -87,7 +87,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a look at all ranks says."""
+    """The conclusion from two looks at all ranks."""
 
     suspects: tuple[int, ...]
     """The ranks that the others wait for."""
@@ -112,7 +112,10 @@ def parse(dump: str) -> tuple[Frame, ...]:
 
 # docs/decisions/supervision.md: A run is ended only if nothing in it moves
 def compare(before: Sequence[Rank], after: Sequence[Rank], *, elsewhere: bool = False) -> Verdict:
-    """Who is where the others are not, from two looks at all ranks. `elsewhere`: other machines have ranks, too."""
+    """Compare two looks at all ranks, and name those that the others wait for.
+
+    `elsewhere`: other machines have ranks, too.
+    """
     suspects = _suspects(after) or ([r for r in after if not r.waiting] if elsewhere else [])
     earlier = {rank.rank: rank for rank in before}
     still = all(_still(earlier.get(rank.rank), rank) for rank in after)
@@ -168,7 +171,8 @@ def _where(rank: Rank) -> Message:
         if stopped:
             return say("rank {rank} is stopped (SIGSTOP); resume it with `kill -CONT`", rank=rank.rank)
         return say("rank {rank} returned no Python stack: it is running native code or still starting", rank=rank.rank)
-    values = {"rank": rank.rank, "function": place.function, "where": _spot(own or place)}
+    at = own or place
+    values = {"rank": rank.rank, "function": place.function, "where": f"{at.file.rpartition('/')[2]}:{at.line}"}
     if stopped:
         return say("rank {rank} is stopped (SIGSTOP) in {function}, {where}", **values)
     if rank.waiting:
@@ -179,7 +183,7 @@ def _where(rank: Rank) -> Message:
 
 
 def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
-    named = ", ".join(str(rank.rank) for rank in suspects)
+    named = listed([rank.rank for rank in suspects])
     if not suspects:
         if all(rank.waiting for rank in ranks) and len(ranks) > 1:
             return say(
@@ -190,10 +194,10 @@ def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
     if len(suspects) == len(ranks):
         return say("the ranks are at different places and wait for each other")
     if all(rank.state is State.ENDED for rank in suspects):
-        return say("rank {ranks} ended, and the other ranks are waiting for it", ranks=named)
+        return say("{ranks} ended while the other ranks are waiting", ranks=named)
     if all(rank.state is State.BUSY for rank in suspects):
-        return say("the other ranks are waiting for rank {ranks}, which is alive but slow (a straggler)", ranks=named)
-    return say("the other ranks are waiting for rank {ranks}", ranks=named)
+        return say("the other ranks are waiting for {ranks}, alive but slow (a straggler)", ranks=named)
+    return say("the other ranks are waiting for {ranks}", ranks=named)
 
 
 def _beyond(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
@@ -204,14 +208,15 @@ def _beyond(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
         )
     if len(suspects) < len(ranks):
         return _conclusion(ranks, suspects)
-    named = ", ".join(str(rank.rank) for rank in suspects)
-    return say(
-        "no rank on this machine is waiting: ranks on other machines may be waiting for rank {ranks}", ranks=named
-    )
+    named = listed([rank.rank for rank in suspects])
+    return say("no rank on this machine is waiting: ranks on other machines may be waiting for {ranks}", ranks=named)
 
 
-def _spot(frame: Frame) -> str:
-    return f"{frame.file.rpartition('/')[2]}:{frame.line}"
+def listed(ranks: Sequence[int]) -> Message:
+    """One rank or several, by their numbers."""
+    if len(ranks) == 1:
+        return say("rank {rank}", rank=ranks[0])
+    return say("ranks {ranks}", ranks=", ".join(map(str, ranks)))
 
 
 def functions(ranks: Sequence[Rank]) -> Mapping[str, str]:

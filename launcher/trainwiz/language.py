@@ -12,7 +12,6 @@ from pathlib import Path
 
 from trainwiz.message import Message
 
-LANGUAGES = ("en", "zh")
 _CATALOGUES = {"zh": "zh_CN"}
 _LOCALE_DIR = Path(__file__).parent / "locale"
 
@@ -31,7 +30,7 @@ def choose(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
 
 
 def current() -> str:
-    """The language in use: one of `LANGUAGES`."""
+    """The language in use: en or zh."""
     return _current
 
 

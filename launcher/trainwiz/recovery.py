@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainwiz.batch import Batch
 from trainwiz.message import Message, say
 from trainwiz.outcome import HANG_CODE, Outcome
 
@@ -30,34 +31,6 @@ class Policy:
     """Restarts within an hour."""
     auto_batch: bool = False
     """A smaller micro-batch when out of memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """How a real batch is split: micro-batch × accumulation × world."""
-
-    micro: int
-    """Samples that one rank takes through one forward and backward."""
-    accumulation: int
-    """Micro-batches per rank and update."""
-    world: int
-    """Ranks over all machines."""
-
-    def halved(self) -> Batch | None:
-        """The same real batch in micro-batches half as big; None where they cannot be halved."""
-        if self.micro % 2:
-            return None
-        return Batch(micro=self.micro // 2, accumulation=self.accumulation * 2, world=self.world)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """As the generated script takes it."""
-        return (
-            "--per_device_batch_size",
-            str(self.micro),
-            "--gradient_accumulation_steps",
-            str(self.accumulation),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +70,7 @@ class Recovery:
         self._history: list[Attempt] = []
 
     def after(self, attempt: Attempt, now: float) -> Again | Message | None:
-        """What follows an attempt: another, the end with a reason, or the end without a word."""
+        """What follows an attempt: another one, the end with a reason, or the end without a message."""
         outcome = attempt.outcome
         trained = attempt.update > (self._history[-1].update if self._history else 0)
         self._history.append(attempt)
@@ -119,7 +92,7 @@ class Recovery:
                 "out of memory with micro-batch {before}: continuing with {micro}; the real batch stays the same: "
                 "{real} = {micro} × {accumulation} × {world}",
                 before=batch.micro,
-                real=half.micro * half.accumulation * half.world,
+                real=half.real,
                 micro=half.micro,
                 accumulation=half.accumulation,
                 world=half.world,

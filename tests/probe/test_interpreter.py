@@ -91,7 +91,7 @@ def test_gpus_that_torch_cannot_use(fake_torch) -> None:  # type: ignore[no-unty
         ("import no_such_module", "No module named 'no_such_module'"),
         ("raise SystemExit(4)", "SystemExit: 4"),
         ("import os, sys; sys.stderr.write('Fatal\\n'); sys.stderr.flush(); os.kill(os.getpid(), 11)", "Fatal"),
-        ("import os; os._exit(0)", "ended with code 0"),
+        ("import os; os._exit(0)", "exit code 0"),
     ],
 )
 def test_a_broken_torch_is_an_error_not_a_crash(fake_torch, source: str, error: str) -> None:  # type: ignore[no-untyped-def]

@@ -126,7 +126,7 @@ def test_a_rank_that_survives_kill_is_given_up() -> None:
     world.stopped(0, 0, 1.0)
     world.due(5.0)
     last = world.due(5.0 + KILL_SECONDS)
-    assert "ranks 1 did not exit 10 s after SIGKILL" in words(last)
+    assert "rank 1 did not exit 10 s after SIGKILL" in words(last)
     assert world.finished
     outcome = world.outcome(15.0)
     assert outcome.codes == {0: 0, 1: None}

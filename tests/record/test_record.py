@@ -50,22 +50,22 @@ def test_a_series_keeps_gaps_and_leaves_out_others() -> None:
         {"update": 5, "loss": "x"},
         {"update": 6, "loss": 1},
     ]
-    assert series(records, "loss").points == ((1, 2.0), (2, None), (3, None), (5, None), (6, 1.0))
-    assert series(records, "loss").values == [2.0, 1.0]
-    assert series(records, "eval_loss").points == ((2, 9.0),)
-    assert series([], "loss").points == ()
+    assert series(records, "loss") == ((1, 2.0), (2, None), (3, None), (5, None), (6, 1.0))
+    assert metrics.finite_values(records, "loss") == [2.0, 1.0]
+    assert series(records, "eval_loss") == ((2, 9.0),)
+    assert series([], "loss") == ()
 
 
 def test_an_update_done_again_counts_as_it_was_done_last() -> None:
-    assert series([{"update": 1, "loss": 2}, {"update": 1, "loss": 3}], "loss").points == ((1, 3.0),)
+    assert series([{"update": 1, "loss": 2}, {"update": 1, "loss": 3}], "loss") == ((1, 3.0),)
 
 
 def test_runs_that_continue_one_another_are_joined_without_what_was_done_again() -> None:
     first = [{"update": u, "loss": 1} for u in (10, 20, 30)] + [{"update": 20, "eval_loss": 5}]
     second = [{"update": u, "loss": 2} for u in (30, 40)]
     whole = joined([first, [], second])
-    assert series(whole, "loss").points == ((10, 1), (20, 1), (30, 2), (40, 2))
-    assert series(whole, "eval_loss").points == ((20, 5),)
+    assert series(whole, "loss") == ((10, 1), (20, 1), (30, 2), (40, 2))
+    assert series(whole, "eval_loss") == ((20, 5),)
     assert joined([]) == []
     # What the earlier run did beyond the checkpoint is gone, also before the later one has come so far again.
     assert [record["update"] for record in joined([first, [{"update": 15, "loss": 2}]])] == [10, 15]
@@ -192,8 +192,8 @@ def drawing(curves: list[tuple[str, Series]], **options: Any) -> ET.Element:
 
 def test_a_chart_is_wellformed_and_holds_every_curve() -> None:
     points = tuple((float(u), None if u == 50 else 1 / (u + 1)) for u in range(100))
-    curves = [("<one>", Series(name="a", points=points)), ("two", Series(name="b", points=((10.0, 0.5), (90.0, 0.7))))]
-    root = drawing([*curves, ("empty", Series(name="c", points=((1.0, None),)))], marks=[20.0, 1e9])
+    curves = [("<one>", points), ("two", ((10.0, 0.5), (90.0, 0.7)))]
+    root = drawing([*curves, ("empty", ((1.0, None),))], marks=[20.0, 1e9])
     ns = "{http://www.w3.org/2000/svg}"
     paths = {p.get("class"): p.get("d") or "" for p in root.iter(f"{ns}path")}
     drawn = [p for p in root.iter(f"{ns}path") if p.get("class") == "curve"]
@@ -210,15 +210,15 @@ def test_a_chart_is_wellformed_and_holds_every_curve() -> None:
 
 def test_a_long_curve_stays_small_and_shows_its_trend() -> None:
     points = tuple((float(u), math.sin(u)) for u in range(100_000))
-    made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
+    made = chart.svg([("x", points)], label="x", across="x")
     assert len(made) < 30_000
     assert made.count('<path class="curve noise"') == made.count('<path class="curve"') == 1
-    smooth = chart.svg([("x", Series(name="x", points=tuple((x, x * x) for x, _ in points)))], label="x", across="x")
+    smooth = chart.svg([("x", [(x, x * x) for x, _ in points])], label="x", across="x")
     assert "noise" not in smooth
 
 
 def test_a_chart_of_nothing_is_nothing() -> None:
-    assert chart.svg([("x", Series(name="x", points=((1.0, None),)))], label="x", across="x") == ""
+    assert chart.svg([("x", ((1.0, None),))], label="x", across="x") == ""
 
 
 # runs

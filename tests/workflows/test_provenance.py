@@ -223,7 +223,7 @@ def test_git_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
     slow = tmp_path / "git"
     slow.write_text("#!/bin/sh\nsleep 60\n")
     slow.chmod(0o755)
-    assert code.state(str(tmp_path), git=str(slow), timeout=0.3).problem == "no answer in 0 s"
+    assert code.state(str(tmp_path), git=str(slow), timeout=0.3).problem == "no answer within 0.3 s"
 
 
 def test_reasons_are_the_comments_behind_the_values() -> None:

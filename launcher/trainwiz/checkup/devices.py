@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from trainwiz.checkup.line import Line, joined
+from trainwiz.checkup.line import Found, Line, joined, line
 from trainwiz.finding import Level
 from trainwiz.machine import Gpu, Interpreter, Machine
 from trainwiz.message import Message, say
@@ -24,40 +24,45 @@ Source: `check_cuda_p2p_ib_support` in accelerate/utils/environment.py (1.15).
 
 def lines(machine: Machine) -> Iterator[Line]:
     """GPUs, driver, the agreement with torch, precision and collectives."""
-    yield _gpus(machine)
-    yield from (_filled(machine, gpu) for gpu in machine.gpus if gpu.used_bytes > FILLED * gpu.memory_bytes)
-    yield from _peculiar(machine)
-    if machine.driver_version:
-        yield _driver(machine)
+    yield line("gpus", say("GPUs"), _gpus(machine))
+    for gpu in machine.gpus:
+        if _is_filled(gpu):
+            yield line(f"gpu{gpu.index}", say("GPU {index}", index=gpu.index), _filled(machine, gpu))
+    if len(_kinds(machine.gpus)) > 1:
+        yield line("gpu_kinds", say("mixed GPUs"), _mixed())
+    if any(gpu.mig for gpu in machine.gpus):
+        yield line("mig", "MIG", _partitioned(machine))
+    if _needs_newer_driver(machine):
+        yield line("p2p", "P2P", _no_peers(machine))
+    if driver := machine.driver_version:
+        cuda = machine.cuda_driver_version or "?"
+        supports = say("{driver}, supports up to CUDA {cuda}", driver=driver, cuda=cuda)
+        yield line("driver", say("driver"), Found(supports))
     interpreter = machine.interpreter
     if interpreter is None or interpreter.error or not interpreter.version("torch"):
         return
     if machine.gpus:
-        yield _agreement(machine, interpreter)
-    yield _precision(interpreter)
-    yield _collectives(machine, interpreter)
+        yield line("agreement", say("torch and GPUs"), _agreement(machine, interpreter))
+    yield line("precision", say("precision"), _precision(interpreter))
+    yield line("collectives", say("collectives"), _collectives(machine, interpreter))
 
 
-def _gpus(machine: Machine) -> Line:
-    title = say("GPUs")
+def _gpus(machine: Machine) -> Found:
     failed = next((p.detail for p in machine.problems if p.probe == "gpus"), None)
     if failed and not machine.gpus:
-        found = say("NVIDIA's library failed: {problem}", problem=failed)
         fix = say("run: nvidia-smi; restart the machine after a driver update; in a container, use --gpus all")
-        return Line(subject="gpus", title=title, found=found, level=Level.ERROR, fix=fix)
+        return Found(say("NVIDIA's library failed: {problem}", problem=failed), Level.ERROR, fix)
     if not machine.gpus and machine.hidden_gpus:
         found = say("none visible; hidden by CUDA_VISIBLE_DEVICES: {n}", n=machine.hidden_gpus)
-        return Line(
-            subject="gpus", title=title, found=found, level=Level.WARNING, fix=say("unset CUDA_VISIBLE_DEVICES")
-        )
+        return Found(found, Level.WARNING, say("unset CUDA_VISIBLE_DEVICES"))
     if not machine.gpus:
-        return Line(subject="gpus", title=title, found=say("none; training runs on CPU ranks"))
+        return Found(say("none; training runs on CPU ranks"))
     kinds = joined(_kind(gpu, n) for gpu, n in _kinds(machine.gpus))
     if machine.hidden_gpus:
         kinds = say("{found}; hidden by CUDA_VISIBLE_DEVICES: {n}", found=kinds, n=machine.hidden_gpus)
     if failed:
-        kinds = say("{found}; error: {problem}", found=kinds, problem=failed)
-    return Line(subject="gpus", title=title, found=kinds, level=Level.ERROR if failed else None)
+        return Found(say("{found}; error: {problem}", found=kinds, problem=failed), Level.ERROR)
+    return Found(kinds)
 
 
 def _kinds(gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, int]]:
@@ -80,7 +85,11 @@ def _kind(gpu: Gpu, n: int) -> Message:
     )
 
 
-def _filled(machine: Machine, gpu: Gpu) -> Line:
+def _is_filled(gpu: Gpu) -> bool:
+    return gpu.used_bytes > FILLED * gpu.memory_bytes
+
+
+def _filled(machine: Machine, gpu: Gpu) -> Found:
     found = say("{used} of {total} in use", used=size(gpu.used_bytes), total=size(gpu.memory_bytes))
     fix = say("find the processes that use it: nvidia-smi")
     if gpu.processes:
@@ -89,74 +98,54 @@ def _filled(machine: Machine, gpu: Gpu) -> Line:
             for p in gpu.processes
         )
         found = say("{found} by {users}", found=found, users=users)
-    others = ",".join(str(g.index) for g in machine.gpus if g.used_bytes <= FILLED * g.memory_bytes)
+    others = ",".join(str(g.index) for g in machine.gpus if not _is_filled(g))
     if others:
         fix = say("stop that process, or exclude this GPU: export CUDA_VISIBLE_DEVICES={others}", others=others)
-    title = say("GPU {index}", index=gpu.index)
-    return Line(subject=f"gpu{gpu.index}", title=title, found=found, level=Level.WARNING, fix=fix)
+    return Found(found, Level.WARNING, fix)
 
 
-def _peculiar(machine: Machine) -> Iterator[Line]:
-    if len(_kinds(machine.gpus)) > 1:
-        yield Line(
-            subject="gpu_kinds",
-            title=say("mixed GPUs"),
-            found=say(
-                "the slowest GPU limits the speed, the smallest one the memory; CUDA and nvidia-smi number the "
-                "GPUs differently"
-            ),
-            level=Level.WARNING,
-            fix=say("export CUDA_DEVICE_ORDER=PCI_BUS_ID, and set CUDA_VISIBLE_DEVICES to GPUs of one model"),
-        )
-    if any(gpu.mig for gpu in machine.gpus):
-        yield Line(
-            subject="mig",
-            title="MIG",
-            found=say(
-                "partitioned GPUs: {gpus}; each process sees one partition, and NCCL cannot connect partitions",
-                gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig),
-            ),
-            level=Level.WARNING,
-            fix=say("train with one rank, or disable MIG: nvidia-smi -mig 0"),
-        )
-    old = machine.driver_version is not None and parts(machine.driver_version) < parts(P2P_DRIVER)
-    if len(machine.gpus) > 1 and old and any("RTX 40" in gpu.name for gpu in machine.gpus):
-        yield Line(
-            subject="p2p",
-            title="P2P",
-            found=say(
-                "several RTX 40 GPUs with driver {driver}; below {wanted}, accelerate stops unless P2P and IB are "
-                "disabled",
-                driver=machine.driver_version,
-                wanted=P2P_DRIVER,
-            ),
-            level=Level.WARNING,
-            fix=say("update the driver, or run: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"),
-        )
-
-
-def _driver(machine: Machine) -> Line:
+def _mixed() -> Found:
     found = say(
-        "{driver}, supports up to CUDA {cuda}", driver=machine.driver_version, cuda=machine.cuda_driver_version or "?"
+        "the slowest GPU limits the speed, the smallest one the memory; CUDA and nvidia-smi number the GPUs differently"
     )
-    return Line(subject="driver", title=say("driver"), found=found)
+    fix = say("export CUDA_DEVICE_ORDER=PCI_BUS_ID, and set CUDA_VISIBLE_DEVICES to GPUs of one model")
+    return Found(found, Level.WARNING, fix)
 
 
-def _agreement(machine: Machine, interpreter: Interpreter) -> Line:
-    title = say("torch and GPUs")
+def _partitioned(machine: Machine) -> Found:
+    found = say(
+        "partitioned GPUs: {gpus}; each process sees one partition, and NCCL cannot connect partitions",
+        gpus=joined(str(gpu.index) for gpu in machine.gpus if gpu.mig),
+    )
+    return Found(found, Level.WARNING, say("train with one rank, or disable MIG: nvidia-smi -mig 0"))
+
+
+def _needs_newer_driver(machine: Machine) -> bool:
+    old = machine.driver_version is not None and parts(machine.driver_version) < parts(P2P_DRIVER)
+    return old and len(machine.gpus) > 1 and any("RTX 40" in gpu.name for gpu in machine.gpus)
+
+
+def _no_peers(machine: Machine) -> Found:
+    found = say(
+        "several RTX 40 GPUs with driver {driver}; below {wanted}, accelerate stops unless P2P and IB are disabled",
+        driver=machine.driver_version,
+        wanted=P2P_DRIVER,
+    )
+    fix = say("update the driver, or run: export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1")
+    return Found(found, Level.WARNING, fix)
+
+
+def _agreement(machine: Machine, interpreter: Interpreter) -> Found:
     problem, fix = _disagreement(machine, interpreter)
     if problem:
-        return Line(subject="agreement", title=title, found=problem, level=Level.ERROR, fix=fix)
+        return Found(problem, Level.ERROR, fix)
     seen, there = interpreter.torch_gpus, len(machine.gpus)
-    if seen is not None and seen < there and not any(gpu.mig for gpu in machine.gpus):
-        found = say("GPUs visible to torch: {seen} of {there}", seen=seen, there=there)
-        fix = say(
-            "check CUDA_VISIBLE_DEVICES, and run: {python} -c 'import torch; torch.cuda.init()'",
-            python=interpreter.python,
-        )
-        return Line(subject="agreement", title=title, found=found, level=Level.WARNING, fix=fix)
-    found = say("GPUs visible to torch: {seen} of {there}; its kernels support them", seen=seen, there=there)
-    return Line(subject="agreement", title=title, found=found)
+    if seen is None or seen >= there or any(gpu.mig for gpu in machine.gpus):
+        return Found(say("GPUs visible to torch: {seen} of {there}; its kernels support them", seen=seen, there=there))
+    fix = say(
+        "check CUDA_VISIBLE_DEVICES, and run: {python} -c 'import torch; torch.cuda.init()'", python=interpreter.python
+    )
+    return Found(say("GPUs visible to torch: {seen} of {there}", seen=seen, there=there), Level.WARNING, fix)
 
 
 def _disagreement(machine: Machine, interpreter: Interpreter) -> tuple[Message | None, Message | None]:
@@ -222,31 +211,17 @@ def _build(driver: str | None) -> str:
     return "cu130" if major >= 13 else "cu126" if major == 12 else "cu118"
 
 
-def _precision(interpreter: Interpreter) -> Line:
-    formats = [name for name, has in (("bf16", interpreter.bf16), ("fp8", interpreter.fp8)) if has]
-    if interpreter.torch_gpus:
-        formats.insert(0, "fp16")
-    return Line(subject="precision", title=say("precision"), found=joined(["fp32", *formats]))
+def _precision(interpreter: Interpreter) -> Found:
+    has = {"fp32": True, "fp16": interpreter.torch_gpus, "bf16": interpreter.bf16, "fp8": interpreter.fp8}
+    return Found(joined(name for name, here in has.items() if here))
 
 
-def _collectives(machine: Machine, interpreter: Interpreter) -> Line:
-    title = say("collectives")
-    have = interpreter.backends
+def _collectives(machine: Machine, interpreter: Interpreter) -> Found:
+    have, fix = interpreter.backends, say("install torch from pytorch.org")
     if machine.gpus and interpreter.cuda_build and "nccl" not in have:
-        return Line(
-            subject="collectives",
-            title=title,
-            found=say("this torch has no NCCL; several GPUs cannot train together"),
-            level=Level.ERROR if len(machine.gpus) > 1 else Level.HINT,
-            fix=say("install torch from pytorch.org"),
-        )
+        level = Level.ERROR if len(machine.gpus) > 1 else Level.HINT
+        return Found(say("this torch has no NCCL; several GPUs cannot train together"), level, fix)
     if not have:
-        return Line(
-            subject="collectives",
-            title=title,
-            found=say("this torch has neither NCCL nor gloo"),
-            level=Level.WARNING,
-            fix=say("install torch from pytorch.org"),
-        )
-    named = [say("NCCL {version}", version=interpreter.nccl_version or "?") if b == "nccl" else b for b in have]
-    return Line(subject="collectives", title=title, found=joined(named))
+        return Found(say("this torch has neither NCCL nor gloo"), Level.WARNING, fix)
+    nccl = say("NCCL {version}", version=interpreter.nccl_version or "?")
+    return Found(joined(nccl if backend == "nccl" else backend for backend in have))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,17 +11,15 @@ from trainwiz.machine import Interpreter
 from trainwiz.message import Message, say
 from trainwiz.rules.versions import parts
 
+_RANGE = re.compile(r"(?P<name>[\w-]+)(?P<bound><|>=)(?P<version>[\d.]+)")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two packages with the ranges of versions that do not work together; None: no bound."""
+    """Two packages that do not work together."""
 
-    first: str
-    second: str
-    first_below: str | None = None
-    first_at_least: str | None = None
-    second_below: str | None = None
-    second_at_least: str | None = None
+    ranges: tuple[str, str]
+    """Each with its versions: `deepspeed<0.16`, `torch>=2.6`."""
     message: Message
     """What fails."""
     requirement: str
@@ -29,19 +28,20 @@ class Pair:
     source: str
     """Where the failure is documented."""
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the two packages."""
+        first, second = (_parsed(each)["name"] for each in self.ranges)
+        return first, second
+
     def meets(self, interpreter: Interpreter) -> bool:
         """Whether both are installed in versions within these ranges."""
-        return _within(interpreter.version(self.first), self.first_at_least, self.first_below) and _within(
-            interpreter.version(self.second), self.second_at_least, self.second_below
-        )
+        return all(_is_within(interpreter, _parsed(each)) for each in self.ranges)
 
 
 KNOWN_BAD = (
     Pair(
-        first="deepspeed",
-        first_below="0.14.1",
-        second="torch",
-        second_at_least="2.4",
+        ranges=("deepspeed<0.14.1", "torch>=2.4"),
         message=say(
             "`import deepspeed` fails: ImportError: cannot import name 'log' from "
             "'torch.distributed.elastic.agent.server.api'"
@@ -51,10 +51,7 @@ KNOWN_BAD = (
         source="https://github.com/deepspeedai/DeepSpeed/issues/5337",
     ),
     Pair(
-        first="deepspeed",
-        first_below="0.16",
-        second="torch",
-        second_at_least="2.6",
+        ranges=("deepspeed<0.16", "torch>=2.6"),
         message=say(
             "ZeRO checkpoints cannot be loaded again: torch.load rejects them (weights_only now defaults to True)"
         ),
@@ -64,30 +61,21 @@ KNOWN_BAD = (
         source="https://github.com/pytorch/pytorch/pull/137602",
     ),
     Pair(
-        first="torch",
-        first_below="2.6",
-        second="transformers",
-        second_at_least="4.52",
+        ranges=("torch<2.6", "transformers>=4.52"),
         message=say("with torch older than 2.6, transformers rejects weights in .bin files and only loads safetensors"),
         requirement="torch>=2.6",
         level=Level.WARNING,
         source="https://nvd.nist.gov/vuln/detail/CVE-2025-32434; https://github.com/hiyouga/LlamaFactory/issues/8379",
     ),
     Pair(
-        first="colossalai",
-        first_at_least="0.5",
-        second="transformers",
-        second_at_least="4.52",
+        ranges=("colossalai>=0.5", "transformers>=4.52"),
         message=say("Colossal-AI's model policies patch methods of transformers 4.51.3, the version it requires"),
         requirement="transformers==4.51.3",
         level=Level.WARNING,
         source="https://github.com/hpcaitech/ColossalAI/blob/v0.5.0/requirements/requirements.txt",
     ),
     Pair(
-        first="numpy",
-        first_at_least="2",
-        second="torch",
-        second_below="2.3",
+        ranges=("numpy>=2", "torch<2.3"),
         message=say("this torch was compiled for NumPy 1 and fails on NumPy 2 arrays"),
         requirement="numpy<2",
         level=Level.ERROR,
@@ -102,7 +90,14 @@ def known_bad(interpreter: Interpreter) -> Iterator[Pair]:
     return (pair for pair in KNOWN_BAD if pair.meets(interpreter))
 
 
-def _within(version: str | None, at_least: str | None, below: str | None) -> bool:
-    if version is None:
+def _parsed(versions: str) -> re.Match[str]:
+    match = _RANGE.fullmatch(versions)
+    assert match, versions
+    return match
+
+
+def _is_within(interpreter: Interpreter, versions: re.Match[str]) -> bool:
+    installed = interpreter.version(versions["name"])
+    if installed is None:
         return False
-    return (at_least is None or parts(version) >= parts(at_least)) and (below is None or parts(version) < parts(below))
+    return (parts(installed) < parts(versions["version"])) == (versions["bound"] == "<")

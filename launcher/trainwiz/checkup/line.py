@@ -9,9 +9,20 @@ from trainwiz.finding import Level
 from trainwiz.message import Message, say
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was found about a subject. Plain strings are data, the same in every language."""
+
+    found: Message | str
+    level: Level | None = None
+    """None: good."""
+    fix: Message | None = None
+    """What to type."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What was found about a subject. Plain strings are data, the same in every language."""
+    """A subject with what was found about it."""
 
     subject: str
     """A stable name, for JSON."""
@@ -26,6 +37,11 @@ class Line:
     """The ids of the rules on the same subject."""
     rule: str | None = None
     """The id of the rule that is violated."""
+
+
+def line(subject: str, title: Message | str, found: Found, *, rules: tuple[str, ...] = ()) -> Line:
+    """The line of a subject."""
+    return Line(subject=subject, title=title, found=found.found, level=found.level, fix=found.fix, rules=rules)
 
 
 def joined(parts: Iterable[Message | str]) -> Message | str:

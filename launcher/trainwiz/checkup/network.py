@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.checkup.line import Line, joined
+from trainwiz.checkup.line import Found, Line, joined, line
 from trainwiz.checkup.surroundings import Comm, Hub, Port, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Interface, Machine
@@ -15,14 +15,15 @@ from trainwiz.quantities import size
 def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:
     """Interfaces, ports, hub, collectives."""
     outside = [_interface(i) for i in machine.interfaces if not i.loopback and i.addresses]
-    yield Line(subject="interfaces", title=say("interfaces"), found=joined(outside))
+    yield line("interfaces", say("interfaces"), Found(joined(outside)))
     if around is None:
         return
-    yield from (_port(port) for port in around.ports)
+    for port in around.ports:
+        yield line("port", say("port {number}", number=port.number), _port(port))
     if around.hub:
-        yield _hub(around.hub)
+        yield line("hub", say("model hub"), _hub(around.hub))
     if around.comm:
-        yield _comm(around.comm)
+        yield line("comm", say("all-reduce"), _comm(around.comm))
 
 
 def _interface(interface: Interface) -> str:
@@ -30,50 +31,42 @@ def _interface(interface: Interface) -> str:
     return f"{interface.name} ({interface.addresses[0]}{speed})"
 
 
-def _port(port: Port) -> Line:
-    title = say("port {number}", number=port.number)
+def _port(port: Port) -> Found:
     if port.free:
-        return Line(subject="port", title=title, found=say("free"))
+        return Found(say("free"))
     fix = say("a single machine uses another port automatically; for several machines, set machine.main_process_port")
-    found = say("already in use")
-    return Line(subject="port", title=title, found=found, level=Level.HINT, fix=fix)
+    return Found(say("already in use"), Level.HINT, fix)
 
 
-def _hub(hub: Hub) -> Line:
-    title = say("model hub")
+def _hub(hub: Hub) -> Found:
     if hub.offline:
-        found = say("{variable} is set; {endpoint} was not contacted", variable=hub.offline, endpoint=hub.endpoint)
-        return Line(subject="hub", title=title, found=found)
+        return Found(
+            say("{variable} is set; {endpoint} was not contacted", variable=hub.offline, endpoint=hub.endpoint)
+        )
     if hub.reachable:
-        return Line(subject="hub", title=title, found=say("{endpoint} is reachable", endpoint=hub.endpoint))
+        return Found(say("{endpoint} is reachable", endpoint=hub.endpoint))
     found = say("{endpoint} is not reachable: {problem}", endpoint=hub.endpoint, problem=hub.detail)
     fix = say("set HF_ENDPOINT to a mirror, or set HF_HUB_OFFLINE=1 to use only local files; local data needs no hub")
-    return Line(subject="hub", title=title, found=found, level=Level.HINT, fix=fix)
+    return Found(found, Level.HINT, fix)
 
 
-def _comm(comm: Comm) -> Line:
-    title = say("all-reduce")
+def _comm(comm: Comm) -> Found:
+    values = {"world": comm.world, "backend": comm.backend}
     if comm.error:
-        found = say(
-            "failed; ranks: {world} ({backend}): {problem}",
-            world=comm.world,
-            backend=comm.backend,
-            problem=comm.error,
-        )
+        found = say("failed; ranks: {world} ({backend}): {problem}", problem=comm.error, **values)
         fix = say("export TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO and check again: trainwiz doctor --comm")
-        return Line(subject="comm", title=title, found=found, level=Level.ERROR, fix=fix)
+        return Found(found, Level.ERROR, fix)
     if not comm.correct:
-        found = say("wrong sums; ranks: {world} ({backend})", world=comm.world, backend=comm.backend)
         fix = say("the link or the driver is faulty: export NCCL_P2P_DISABLE=1 and check again")
-        return Line(subject="comm", title=title, found=found, level=Level.ERROR, fix=fix)
-    found = say(
-        "correct; ranks: {world} ({backend}); {size} in {milliseconds} ms: bus bandwidth {bus} GB/s = {algorithm} "
-        "GB/s × 2 × ({world} - 1) / {world}",
-        world=comm.world,
-        backend=comm.backend,
-        size=size(comm.size_bytes),
-        milliseconds=f"{comm.seconds * 1000:.2f}",
-        bus=f"{comm.bus_bandwidth / 1e9:.2f}",
-        algorithm=f"{comm.algorithm_bandwidth / 1e9:.2f}",
+        return Found(say("wrong sums; ranks: {world} ({backend})", **values), Level.ERROR, fix)
+    return Found(
+        say(
+            "correct; ranks: {world} ({backend}); {size} in {milliseconds} ms: bus bandwidth {bus} GB/s = {algorithm} "
+            "GB/s × 2 × ({world} - 1) / {world}",
+            size=size(comm.size_bytes),
+            milliseconds=f"{comm.seconds * 1000:.2f}",
+            bus=f"{comm.bus_bandwidth / 1e9:.2f}",
+            algorithm=f"{comm.algorithm_bandwidth / 1e9:.2f}",
+            **values,
+        )
     )
-    return Line(subject="comm", title=title, found=found)

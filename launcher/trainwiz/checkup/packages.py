@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.checkup.known_bad import known_bad
-from trainwiz.checkup.line import Line, joined
+from trainwiz.checkup.known_bad import Pair, known_bad
+from trainwiz.checkup.line import Found, Line, joined, line
 from trainwiz.finding import Level
 from trainwiz.machine import Interpreter, Machine
 from trainwiz.message import Message, say
@@ -27,52 +27,30 @@ def lines(machine: Machine) -> Iterator[Line]:
     interpreter = machine.interpreter
     if interpreter is None:
         return
-    yield _python(interpreter)
+    # TW101 judges the version of a Python that could be asked, TW103 one that could not.
+    yield line(
+        "python", say("interpreter"), _python(interpreter), rules=("TW101" if interpreter.packages else "TW103",)
+    )
     if not interpreter.packages:
         return
-    yield Line(
-        subject="torch",
-        title="torch",
-        found=_torch(interpreter),
-        level=Level.WARNING if _old(interpreter, "torch") else None,
-        fix=_old(interpreter, "torch"),
-        rules=("TW102", "TW103"),
-    )
+    yield line("torch", "torch", _judged(interpreter, "torch", _torch(interpreter)), rules=("TW102", "TW103"))
     for name, needed in _NEEDED_BY.items():
-        yield _package(interpreter, name, needed)
+        yield line(name, name, _package(interpreter, name, needed))
     if version := interpreter.version("colossalai"):  # it has an environment of its own
-        yield Line(subject="colossalai", title="colossalai", found=version)
-    yield _others(interpreter)
+        yield line("colossalai", "colossalai", Found(version))
+    yield line("others", say("other packages"), _others(interpreter))
     for pair in known_bad(interpreter):
-        yield Line(
-            subject=f"{pair.first}+{pair.second}",
-            title=say("{first} with {second}", first=pair.first, second=pair.second),
-            found=say(
-                "{first} {first_version} with {second} {second_version}: {problem}",
-                first=pair.first,
-                first_version=interpreter.version(pair.first),
-                second=pair.second,
-                second_version=interpreter.version(pair.second),
-                problem=pair.message,
-            ),
-            level=pair.level,
-            fix=install(interpreter.python, pair.requirement).message,
-        )
+        first, second = pair.names
+        title = say("{first} with {second}", first=first, second=second)
+        yield line(f"{first}+{second}", title, _bad(interpreter, pair))
 
 
-def _python(interpreter: Interpreter) -> Line:
-    title = say("interpreter")
-    if not interpreter.packages:
-        return Line(
-            subject="python",
-            title=title,
-            found=say("cannot query {python}: {error}", python=interpreter.python, error=interpreter.error),
-            level=Level.ERROR,
-            fix=say("specify the Python to train with: --python PATH"),
-            rules=("TW103",),
-        )
-    found = say("Python {version}, {python}", version=interpreter.python_version, python=interpreter.python)
-    return Line(subject="python", title=title, found=found, rules=("TW101",))
+def _python(interpreter: Interpreter) -> Found:
+    if interpreter.packages:
+        version = interpreter.python_version
+        return Found(say("Python {version}, {python}", version=version, python=interpreter.python))
+    found = say("cannot query {python}: {error}", python=interpreter.python, error=interpreter.error)
+    return Found(found, Level.ERROR, say("specify the Python to train with: --python PATH"))
 
 
 def _torch(interpreter: Interpreter) -> Message:
@@ -84,32 +62,40 @@ def _torch(interpreter: Interpreter) -> Message:
     return say("{version}, built for CUDA {cuda}", version=version, cuda=interpreter.cuda_build)
 
 
-def _package(interpreter: Interpreter, name: str, needed: Message) -> Line:
+def _package(interpreter: Interpreter, name: str, needed: Message) -> Found:
     version = interpreter.version(name)
     if version is not None:
-        old = _old(interpreter, name)
-        return Line(subject=name, title=name, found=version, level=Level.WARNING if old else None, fix=old)
+        return _judged(interpreter, name, version)
     oldest = OLDEST.get(name)
-    return Line(
-        subject=name,
-        title=name,
-        found=say("not installed; {needed}", needed=needed),
-        level=Level.ERROR if name == "accelerate" else Level.HINT,
-        fix=install(interpreter.python, f"{name}>={oldest}" if oldest else name).message,
-    )
+    level = Level.ERROR if name == "accelerate" else Level.HINT
+    fix = install(interpreter.python, f"{name}>={oldest}" if oldest else name).message
+    return Found(say("not installed; {needed}", needed=needed), level, fix)
 
 
-def _old(interpreter: Interpreter, name: str) -> Message | None:
-    """What to type if the package is older than the oldest version that was tried."""
+def _judged(interpreter: Interpreter, name: str, found: Message | str) -> Found:
+    """A warning if the package is older than the oldest version that was tried."""
     version, oldest = interpreter.version(name), OLDEST.get(name)
     if version is None or oldest is None or parts(version) >= parts(oldest):
-        return None
-    line = install(interpreter.python, f"{name}>={oldest}").message
-    return say("{oldest} is the oldest tested version; {line}", oldest=oldest, line=line)
+        return Found(found)
+    install_it = install(interpreter.python, f"{name}>={oldest}").message
+    fix = say("{oldest} is the oldest tested version; {line}", oldest=oldest, line=install_it)
+    return Found(found, Level.WARNING, fix)
 
 
-def _others(interpreter: Interpreter) -> Line:
+def _others(interpreter: Interpreter) -> Found:
     shown = {"torch", "colossalai", *_NEEDED_BY}
-    others = [f"{name} {version}" for name, version in sorted(interpreter.packages.items()) if version]
-    named = [other for other in others if other.partition(" ")[0] not in shown]
-    return Line(subject="others", title=say("other packages"), found=joined(named))
+    others = sorted((name, version) for name, version in interpreter.packages.items() if version)
+    return Found(joined(f"{name} {version}" for name, version in others if name not in shown))
+
+
+def _bad(interpreter: Interpreter, pair: Pair) -> Found:
+    first, second = pair.names
+    found = say(
+        "{first} {first_version} with {second} {second_version}: {problem}",
+        first=first,
+        first_version=interpreter.version(first),
+        second=second,
+        second_version=interpreter.version(second),
+        problem=pair.message,
+    )
+    return Found(found, pair.level, install(interpreter.python, pair.requirement).message)

@@ -142,8 +142,7 @@ def _of(
     if chosen is None:
         cause, remedy = _unknown(exception, log_text.own_place(own), code, own, log)
     else:
-        cause = say(chosen.cause.template, **{**chosen.cause.values, **values})
-        remedy = say(chosen.remedy.template, **{**chosen.remedy.values, **values})
+        cause, remedy = Message(chosen.cause.template, values), Message(chosen.remedy.template, values)
     return Diagnosis(
         name=chosen.name if chosen else "unknown",
         rank=rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from trainwiz.outcome import signal_number
 
@@ -42,21 +43,21 @@ _SIGNALS = {
 }
 
 
+_REPORTS = (_ROOT_CAUSE, _FAILED, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS)
+
+
 def first_failure(text: str) -> tuple[int | None, int] | None:
     """Rank (None: not reported) and exit code (negative: a signal) of the first failure; None if none is reported."""
-    for pattern in (_ROOT_CAUSE, _FAILED):
-        if match := pattern.search(text):
-            return int(match["rank"]), int(match["code"])
-    if match := _SPAWN.search(text):
-        code = int(match["code"]) if match["code"] else -(signal_number(match["signal"]) or 9)
-        return int(match["rank"]), code
-    if match := _SRUN.search(text):
-        code = int(match["code"]) if match["code"] else _SIGNALS.get(match["word"], 1)
-        return int(match["rank"]), code
-    if match := _DEEPSPEED.search(text):
-        return int(match["rank"]) if match["rank"] else None, int(match["code"])
-    if match := _SUBPROCESS.search(text):
-        return None, int(match["code"]) if match["code"] else -int(match["signal"])
-    if match := _WORDS.search(text):
-        return None, _SIGNALS[match["word"].split()[0]]
-    return None
+    match = next((match for report in _REPORTS if (match := report.search(text))), None)
+    if match is None:
+        return None
+    told = match.groupdict()
+    return int(told["rank"]) if told.get("rank") else None, _code(told)
+
+
+def _code(told: Mapping[str, str | None]) -> int:
+    if code := told.get("code"):
+        return int(code)
+    if signal := told.get("signal"):
+        return -(int(signal) if signal.isdigit() else signal_number(signal) or 9)
+    return _SIGNALS.get((told["word"] or "").split()[0], 1)

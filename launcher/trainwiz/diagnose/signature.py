@@ -3,51 +3,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from trainwiz.message import Message
 
 
-@dataclass(frozen=True, kw_only=True)
 class Signature:
-    """One known cause."""
+    """One known cause. `cause` and `remedy` are literal sentences, which the named groups of a pattern fill in."""
 
-    name: str
-    """Stable; records and JSON have it."""
-    patterns: tuple[re.Pattern[str], ...]
-    """Any of them suffices; their named groups fill in `cause` and `remedy`."""
-    cause: Message
-    remedy: Message
-    """What to do, with the words to type."""
-    transient: bool | None = False
-    """Whether the same launch may succeed when it is repeated; None: unknown."""
-    plan_change: str = ""
-    """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
-    secondary: bool = False
-    """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
-    as_warning: bool = False
-    """Whether the cause is also recognised in a warning of Python's `warnings`, after which programs mostly go on."""
+    def __init__(
+        self,
+        *patterns: str,
+        name: str = "",
+        cause: str,
+        remedy: str,
+        transient: bool | None = False,
+        plan_change: str = "",
+        secondary: bool = False,
+        as_warning: bool = False,
+    ) -> None:
+        self.name = name
+        """Stable; records and JSON have it. In a table of `known` it is the key."""
+        self.patterns = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
+        """Any of them suffices."""
+        self.cause = Message(cause)
+        self.remedy = Message(remedy)
+        """What to do, with the words to type."""
+        self.transient = transient
+        """Whether the same launch may succeed when it is repeated; None: unknown."""
+        self.plan_change = plan_change
+        """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
+        self.secondary = secondary
+        """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
+        self.as_warning = as_warning
+        """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
 
-
-def known(
-    name: str,
-    *patterns: str,
-    cause: Message,
-    remedy: Message,
-    transient: bool | None = False,
-    plan_change: str = "",
-    secondary: bool = False,
-    as_warning: bool = False,
-) -> Signature:
-    """A signature with its patterns compiled."""
-    compiled = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
-    return Signature(
-        name=name,
-        patterns=compiled,
-        cause=cause,
-        remedy=remedy,
-        transient=transient,
-        plan_change=plan_change,
-        secondary=secondary,
-        as_warning=as_warning,
-    )
+    def named(self, name: str) -> Signature:
+        """The same signature, with its name from the table that holds it."""
+        self.name = name
+        return self

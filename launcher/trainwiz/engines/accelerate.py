@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwiz.engines.names import names
+from trainwiz.engines.names import in_order, names
 
 TRIED = "1.15.0"
 """The version that the rules and the launcher were tried with."""
@@ -53,82 +53,66 @@ COMMAND_LINE_ONLY = {
     "monitor_interval": "--monitor_interval",
 }
 """What `accelerate launch` takes on its command line and refuses at the top of a file."""
+
+
+def _block(words: str, prefix: str = "") -> tuple[str, frozenset[str]]:
+    """A block by the names of its keys, which are written without their prefix."""
+    return prefix, names(words, below=prefix)
+
+
 BLOCKS: dict[str, tuple[str, frozenset[str]]] = {
-    "deepspeed_config": (
-        "",
-        names(
-            """
-            deepspeed_config_file deepspeed_exclusion_filter deepspeed_hostfile deepspeed_inclusion_filter
-            deepspeed_moe_layer_cls_names deepspeed_multinode_launcher gradient_accumulation_steps
-            gradient_clipping offload_optimizer_device offload_optimizer_nvme_path offload_param_device
-            offload_param_nvme_path zero3_init_flag zero3_save_16bit_model zero_stage
-            """
-        ),
+    "deepspeed_config": _block(
+        """
+        deepspeed_config_file deepspeed_exclusion_filter deepspeed_hostfile deepspeed_inclusion_filter
+        deepspeed_moe_layer_cls_names deepspeed_multinode_launcher gradient_accumulation_steps gradient_clipping
+        offload_optimizer_device offload_optimizer_nvme_path offload_param_device offload_param_nvme_path
+        zero3_init_flag zero3_save_16bit_model zero_stage
+        """
     ),
-    "fsdp_config": (
-        "fsdp_",
-        names(
-            """
-            fsdp_activation_checkpointing fsdp_activation_checkpointing_offload fsdp_auto_wrap_policy
-            fsdp_backward_prefetch fsdp_cpu_ram_efficient_loading fsdp_forward_prefetch fsdp_ignored_modules
-            fsdp_min_num_params fsdp_offload_params fsdp_reshard_after_forward fsdp_sharding_strategy
-            fsdp_state_dict_type fsdp_sync_module_states fsdp_transformer_layer_cls_to_wrap
-            fsdp_use_orig_params fsdp_version
-            """
-        ),
+    "fsdp_config": _block(
+        """
+        activation_checkpointing activation_checkpointing_offload auto_wrap_policy backward_prefetch
+        cpu_ram_efficient_loading forward_prefetch ignored_modules min_num_params offload_params
+        reshard_after_forward sharding_strategy state_dict_type sync_module_states transformer_layer_cls_to_wrap
+        use_orig_params version
+        """,
+        prefix="fsdp_",
     ),
-    "fp8_config": (
-        "fp8_",
-        names(
-            """
-            fp8_amax_compute_algo fp8_amax_history_len fp8_backend fp8_enable_fsdp_float8_all_gather
-            fp8_format fp8_interval fp8_margin fp8_opt_level fp8_override_linear_precision fp8_pad_inner_dim
-            fp8_use_autocast_during_eval
-            """
-        ),
+    "fp8_config": _block(
+        """
+        amax_compute_algo amax_history_len backend enable_fsdp_float8_all_gather format interval margin
+        opt_level override_linear_precision pad_inner_dim use_autocast_during_eval
+        """,
+        prefix="fp8_",
     ),
-    "dynamo_config": (
-        "dynamo_",
-        names(
-            """
-            dynamo_backend dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph
-            dynamo_use_regional_compilation
-            """
-        ),
+    "dynamo_config": _block(
+        """
+        backend mode use_dynamic use_fullgraph use_regional_compilation
+        """,
+        prefix="dynamo_",
     ),
-    "parallelism_config": (
-        "parallelism_config_",
-        names(
-            """
-            parallelism_config_cp_backend parallelism_config_cp_comm_strategy parallelism_config_cp_size
-            parallelism_config_dp_replicate_size parallelism_config_dp_shard_size
-            parallelism_config_sp_attn_implementation parallelism_config_sp_backend
-            parallelism_config_sp_seq_length parallelism_config_sp_seq_length_is_variable
-            parallelism_config_sp_size parallelism_config_tp_size
-            """
-        ),
+    "parallelism_config": _block(
+        """
+        cp_backend cp_comm_strategy cp_size dp_replicate_size dp_shard_size sp_attn_implementation sp_backend
+        sp_seq_length sp_seq_length_is_variable sp_size tp_size
+        """,
+        prefix="parallelism_config_",
     ),
-    "mpirun_config": (
-        "",
-        names("mpirun_hostfile"),
-    ),
-    "megatron_lm_config": (
-        "",
-        names(
-            """
-            megatron_lm_attention_backend megatron_lm_attention_dropout
-            megatron_lm_attention_softmax_in_fp32 megatron_lm_calculate_per_token_loss
-            megatron_lm_context_parallel_size megatron_lm_decoder_last_pipeline_num_layers
-            megatron_lm_eod_mask_loss megatron_lm_expert_model_parallel_size
-            megatron_lm_expert_tensor_parallel_size megatron_lm_gradient_clipping megatron_lm_hidden_dropout
-            megatron_lm_no_load_optim megatron_lm_no_save_optim megatron_lm_num_micro_batches
-            megatron_lm_optimizer_cpu_offload megatron_lm_overlap_cpu_optimizer_d2h_h2d
-            megatron_lm_pp_degree megatron_lm_recompute_activations megatron_lm_recompute_granularity
-            megatron_lm_recompute_method megatron_lm_recompute_num_layers megatron_lm_sequence_parallelism
-            megatron_lm_tp_degree megatron_lm_use_custom_fsdp megatron_lm_use_distributed_optimizer
-            megatron_lm_use_precision_aware_optimizer megatron_lm_use_rotary_position_embeddings
-            """
-        ),
+    "mpirun_config": _block("mpirun_hostfile"),
+    "megatron_lm_config": _block(
+        """
+        megatron_lm_attention_backend megatron_lm_attention_dropout megatron_lm_attention_softmax_in_fp32
+        megatron_lm_calculate_per_token_loss megatron_lm_context_parallel_size
+        megatron_lm_decoder_last_pipeline_num_layers megatron_lm_eod_mask_loss
+        megatron_lm_expert_model_parallel_size megatron_lm_expert_tensor_parallel_size
+        megatron_lm_gradient_clipping megatron_lm_hidden_dropout megatron_lm_no_load_optim
+        megatron_lm_no_save_optim megatron_lm_num_micro_batches megatron_lm_optimizer_cpu_offload
+        megatron_lm_overlap_cpu_optimizer_d2h_h2d megatron_lm_pp_degree megatron_lm_recompute_activations
+        megatron_lm_recompute_granularity megatron_lm_recompute_method megatron_lm_recompute_num_layers
+        megatron_lm_sequence_parallelism megatron_lm_tp_degree megatron_lm_use_custom_fsdp
+        megatron_lm_use_distributed_optimizer megatron_lm_use_precision_aware_optimizer
+        megatron_lm_use_rotary_position_embeddings
+        """
     ),
 }
 """Blocks of a file: the prefix of their keys, and the keys that have an effect."""
@@ -145,42 +129,20 @@ LAUNCH_ARGUMENTS = names(
 
 Source: `launch_command_parser` in accelerate/commands/launch.py.
 """
-DISTRIBUTED_TYPES = (
-    "NO",
-    "MULTI_CPU",
-    "MULTI_GPU",
-    "MULTI_NPU",
-    "MULTI_MLU",
-    "MULTI_SDAA",
-    "MULTI_MUSA",
-    "MULTI_XPU",
-    "MULTI_HPU",
-    "MULTI_NEURON",
-    "DEEPSPEED",
-    "FSDP",
-    "XLA",
-    "MEGATRON_LM",
+DISTRIBUTED_TYPES = in_order(
+    """
+    NO MULTI_CPU MULTI_GPU MULTI_NPU MULTI_MLU MULTI_SDAA MULTI_MUSA MULTI_XPU MULTI_HPU MULTI_NEURON DEEPSPEED FSDP
+    XLA MEGATRON_LM
+    """
 )
 """Source: `DistributedType` in accelerate/utils/dataclasses.py."""
 SAGEMAKER_TYPES = ("NO", "DATA_PARALLEL", "MODEL_PARALLEL")
 """Source: `SageMakerDistributedType`, same file."""
-DYNAMO_BACKENDS = (
-    "NO",
-    "EAGER",
-    "AOT_EAGER",
-    "INDUCTOR",
-    "AOT_TS_NVFUSER",
-    "NVPRIMS_NVFUSER",
-    "CUDAGRAPHS",
-    "OFI",
-    "FX2TRT",
-    "ONNXRT",
-    "TENSORRT",
-    "AOT_TORCHXLA_TRACE_ONCE",
-    "TORCHXLA_TRACE_ONCE",
-    "TVM",
-    "HPU_BACKEND",
-    "NEURON",
+DYNAMO_BACKENDS = in_order(
+    """
+    NO EAGER AOT_EAGER INDUCTOR AOT_TS_NVFUSER NVPRIMS_NVFUSER CUDAGRAPHS OFI FX2TRT ONNXRT TENSORRT
+    AOT_TORCHXLA_TRACE_ONCE TORCHXLA_TRACE_ONCE TVM HPU_BACKEND NEURON
+    """
 )
 """Source: `DynamoBackend`, same file."""
 PRECISIONS = ("no", "fp16", "bf16", "fp8")

@@ -43,16 +43,13 @@ WHOLE = names(
 """Whole numbers of any size."""
 WHOLE_FROM_0 = names(
     """
-    zero_optimization.allgather_bucket_size zero_optimization.max_live_parameters
-    zero_optimization.max_reuse_distance zero_optimization.model_persistence_threshold
-    zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_param.buffer_count
-    zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu
-    zero_optimization.param_persistence_threshold zero_optimization.prefetch_bucket_size
-    zero_optimization.reduce_bucket_size zero_optimization.stage3_max_live_parameters
-    zero_optimization.stage3_max_reuse_distance zero_optimization.stage3_model_persistence_threshold
-    zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_prefetch_bucket_size
-    zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size
-    """
+    allgather_bucket_size max_live_parameters max_reuse_distance model_persistence_threshold
+    offload_optimizer.buffer_count offload_param.buffer_count offload_param.buffer_size offload_param.max_in_cpu
+    param_persistence_threshold prefetch_bucket_size reduce_bucket_size stage3_max_live_parameters
+    stage3_max_reuse_distance stage3_model_persistence_threshold stage3_param_persistence_threshold
+    stage3_prefetch_bucket_size sub_group_size zero_hpz_partition_size
+    """,
+    below="zero_optimization.",
 )
 """Whole numbers of at least 0."""
 NUMBERS = names(
@@ -73,24 +70,21 @@ TRUTH = names(
     """
     bf16.bf16_master_weights_and_grads bf16.bf16_optimizer_states bf16.check_grad_overflow bf16.enabled
     bf16.immediate_grad_update fp16.auto_cast fp16.consecutive_hysteresis fp16.enabled
-    fp16.fp16_master_weights_and_grads zero_optimization.allgather_partitions zero_optimization.allgather_sequential
-    zero_optimization.compute_grad_norm zero_optimization.contiguous_gradients zero_optimization.elastic_checkpoint
-    zero_optimization.enable_sanity_checks zero_optimization.gather_16bit_weights_on_model_save
-    zero_optimization.ignore_unused_parameters zero_optimization.legacy_stage1
-    zero_optimization.load_from_fp32_weights zero_optimization.log_trace_cache_warnings
-    zero_optimization.memory_efficient_linear zero_optimization.offload_optimizer.fast_init
-    zero_optimization.offload_optimizer.pin_memory zero_optimization.offload_optimizer.pipeline_read
-    zero_optimization.offload_optimizer.pipeline_write zero_optimization.offload_optimizer.super_offload
-    zero_optimization.offload_param.pin_memory zero_optimization.overlap_comm
-    zero_optimization.override_module_apply zero_optimization.parameter_alignment
-    zero_optimization.pipeline_loading_checkpoint zero_optimization.reduce_scatter
-    zero_optimization.round_robin_gradients zero_optimization.save_muon_momentum_buffer_in_memory
-    zero_optimization.stage3_allgather_sequential zero_optimization.stage3_gather_16bit_weights_on_model_save
-    zero_optimization.stage3_gather_fp16_weights_on_model_save
-    zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.use_all_reduce_for_fetch_params
-    zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.zero_quantized_gradients
-    zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zero_quantized_weights
+    fp16.fp16_master_weights_and_grads
     """
+) | names(
+    """
+    allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients elastic_checkpoint
+    enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters legacy_stage1
+    load_from_fp32_weights log_trace_cache_warnings memory_efficient_linear offload_optimizer.fast_init
+    offload_optimizer.pin_memory offload_optimizer.pipeline_read offload_optimizer.pipeline_write
+    offload_optimizer.super_offload offload_param.pin_memory overlap_comm override_module_apply parameter_alignment
+    pipeline_loading_checkpoint reduce_scatter round_robin_gradients save_muon_momentum_buffer_in_memory
+    stage3_allgather_sequential stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
+    stage3_use_all_reduce_for_fetch_params use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce
+    zero_quantized_gradients zero_quantized_nontrainable_weights zero_quantized_weights
+    """,
+    below="zero_optimization.",
 )
 """True, false, 0, 1, or one of the words below in quotes."""
 TRUE_OR_FALSE = names("0 1 f false n no off on t true y yes")

@@ -12,8 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-LOOPBACK = "127.0.0.1"
-
 
 class Port:
     """A port that this launch has to itself among trainwiz's launches here, until `release`.

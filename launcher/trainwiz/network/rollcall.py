@@ -1,4 +1,4 @@
-"""The roll-call of machines: who is there, who is missing or there twice, and whether all mean the same plan.
+"""The roll call of machines: which are present, missing or duplicated, and whether all have the same plan.
 
 Machine 0 listens on the rendezvous port itself, so that the roll-call also proves that this port is open; the others
 connect and say who they are. It takes seconds; the engines' rendezvous would wait 15 minutes and name nobody.
@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainwiz.errors import TrainwizError
+from trainwiz.language import t
 from trainwiz.message import Message, say
 
-WAIT_SECONDS = 30.0
 _SETTLE_SECONDS = 1.5
 """After the first thing that is wrong: how long to hear the others, so that the report is complete."""
 _ANSWER_SECONDS = 5.0
@@ -33,7 +33,7 @@ _LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine as it presents itself."""
+    """One machine, by its own account."""
 
     rank: int
     """Its rank among the machines."""
@@ -62,32 +62,20 @@ class Roll:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Machine ranks that nobody claimed."""
+        """Machine ranks that no machine claimed."""
         return tuple(sorted(set(range(self.machines)) - {m.rank for m in self.present}))
 
     def problems(self) -> tuple[Message, ...]:
-        """All that is wrong, apart from who is missing."""
+        """Everything that is wrong, except missing machines."""
         found = []
         for rank in sorted({m.rank for m in self.present}):
             hosts = [m.hostname for m in self.present if m.rank == rank]
             if rank >= self.machines:
-                found.append(
-                    say(
-                        "{host} reports machine rank {rank}, but the plan has machines 0 to {last}",
-                        host=hosts[0],
-                        rank=rank,
-                        last=self.machines - 1,
-                    )
-                )
+                told = {"host": hosts[0], "rank": rank, "last": self.machines - 1}
+                found.append(say("{host} reports machine rank {rank}, but the plan has machines 0 to {last}", **told))
             if len(hosts) > 1:
-                found.append(
-                    say(
-                        "machine rank {rank} is used {n} times: {hosts}",
-                        rank=rank,
-                        n=len(hosts),
-                        hosts=", ".join(hosts),
-                    )
-                )
+                used = {"rank": rank, "n": len(hosts), "hosts": ", ".join(hosts)}
+                found.append(say("machine rank {rank} is used {n} times: {hosts}", **used))
         for machine in self.present:
             if machine.plan != self.plan:
                 found.append(
@@ -244,11 +232,9 @@ def _attend(
     while True:
         try:
             with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
-                if only_if_not:
-                    # Our own server answers at the end only; a word from it now is not needed.
-                    line.settimeout(_SETTLE_SECONDS + 2)
-                else:
-                    line.settimeout(max(0.1, until - time.monotonic()) + _ANSWER_SECONDS)
+                # Our own server answers at the end only; a word from it now is not needed.
+                left = max(0.1, until - time.monotonic()) + _ANSWER_SECONDS
+                line.settimeout(_SETTLE_SECONDS + 2 if only_if_not else left)
                 _send(line, {"machine": asdict(me)})
                 answer = _receive(line)
         except TimeoutError:
@@ -280,12 +266,10 @@ def _send(line: socket.socket, value: Mapping[str, Any]) -> None:
 
 
 def _receive(line: socket.socket) -> dict[str, Any]:
-    data = b""
-    while not data.endswith(b"\n"):
-        more = line.recv(4096)
-        if not more or len(data) > _LONGEST_LINE:
-            raise ConnectionError("what answers there holds no roll-call of trainwiz")
-        data += more
+    with line.makefile("rb") as lines:
+        data = lines.readline(_LONGEST_LINE)
+    if not data.endswith(b"\n"):
+        raise ConnectionError(t("another program answers there, not trainwiz"))
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -10,33 +11,49 @@ from pathlib import Path
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+_TRUE = {"1", "ON", "YES", "TRUE"}
+
+
+def cache_home(environ: Mapping[str, str]) -> Path:
+    """The folder that the caches of all libraries are in by default."""
+    return Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def hub_home(environ: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps its files."""
+    return Path(environ.get("HF_HOME") or cache_home(environ) / "huggingface")
+
+
+def offline(environ: Mapping[str, str]) -> str | None:
+    """The variable that forbids access to the hub; None if none does."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)
+
+
 class HubCache:
     """The folder of huggingface_hub: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        home = environ.get("HF_HOME") or os.path.join(
-            environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
-        )
-        self.folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+        self.folder = Path(environ.get("HF_HUB_CACHE") or hub_home(environ) / "hub").expanduser()
 
     def holds(self, kind: str, name: str) -> bool:
         """Whether it has a snapshot of `name`; `kind` is models or datasets."""
-        snapshots = self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
-        try:
-            return any(snapshots.iterdir())
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            return any(self._snapshots(kind, name).iterdir())
+        return False
 
     def file(self, kind: str, name: str, path: str) -> Path | None:
         """A file from the newest snapshot that has it; None if none has."""
         if not _ID.fullmatch(name) and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
             return None
-        snapshots = self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
-        try:
-            found = [there for snapshot in snapshots.iterdir() if (there := snapshot / path).is_file()]
+        with contextlib.suppress(OSError):
+            snapshots = self._snapshots(kind, name).iterdir()
+            found = [there for snapshot in snapshots if (there := snapshot / path).is_file()]
             return max(found, key=lambda file: file.stat().st_mtime, default=None)
-        except OSError:
-            return None
+        return None
+
+    def _snapshots(self, kind: str, name: str) -> Path:
+        return self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
 
 
 def is_hub_id(name: str, root: Path) -> bool:

@@ -39,10 +39,8 @@ def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str 
     asked += [f":(exclude,literal){without}"] if without else []
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     said = capture([git, *quiet, *asked], timeout=timeout, cwd=folder, env=environ)
-    if said.timed_out:
-        return Code(problem=f"no answer in {timeout:.0f} s")
     if said.code != 0:
-        return Code(problem=said.last_line[:200] or f"exit code {said.code}")
+        return Code(problem=said.problem[:200])
     return _parsed(said.stdout.split("\0"))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from trainwiz.checkup.surroundings import Comm
+from trainwiz.language import t
 from trainwiz.process.capture import Captured, Running
 
 SECONDS = 120.0
@@ -33,27 +33,20 @@ def all_reduce(
     argv = [python, str(_ALL_REDUCE), device, str(size)]
     ranks = [Running(argv, env={**environ, **_contract(rank, world, port)}) for rank in range(world)]
     ended = _wait(ranks, time.monotonic() + seconds)
-    found = _spoken(ended[0])
-    if found:
-        return Comm(world=world, backend=backend, size_bytes=size, seconds=found[0], correct=found[1])
+    # What rank 0 reported counts; how the ranks ended after that does not matter.
+    if found := ended[0].answer:
+        return Comm(world=world, backend=backend, size_bytes=size, **found)
+    return Comm(world=world, backend=backend, error=_problem(ended))
+
+
+def _problem(ended: Sequence[Captured]) -> str:
     failed = [(rank, end) for rank, end in enumerate(ended) if end.code and not end.timed_out]
     # Ranks that were killed because another one failed do not show the reason.
     own = [(rank, end) for rank, end in failed if end.code != -9]
-    if not own and any(end.timed_out for end in ended):
-        return Comm(world=world, backend=backend, error=f"no end within {seconds:g} s")
-    if failed:
-        rank, end = (own or failed)[0]
-        return Comm(world=world, backend=backend, error=f"rank {rank}: {end.last_line or end.code}")
-    return Comm(world=world, backend=backend, error=ended[0].last_line or "rank 0 said nothing")
-
-
-def _spoken(rank_0: Captured) -> tuple[float, bool] | None:
-    """Seconds and correctness, if rank 0 reported them; how the ranks ended after that does not matter."""
-    try:
-        found = json.loads(rank_0.stdout.strip().splitlines()[-1])
-        return float(found["seconds"]), bool(found["correct"])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return None
+    if not own and (late := next((end for end in ended if end.timed_out), None)):
+        return late.problem
+    rank, end = (own or failed or [(0, ended[0])])[0]
+    return t("rank {rank}: {problem}", rank=rank, problem=end.problem)
 
 
 def _contract(rank: int, world: int, port: int) -> dict[str, str]:
@@ -66,12 +59,9 @@ def _wait(ranks: list[Running], deadline: float) -> list[Captured]:
     """How each rank ended. If one fails, the others would wait for it forever and are killed."""
     with ThreadPoolExecutor(len(ranks)) as pool:
         try:
-            waiting: set[Future[Captured]] = set()
             ends = [pool.submit(rank.result, max(0.1, deadline - time.monotonic())) for rank in ranks]
-            waiting.update(ends)
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                if any(end.result().code for end in done):
+            for end in as_completed(ends):
+                if end.result().code:
                     _cancel(ranks)
             return [end.result() for end in ends]
         except BaseException:

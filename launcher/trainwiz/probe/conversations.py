@@ -6,15 +6,13 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainwiz.estimate import packing
 from trainwiz.language import t
-from trainwiz.probe import data
-from trainwiz.probe.cache import is_hub_id
+from trainwiz.probe.data import Kind, Reading
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
@@ -28,35 +26,23 @@ _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 
 
-def facts(name: str, reading: data.Reading, *, split: str) -> DataFacts:
-    """The facts about one data set. `split` (train or validation) applies to the embedded one."""
-    if name == EMBEDDED:
-        return _embedded(name, reading, split)
-    path = data.located(reading.root, name)
-    try:
-        if path.is_dir():
-            files = sorted(file for file in path.rglob("*.json*") if file.is_file())
-            problem = next(filter(None, map(_problem, files)), "")
-            return _bounded(DataFacts(name=name, kind="folder", detail=problem), sum(f.stat().st_size for f in files))
-        if path.is_file():
-            return _bounded(DataFacts(name=name, kind="file", detail=_problem(path)), path.stat().st_size)
-    except OSError as error:
-        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
-    if is_hub_id(name, reading.root):
-        return DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-    return DataFacts(name=name, kind="missing", detail=data.missing(name, path, reading.root))
+def _folder(path: Path, _: Reading) -> DataFacts:
+    files = sorted(file for file in path.rglob("*.json*") if file.is_file())
+    return _bounded("folder", path, files)
 
 
-def _bounded(found: DataFacts, size_bytes: int) -> DataFacts:
+def _bounded(kind: str, path: Path, files: Sequence[Path]) -> DataFacts:
     """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
-    return replace(found, samples_at_most=-(-size_bytes // _LEAST_BYTES))
+    problem = next(filter(None, map(_problem, files)), "")
+    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES)
+    return DataFacts(name=path.name, kind=kind, detail=problem, samples_at_most=at_most)
 
 
-def _embedded(name: str, reading: data.Reading, split: str) -> DataFacts:
+def _embedded(reading: Reading, split: str) -> DataFacts:
     lengths = [min(tokens, reading.sequence_length + 1) for tokens in _lengths(split)]
     samples = packing.rows(lengths, reading.sequence_length, packing=reading.packing)
-    known = DataFacts(name=name, kind="embedded", samples_at_most=samples)
-    return replace(known, samples=samples) if reading.as_bytes else known
+    known = samples if reading.as_bytes else None
+    return DataFacts(name=EMBEDDED, kind="embedded", samples=known, samples_at_most=samples)
 
 
 def _lengths(split: str) -> Iterator[int]:
@@ -97,3 +83,6 @@ def _problem(file: Path) -> str:
     if isinstance(first, dict) and any(keys <= first.keys() for keys in known):
         return ""
     return t("{file}: the first conversation has neither messages nor instruction and output", file=file.name)
+
+
+CONVERSATIONS = Kind(embedded=_embedded, folder=_folder, file=lambda path, _: _bounded("file", path, [path]))

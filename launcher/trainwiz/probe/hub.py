@@ -8,18 +8,18 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from trainwiz.checkup.surroundings import Hub
+from trainwiz.language import t
+from trainwiz.probe.cache import offline
 from trainwiz.probe.limit import within
 
 SECONDS = 4.0
-_TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 def look(environ: Mapping[str, str] = os.environ, *, seconds: float = SECONDS) -> Hub:
     """Whether the model hub answers, asked without any token."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        if environ.get(variable, "").upper() in _TRUE:
-            return Hub(endpoint=endpoint, offline=variable)
+    if variable := offline(environ):
+        return Hub(endpoint=endpoint, offline=variable)
     try:
         within(seconds, lambda: _ask(endpoint, seconds))
     except Exception as error:
@@ -29,7 +29,7 @@ def look(environ: Mapping[str, str] = os.environ, *, seconds: float = SECONDS) -
 
 def _ask(endpoint: str, seconds: float) -> None:
     if not endpoint.startswith(("http://", "https://")):
-        raise ValueError("HF_ENDPOINT is not an http(s) address")
+        raise ValueError(t("HF_ENDPOINT is not an http(s) address"))
     try:
         urlopen(Request(endpoint, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:

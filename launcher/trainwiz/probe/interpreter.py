@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.machine import Interpreter
-from trainwiz.process.capture import Captured, Running
+from trainwiz.process.capture import Asked, Captured
 
 SECONDS = 60.0
 """Importing torch takes 1–3 s; from a network disk, cold, tens of seconds."""
@@ -47,26 +47,15 @@ PACKAGES = (
 _LOOK = Path(__file__).parent / "inside" / "look.py"
 
 
-class PendingInterpreter:
-    """An interpreter that is being inspected."""
-
-    def __init__(self, python: str, running: Running) -> None:
-        self.python = python
-        self._running = running
-
-    def result(self, timeout: float = SECONDS) -> Interpreter:
-        """The result, after at most `timeout` seconds. Failures are in its `error`, never raised."""
-        return _understood(self.python, self._running.result(timeout), timeout)
-
-    def cancel(self) -> None:
-        """Kill the child process."""
-        self._running.cancel()
+PendingInterpreter = Asked[Interpreter]
+"""An interpreter that is being inspected. Failures are in the result's `error`, never raised."""
 
 
 def start(python: str) -> PendingInterpreter:
     """Start to inspect it; importing torch takes a while, during which the user can answer questions."""
     executable = located(python)
-    return PendingInterpreter(executable, Running([executable, str(_LOOK), *PACKAGES]))
+    argv = [executable, str(_LOOK), *PACKAGES]
+    return Asked(argv, functools.partial(_understood, executable), seconds=SECONDS)
 
 
 def located(python: str) -> str:
@@ -86,12 +75,8 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
     folders = _site_packages(executable)
     if not folders:
         return ""
-    for place in (
-        executable,
-        *folders,
-        *environ.get("PYTHONPATH", "").split(os.pathsep),
-        "/proc/driver/nvidia/version",
-    ):
+    path = environ.get("PYTHONPATH", "").split(os.pathsep)
+    for place in (executable, *folders, *path, "/proc/driver/nvidia/version"):
         try:
             status = os.stat(place)
             state.append((place, status.st_mtime_ns if not place.startswith("/proc") else Path(place).read_text()))
@@ -125,31 +110,9 @@ def _folders(prefix: Path) -> list[str]:
     return [str(folder) for pattern in patterns for folder in sorted(prefix.glob(pattern))]
 
 
-def _understood(python: str, captured: Captured, timeout: float) -> Interpreter:
-    if captured.timed_out:
-        return Interpreter(python=python, error=f"no answer within {timeout:g} s")
-    lines = captured.stdout.strip().splitlines()
-    try:
-        found: dict[str, Any] = json.loads(lines[-1])
-        packages: dict[str, str | None] = dict(found["packages"])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return Interpreter(python=python, error=captured.last_line or f"ended with code {captured.code}")
-    torch_version = found.pop("torch_version", None)
-    if torch_version:
-        packages["torch"] = torch_version
-    nccl = found.get("nccl_version")
-    return Interpreter(
-        python=python,
-        python_version=found.get("python_version", ""),
-        packages=packages,
-        cuda_build=found.get("cuda_build"),
-        nccl_version=nccl,
-        torch_gpus=found.get("torch_gpus"),
-        bf16=found.get("bf16"),
-        fp8=found.get("fp8"),
-        arch_list=tuple(found.get("arch_list") or ()),
-        backends=tuple(found.get("backends") or ()),
-        python_headers=found.get("python_headers"),
-        cuda_error=found.get("cuda_error"),
-        error=found.get("error"),
-    )
+def _understood(python: str, captured: Captured) -> Interpreter:
+    found = captured.answer
+    if found is None or "packages" not in found:
+        return Interpreter(python=python, error=captured.problem)
+    facts: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+    return Interpreter(python=python, **facts)

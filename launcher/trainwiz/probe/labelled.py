@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trainwiz.language import t
-from trainwiz.probe import data
-from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.probe.data import Kind, Reading
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 CHAPTERS = ("compound", "debugger", "specialnames", "string-methods", "types")
 """The chapters of Python's language reference that are the classes of the embedded texts."""
 _DIGITS = {"train": 1438, "validation": 359}
@@ -25,40 +24,6 @@ _DIGITS = {"train": 1438, "validation": 359}
 _SECONDS = 0.2
 """If counting takes longer, the number of samples stays unknown."""
 _HEADER_BYTES = 1000
-
-
-def texts(name: str, root: Path, cache: HubCache, *, split: str, scored: bool = False) -> DataFacts:
-    """The facts about labelled texts: embedded, a .jsonl file or a hub id. Labels of `scored` ones are numbers."""
-    if name == EMBEDDED:
-        return DataFacts(name=name, kind="embedded", samples=sum(_paragraphs(split)))
-    path = data.located(root, name)
-    try:
-        if path.is_file():
-            return DataFacts(name=name, kind="file", samples=_lines(path), detail=_wrong_row(path, scored))
-        if path.is_dir():
-            return DataFacts(
-                name=name, kind="missing", detail=t("this is a folder; labelled texts must be in a .jsonl file")
-            )
-    except OSError as error:
-        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
-    if is_hub_id(name, root):
-        return DataFacts(name=name, kind="hub", cached=cache.holds("datasets", name))
-    return DataFacts(name=name, kind="missing", detail=_missing(name, path, root))
-
-
-def pictures(name: str, root: Path, *, split: str) -> DataFacts:
-    """The facts about labelled pictures: embedded, a folder with one folder per class, or an .npz file."""
-    if name == EMBEDDED:
-        return DataFacts(name=name, kind="embedded", samples=_DIGITS[split])
-    path = data.located(root, name)
-    try:
-        if path.is_dir():
-            return _folder(name, path)
-        if path.is_file():
-            return _arrays(name, path)
-    except OSError as error:
-        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
-    return DataFacts(name=name, kind="missing", detail=_missing(name, path, root))
 
 
 def _paragraphs(split: str) -> Iterator[int]:
@@ -81,7 +46,7 @@ def _lines(path: Path) -> int | None:
     return count + (not last.endswith(b"\n"))
 
 
-def _wrong_row(path: Path, scored: bool) -> str:
+def _wrong_row(path: Path, *, scored: bool) -> str:
     with path.open("rb") as content:
         first = content.readline(1 << 20)
     if not first:
@@ -98,23 +63,23 @@ def _wrong_row(path: Path, scored: bool) -> str:
     return ""
 
 
-def _folder(name: str, path: Path) -> DataFacts:
+def _folder(path: Path, _: Reading) -> DataFacts:
     began, count, loose = time.monotonic(), 0, False
     for entry in os.scandir(path):
         if entry.is_dir():
             count += sum(_is_picture(file.name) for file in os.scandir(entry))
         loose = loose or _is_picture(entry.name)
         if time.monotonic() - began > _SECONDS:
-            return DataFacts(name=name, kind="folder")
+            return DataFacts(name=path.name, kind="folder")
     detail = t("the images are in the folder itself, not in one folder per class") if loose and not count else ""
-    return DataFacts(name=name, kind="folder", samples=count, detail=detail)
+    return DataFacts(name=path.name, kind="folder", samples=count, detail=detail)
 
 
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(PICTURES) and not name.startswith(".")
+    return name.lower().endswith(_PICTURES) and not name.startswith(".")
 
 
-def _arrays(name: str, path: Path) -> DataFacts:
+def _arrays(path: Path, _: Reading) -> DataFacts:
     """From the headers of the arrays: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html."""
     try:
         with zipfile.ZipFile(path) as arrays:
@@ -123,17 +88,36 @@ def _arrays(name: str, path: Path) -> DataFacts:
     except (zipfile.BadZipFile, KeyError):
         dtype = count = None
     if dtype is None or count is None:
-        return DataFacts(name=name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
+        return DataFacts(name=path.name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
     detail = "" if dtype[1] == b"|u1" else t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
-    return DataFacts(name=name, kind="file", samples=int(count[1]), detail=detail)
+    return DataFacts(name=path.name, kind="file", samples=int(count[1]), detail=detail)
 
 
-def _missing(name: str, path: Path, root: Path) -> str:
-    if Path(name).exists():
-        return data.missing(name, path, root)
-    near = difflib.get_close_matches(name, [EMBEDDED], cutoff=0.75)
-    if not near and path.parent.is_dir():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)
-    if near:
-        return t("no such file or folder; did you mean {near}?", near=near[0])
-    return t("no such file or folder: {path}", path=path)
+def _texts(path: Path, _: Reading) -> DataFacts:
+    return DataFacts(name=path.name, kind="file", samples=_lines(path), detail=_wrong_row(path, scored=False))
+
+
+def _scored(path: Path, _: Reading) -> DataFacts:
+    return DataFacts(name=path.name, kind="file", samples=_lines(path), detail=_wrong_row(path, scored=True))
+
+
+def _no_texts(path: Path, _: Reading) -> DataFacts:
+    detail = t("this is a folder; labelled texts must be in a .jsonl file")
+    return DataFacts(name=path.name, kind="missing", detail=detail)
+
+
+TEXTS = Kind(
+    embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=sum(_paragraphs(split))),
+    folder=_no_texts,
+    file=_texts,
+)
+"""Labelled texts: embedded, a .jsonl file or a hub id."""
+SCORED_TEXTS = replace(TEXTS, file=_scored)
+"""The same with a number for each text."""
+PICTURES = Kind(
+    embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=_DIGITS[split]),
+    folder=_folder,
+    file=_arrays,
+    on_hub=False,
+)
+"""Labelled pictures: embedded, a folder with one folder per class, or an .npz file."""

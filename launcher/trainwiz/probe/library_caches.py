@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainwiz.checkup.surroundings import Cache
+from trainwiz.probe.cache import cache_home, hub_home
 from trainwiz.probe.limit import within
 from trainwiz.probe.locks import extensions_folder
 
@@ -18,18 +19,17 @@ SECONDS = 4.0
 
 def caches(environ: Mapping[str, str] = os.environ) -> tuple[Cache, ...]:
     """The folders that libraries write to during a training."""
-    base = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     places = {
-        "XDG_CACHE_HOME": base,
-        "HF_HOME": environ.get("HF_HOME") or os.path.join(base, "huggingface"),
-        "TORCH_EXTENSIONS_DIR": str(extensions_folder(environ)),
-        "TMPDIR": environ.get("TMPDIR") or tempfile.gettempdir(),
+        "XDG_CACHE_HOME": cache_home(environ),
+        "HF_HOME": hub_home(environ),
+        "TORCH_EXTENSIONS_DIR": extensions_folder(environ),
+        "TMPDIR": Path(environ.get("TMPDIR") or tempfile.gettempdir()),
     }
     return tuple(_cache(variable, path) for variable, path in places.items())
 
 
-def _cache(variable: str, path: str) -> Cache:
-    place = Path(path).expanduser().absolute()
+def _cache(variable: str, path: Path) -> Cache:
+    place = path.expanduser().absolute()
     writable, free = False, None
     with contextlib.suppress(OSError, TimeoutError):
         writable, free = within(SECONDS, lambda: _looked_at(place))

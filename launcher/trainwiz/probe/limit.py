@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from trainwiz.language import t
+
 T = TypeVar("T")
 
 
@@ -26,5 +28,5 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if failures:
         raise failures[0]
     if not results:
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(t("no answer within {seconds} s", seconds=f"{seconds:g}"))
     return results[0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from trainwiz.probe.cache import cache_home
 
 JUST_NOW = 2.0
 """Seconds; the process that made a younger lock may not be listed yet."""
@@ -27,10 +30,7 @@ class Left:
 
 def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where torch builds extensions (`_get_build_directory` in torch/utils/cpp_extension.py)."""
-    if environ.get("TORCH_EXTENSIONS_DIR"):
-        return Path(environ["TORCH_EXTENSIONS_DIR"])
-    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "torch_extensions"
+    return Path(environ.get("TORCH_EXTENSIONS_DIR") or cache_home(environ) / "torch_extensions")
 
 
 def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
     torch's FileBaton keeps the file open until the build ends, so a running build is found in /proc, unless it runs on
     another machine that shares the folder.
     """
-    suspects = [lock for lock in _locks(environ) if _age(lock) > JUST_NOW]
+    suspects = [lock for lock, status in _locks(environ) if time.time() - status.st_mtime > JUST_NOW]
     held = _open_files(root) if suspects else set()
     return tuple(str(lock) for lock in suspects if os.path.realpath(lock) not in held)
 
@@ -50,25 +50,22 @@ def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: P
 
     The open files are read after the locks were listed, so that a running build is found even if its lock is new.
     """
-    found = []
-    for lock in _locks(environ):
-        try:
-            status = lock.stat()
-        except OSError:
-            continue
-        if status.st_mtime >= began:
-            found.append(Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root)))
+    found = [
+        Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root))
+        for lock, status in _locks(environ)
+        if status.st_mtime >= began
+    ]
     held = _open_files(root) if found else set()
     return tuple(lock for lock in found if os.path.realpath(lock.path) not in held)
 
 
-def _locks(environ: Mapping[str, str]) -> list[Path]:
+def _locks(environ: Mapping[str, str]) -> Iterator[tuple[Path, os.stat_result]]:
     folder = extensions_folder(environ)
-    try:
+    with contextlib.suppress(OSError):
         # <op>/lock under TORCH_EXTENSIONS_DIR, <python and cuda>/<op>/lock elsewhere.
-        return [lock for pattern in ("*/lock", "*/*/lock") for lock in sorted(folder.glob(pattern))]
-    except OSError:
-        return []
+        for lock in (*sorted(folder.glob("*/lock")), *sorted(folder.glob("*/*/lock"))):
+            with contextlib.suppress(FileNotFoundError):
+                yield lock, lock.stat()
 
 
 def _is_shared(file: Path, root: Path) -> bool:
@@ -85,13 +82,6 @@ def _is_shared(file: Path, root: Path) -> bool:
         if os.makedev(int(numbers[0]), int(numbers[1])) == wanted:
             return after.split()[0].startswith(_SHARED)
     return True
-
-
-def _age(lock: Path) -> float:
-    try:
-        return time.time() - lock.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _open_files(root: Path) -> set[str]:

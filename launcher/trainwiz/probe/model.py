@@ -28,24 +28,21 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
     presets = task.presets
     if name in presets:
         return _preset(name, presets[name], from_scratch)
+    near = difflib.get_close_matches(name, presets, n=1)
+    meant = t("no such model; did you mean {near}?", near=near[0]) if near else ""
     if not task.from_hub:
-        near = difflib.get_close_matches(name, presets, n=1)
-        detail = t("no such model; did you mean {near}?", near=near[0]) if near else t("no such image model")
-        return ModelFacts(name=name, kind="missing", detail=detail)
+        return _missing(name, meant or t("no such image model"))
     folder = located(root, name)
     try:
         if folder.is_dir():
             return _folder(name, folder, from_scratch)
     except OSError as error:  # no permission, or a name that is too long
-        return ModelFacts(name=name, kind="missing", detail=error.strerror or str(error))
+        return _missing(name, error.strerror or str(error))
     if is_hub_id(name, root):
         return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
-    near = difflib.get_close_matches(name, presets, n=1)
-    if near:
-        return ModelFacts(name=name, kind="missing", detail=t("no such model; did you mean {near}?", near=near[0]))
-    if (Path(name) / "config.json").is_file():
-        return ModelFacts(name=name, kind="missing", detail=missing(name, folder, root))
-    return ModelFacts(name=name, kind="missing", detail=t("not a preset, a folder or a hub id (organisation/name)"))
+    if not meant and (Path(name) / "config.json").is_file():
+        return _missing(name, missing(name, folder, root))
+    return _missing(name, meant or t("not a preset, a folder or a hub id (organisation/name)"))
 
 
 def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
@@ -91,34 +88,31 @@ def _architecture(name: str, config: dict[str, Any]) -> Architecture:
     )
 
 
+def _missing(name: str, detail: str) -> ModelFacts:
+    return ModelFacts(name=name, kind="missing", detail=detail)
+
+
 def _preset(name: str, shape: Shape, from_scratch: bool) -> ModelFacts:
     if not from_scratch and (isinstance(shape, NetworkShape) or not shape.hub_id):
-        detail = t("has no published weights; set model.from_scratch to true to train it")
-        return ModelFacts(name=name, kind="missing", detail=detail)
-    if isinstance(shape, NetworkShape):
-        return ModelFacts(name=name, kind="preset", parameters=shape.parameters)
-    return ModelFacts(
-        name=name,
-        kind="preset",
-        parameters=shape.parameters,
-        max_positions=shape.max_position_embeddings if shape.model_type in LEARNED_POSITIONS else None,
-    )
+        return _missing(name, t("has no published weights; set model.from_scratch to true to train it"))
+    longest = None
+    if not isinstance(shape, NetworkShape) and shape.model_type in LEARNED_POSITIONS:
+        longest = shape.max_position_embeddings
+    return ModelFacts(name=name, kind="preset", parameters=shape.parameters, max_positions=longest)
 
 
 def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError:
-        return ModelFacts(name=name, kind="missing", detail=t("the folder has no config.json"))
+        return _missing(name, t("the folder has no config.json"))
     except ValueError as error:
-        return ModelFacts(
-            name=name, kind="missing", detail=t("config.json is not valid JSON: {problem}", problem=error)
-        )
+        return _missing(name, t("config.json is not valid JSON: {problem}", problem=error))
     if not isinstance(config, dict):
-        return ModelFacts(name=name, kind="missing", detail=t("config.json is not a JSON object"))
+        return _missing(name, t("config.json is not a JSON object"))
     weights = sorted(folder.glob("*.safetensors"))
     if not from_scratch and not weights and not any(folder.glob("*.bin")):
-        return ModelFacts(name=name, kind="missing", detail=t("the folder has no weights (*.safetensors or *.bin)"))
+        return _missing(name, t("the folder has no weights (*.safetensors or *.bin)"))
     learned = config.get("model_type") in LEARNED_POSITIONS
     return ModelFacts(
         name=name,

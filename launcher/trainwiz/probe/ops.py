@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from trainwiz.checkup.surroundings import Op
 from trainwiz.probe.locks import extensions_folder
-from trainwiz.process.capture import Running
+from trainwiz.process.capture import Asked, Captured
 
 SECONDS = 90.0
 """Importing DeepSpeed takes 3 to 6 s, and several times as long from a cold network disk."""
@@ -15,28 +14,17 @@ SECONDS = 90.0
 _OPS = Path(__file__).parent / "inside" / "ops.py"
 
 
-class PendingOps:
-    """A child process that asks DeepSpeed about its ops."""
-
-    def __init__(self, running: Running) -> None:
-        self._running = running
-
-    def cancel(self) -> None:
-        """Stop asking."""
-        self._running.cancel()
-
-    def result(self) -> tuple[tuple[Op, ...] | None, str | None]:
-        """The ops; or None, and why DeepSpeed could not be asked."""
-        ended = self._running.result(SECONDS)
-        if ended.timed_out:
-            return None, f"no answer within {SECONDS:g} s"
-        try:
-            found = json.loads(ended.stdout.strip().splitlines()[-1])
-            return tuple(Op(name=o["name"], compatible=o["compatible"], built=o["built"]) for o in found["ops"]), None
-        except (IndexError, ValueError, KeyError, TypeError):
-            return None, ended.last_line or f"ended with code {ended.code}"
+Answer = tuple[tuple[Op, ...] | None, str | None]
+"""The ops; or None, and why DeepSpeed could not be asked."""
 
 
-def start(python: str) -> PendingOps:
+def start(python: str) -> Asked[Answer]:
     """Start asking at once."""
-    return PendingOps(Running([python, str(_OPS), str(extensions_folder())]))
+    return Asked([python, str(_OPS), str(extensions_folder())], _understood, seconds=SECONDS)
+
+
+def _understood(captured: Captured) -> Answer:
+    found = captured.answer
+    if found is None or "ops" not in found:
+        return None, captured.problem
+    return tuple(Op(**op) for op in found["ops"]), None

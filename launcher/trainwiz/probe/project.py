@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.probe import conversations, data, labelled, locks, model
-from trainwiz.probe.cache import HubCache
-from trainwiz.project import DataFacts, Project
+from trainwiz.probe import data, locks, model
+from trainwiz.probe.cache import HubCache, offline
+from trainwiz.probe.conversations import CONVERSATIONS
+from trainwiz.probe.documents import DOCUMENTS
+from trainwiz.probe.labelled import PICTURES, SCORED_TEXTS, TEXTS
+from trainwiz.project import Project
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-_TRUE = ("1", "true", "yes", "on")
+_KINDS = {
+    "labelled_texts": TEXTS,
+    "scored_texts": SCORED_TEXTS,
+    "pictures": PICTURES,
+    "conversations": CONVERSATIONS,
+}
 
 
 def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ) -> Project:
@@ -24,43 +33,27 @@ def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ)
     The data and the model of the task custom are in task.py, and stay unknown. Generated files and ports are not looked
     at here.
     """
-    offline = any(environ.get(name, "").lower() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    build_locks = locks.stale_locks(environ) if strategies.of(plan).uses_deepspeed else ()
-    if tasks.of(plan).own_code:
-        return Project(folder=folder, offline=offline, build_locks=build_locks)
-    cache = HubCache(environ)
-    return Project(
+    row, root, cache = tasks.of(plan), Path(folder), HubCache(environ)
+    around = Project(
         folder=folder,
-        train=_data(plan, plan.data.train, Path(folder), cache, split="train"),
-        eval=_data(plan, plan.data.eval, Path(folder), cache, split="validation") if plan.data.eval else None,
-        model=model.facts(
-            plan.model.name, Path(folder), cache, from_scratch=plan.model.from_scratch, task=tasks.of(plan)
-        ),
-        offline=offline,
-        build_locks=build_locks,
+        offline=offline(environ) is not None,
+        build_locks=locks.stale_locks(environ) if strategies.of(plan).uses_deepspeed else (),
     )
-
-
-def _data(plan: Plan, name: str, root: Path, cache: HubCache, *, split: str) -> DataFacts:
-    match tasks.of(plan).samples:
-        case "labelled_texts":
-            return labelled.texts(name, root, cache, split=split)
-        case "scored_texts":
-            return labelled.texts(name, root, cache, split=split, scored=True)
-        case "pictures":
-            return labelled.pictures(name, root, split=split)
-        case "conversations":
-            return conversations.facts(name, _reading(plan, root, cache), split=split)
-    return data.facts(name, _reading(plan, root, cache), split=split)
-
-
-def _reading(plan: Plan, root: Path, cache: HubCache) -> data.Reading:
-    return data.Reading(
+    if row.own_code:
+        return around
+    kind = _KINDS.get(row.samples, DOCUMENTS)
+    reading = data.Reading(
         root=root,
         cache=cache,
         sequence_length=plan.batch.sequence_length,
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
+    )
+    return replace(
+        around,
+        train=data.facts(plan.data.train, kind, reading, split="train"),
+        eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
+        model=model.facts(plan.model.name, root, cache, from_scratch=plan.model.from_scratch, task=row),
     )
 
 

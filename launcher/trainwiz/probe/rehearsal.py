@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz.language import t
 from trainwiz.process.capture import capture
 
 SECONDS = 300.0
@@ -37,11 +36,4 @@ def small_model(python: str, folder: Path, *, name: str, auto_class: str, into: 
 def _answer(python: str, program: str, folder: Path, *arguments: str, stage: str) -> dict[str, Any]:
     environ = {**os.environ, **CPU_ONLY, "PYTHONUNBUFFERED": "1"}
     ended = capture([python, str(_INSIDE / program), *arguments], timeout=SECONDS, env=environ, cwd=str(folder))
-    try:
-        found = json.loads(ended.stdout.strip().splitlines()[-1])
-        if isinstance(found, dict):
-            return found
-    except (IndexError, ValueError):
-        pass
-    what = t("no response within {seconds} s", seconds=f"{SECONDS:g}") if ended.timed_out else ended.last_line
-    return {"stage": stage, "error": {"what": what or str(ended.code), "where": ""}}
+    return ended.answer or {"stage": stage, "error": {"what": ended.problem, "where": ""}}

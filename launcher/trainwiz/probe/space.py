@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 
 from trainwiz.probe import cgroup
 
@@ -16,10 +16,7 @@ def around(folder: str, oom_kills_before: int | None) -> dict[str, int]:
 
 def _free(name: str, path: str) -> dict[str, int]:
     try:
-        found = os.statvfs(path)
+        found = shutil.disk_usage(path)
     except OSError:
         return {}
-    return {
-        f"{name}_free_bytes": found.f_bavail * found.f_frsize,
-        f"{name}_total_bytes": found.f_blocks * found.f_frsize,
-    }
+    return {f"{name}_free_bytes": found.free, f"{name}_total_bytes": found.total}

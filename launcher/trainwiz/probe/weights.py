@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from trainwiz.language import t
 from trainwiz.process.capture import Running
 
 SECONDS = 86_400.0
@@ -34,15 +33,13 @@ def gather(python: str, *, project: Path, checkpoint: Path, output: Path, second
     """Write the weights into `output`, as the project's task writes its final ones. Nothing is raised."""
     places = [str(path.resolve()) for path in (project, checkpoint, output)]
     said = Running([python, str(_GATHER), *places]).result(seconds)
-    if said.code:
-        return Gathered(problem=said.last_line or f"exit code {said.code}")
-    try:
-        found: dict[str, Any] = json.loads(said.stdout.strip().splitlines()[-1])
+    found = said.answer if said.code == 0 else None
+    if found is None:
+        return Gathered(problem=said.problem)
+    if found.get("missing") == "unnamed":
         return Gathered(
-            tensors=int(found["tensors"]),
-            known=int(found["known"]),
-            size_bytes=int(found["bytes"]),
-            different=tuple(found["different"]),
+            problem=t("an older train.py wrote it, without the names of the weights: launch --resume, then export")
         )
-    except (IndexError, ValueError, KeyError, TypeError):
-        return Gathered(problem=said.last_line or "no answer")
+    if "missing" in found:
+        return Gathered(problem=t("the checkpoint holds no part of {names}", names=found["missing"]))
+    return Gathered(**{**found, "different": tuple(found["different"])})

@@ -1,14 +1,20 @@
-"""Run a program to its end and keep what it said. The one door to subprocesses that are asked a question."""
+"""Run a program to its end and capture its output."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from trainwiz.language import t
+
+T = TypeVar("T")
 
 COULD_NOT_START = 127
 """The code of a program that is missing or not executable, as shells have it."""
@@ -26,16 +32,33 @@ class Captured:
     """What it wrote to stderr."""
     timed_out: bool = False
     """Whether it was killed because it took too long."""
+    seconds: float = 0.0
+    """The time that it was given."""
 
     @property
     def last_line(self) -> str:
-        """The last line that is not empty of what it complained about, else of what it said."""
+        """The last line of stderr that is not empty; if stderr is empty, of stdout."""
         lines = [line.strip() for line in (self.stderr if self.stderr.strip() else self.stdout).splitlines()]
         return next((line for line in reversed(lines) if line), "")
 
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The JSON object on the last line of stdout; None if there is none. Other lines may come from libraries."""
+        with contextlib.suppress(IndexError, ValueError):
+            found = json.loads(self.stdout.strip().splitlines()[-1])
+            return found if isinstance(found, dict) else None
+        return None
+
+    @property
+    def problem(self) -> str:
+        """Why it gave no answer."""
+        if self.timed_out:
+            return t("no answer within {seconds} s", seconds=f"{self.seconds:.3g}")
+        return self.last_line or t("exit code {code}", code=self.code)
+
 
 class Running:
-    """A program that was started and runs beside us, in a process group of its own."""
+    """A program that runs in the background, in its own process group."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self._ended: Captured | None = None
@@ -67,7 +90,7 @@ class Running:
         return self._process.poll() if self._process else None
 
     def result(self, timeout: float) -> Captured:
-        """Wait at most `timeout` seconds for its end; then its whole process group is killed."""
+        """Wait for it to exit; after `timeout` seconds, kill its whole process group."""
         if self._ended or self._process is None:
             return self._ended or Captured(code=COULD_NOT_START, stdout="", stderr="")
         self._awaited = True
@@ -82,11 +105,11 @@ class Running:
             raise
         atexit.unregister(self.cancel)
         code = self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
-        self._ended = Captured(code=code, stdout=stdout, stderr=stderr, timed_out=timed_out)
+        self._ended = Captured(code=code, stdout=stdout, stderr=stderr, timed_out=timed_out, seconds=timeout)
         return self._ended
 
     def cancel(self) -> None:
-        """Kill it and all it started; harmless when it has ended. A thread in `result` gets what it said so far."""
+        """Kill it and everything it started, if it still runs. A thread in `result` gets the output so far."""
         if self._ended is not None or self._process is None:
             return
         self._end_group()
@@ -113,6 +136,21 @@ class Running:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Asked(Generic[T]):
+    """A program that is answering a question while something else is done."""
+
+    def __init__(self, argv: Sequence[str], understood: Callable[[Captured], T], *, seconds: float) -> None:
+        self._running, self._understood, self._seconds = Running(argv), understood, seconds
+
+    def result(self, timeout: float | None = None) -> T:
+        """What its answer means, after at most `timeout` seconds (default: those that it was given)."""
+        return self._understood(self._running.result(self._seconds if timeout is None else timeout))
+
+    def cancel(self) -> None:
+        """Kill it."""
+        self._running.cancel()
 
 
 def _text(said: bytes | str | None) -> str:

@@ -1,4 +1,4 @@
-"""Starting one process of a launch."""
+"""Start one process of a launch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Process:
     """One process to start."""
 
     rank: int
-    """The rank that it is."""
+    """Its rank."""
     argv: Sequence[str]
     """Program and arguments."""
     environ: Mapping[str, str]
-    """What is added to the environment."""
+    """Variables that are added to the environment."""
     cwd: str
-    """The folder that it runs in."""
+    """Its working directory."""
     log: Path
     """Where its output goes."""
     agent: bool = False
-    """A launcher such as torchrun, whose children are the ranks to be asked to save."""
+    """Whether it is a launcher such as torchrun, whose children are the ranks that are asked to save."""
 
 
 class Running(Protocol):
@@ -42,16 +42,23 @@ Spawn = Callable[[Process, Mapping[str, str]], Running]
 
 def start(process: Process, environ: Mapping[str, str]) -> Running:
     """Start it with this whole environment. Raises `OSError`."""
-    log: IO[bytes]
     with open(process.log, "ab") as log:
-        return subprocess.Popen(
-            list(process.argv),
-            env=dict(environ),
-            cwd=process.cwd,
-            # Rank 0 keeps the terminal's input, so that a `breakpoint()` in it can be answered.
-            stdin=None if process.rank == 0 else subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=tied_to_parent(),
-        )
+        return spawn(process.argv, process, environ, log)
+
+
+def spawn(
+    argv: Sequence[str], process: Process, environ: Mapping[str, str], output: IO[bytes], pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Run a program in the process's place, in a session of its own that ends with this process."""
+    return subprocess.Popen(
+        list(argv),
+        env=dict(environ),
+        cwd=process.cwd,
+        # Rank 0 keeps the terminal's input, so that a `breakpoint()` in it can be answered.
+        stdin=None if process.rank == 0 else subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=tied_to_parent(),
+    )

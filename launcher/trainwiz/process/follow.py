@@ -1,4 +1,4 @@
-"""Following files as they grow, and handing on what they gain."""
+"""Follow growing files and pass on what is appended to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing stays behind: a small forked process that outlives the launcher only to end its ranks.
+"""A small forked process that outlives the launcher and kills its ranks, so that nothing is left running.
 
 Process groups do not hold what torchrun or a data loader starts in a session of its own, and a parent's death signal
 reaches direct children only. So every process of a launch carries a mark in its environment, and whoever cleans up
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 MARK = "TRAINWIZ_LAUNCH"
 SWEEP_SECONDS = 10.0
-"""How long the guardian goes on killing what appears while it kills."""
+"""How long processes are killed that start while others are being killed."""
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -34,7 +34,7 @@ class Guardian:
         os.close(reading)
 
     def close(self) -> None:
-        """Send the guardian away without its doing anything."""
+        """End the guardian without killing anything."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._writing, b".")
         os.close(self._writing)

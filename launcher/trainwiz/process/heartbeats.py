@@ -1,4 +1,4 @@
-"""What the ranks' heartbeats tell: whether they move, and which of them keeps the others waiting.
+"""Read the ranks' heartbeats: whether they make progress, and which rank keeps the others waiting.
 
 `inside/sitecustomize.py` looks at its rank's main thread once a second and counts: looks, looks that found it waiting
 for other ranks, and looks since which it had moved. No rank is signalled or stopped for it.
@@ -46,9 +46,9 @@ class Straggler:
     share: float
     """The part of the time that the others waited, 0 to 1."""
     seconds: float
-    """How long that went on."""
+    """How long that lasted."""
     place: str
-    """Where the rank mostly was meanwhile."""
+    """Where the rank was most of that time."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, for `outcome.json`."""
@@ -65,7 +65,7 @@ class Heartbeats:
         self._told: set[int] = set()
 
     def read(self, now: float) -> bool:
-        """Look at all; whether any rank has moved since."""
+        """Read all beats; return whether any rank has moved since the last call."""
         beats = {rank: beat for rank in self._ranks if (beat := self._beat(rank))}
         before = self._history[-1][1] if self._history else {}
         if before or len(beats) == len(self._ranks):  # the first window begins when all do
@@ -83,7 +83,7 @@ class Heartbeats:
         """
         found = self._slow() if moving else None
         before, self._late = self._late, found.rank if found else None
-        self._begin_again()
+        self._history = deque([self._history[-1]], maxlen=_KEPT)
         if found is None or found.rank != before or found.rank in self._told:
             return None
         self._told.add(found.rank)
@@ -105,11 +105,6 @@ class Heartbeats:
             return None  # that one hangs, which is not for this to say
         places = Counter(beats[slow].place for _, beats in self._history if slow in beats)
         return Straggler(rank=slow, share=waited, seconds=2 * (ended - began), place=places.most_common(1)[0][0])
-
-    def _begin_again(self) -> None:
-        newest = self._history[-1]
-        self._history.clear()
-        self._history.append(newest)
 
     def _beat(self, rank: int) -> Beat | None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""When a run stands still: how long it may be silent, learned from the run itself. Pure; times are seconds."""
+"""Decide when a run has stalled: the longest silence allowed, learned from the run itself. Pure; times in seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
         self._alone = False
 
     def sign(self, now: float, *, update: bool = False) -> float:
-        """Something came: output, or the metrics of an update. The silence before it."""
+        """Note output, or the metrics of an update; return the silence before it."""
         gap = now - self._last
         if self._learned:
             self._gaps.append((now, gap))
@@ -38,16 +38,16 @@ class Progress:
         return gap
 
     def ended_well(self, now: float) -> None:
-        """One rank ended with 0 while others go on: they soon should, too, or say something."""
+        """Note that a rank exited with 0 while others still run; they should soon exit, too, or write something."""
         if not self._alone:
             self._alone, self._last = True, now
 
     def silence(self, now: float) -> float:
-        """Since the last sign."""
+        """Seconds since the last sign of life."""
         return now - self._last
 
     def limit(self, now: float) -> float:
-        """The silence that counts as standing still."""
+        """The silence after which a run counts as stalled."""
         if self._alone:
             return self._floor * ENDED_FACTOR
         if not self._learned:
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def known(self) -> bool:
-        """Whether the run has shown how it lives: a script may be silent by nature."""
+        """Whether the run has shown how often it writes; some scripts write nothing."""
         return self._updates > 0 or self._learned or self._alone
 
     @property

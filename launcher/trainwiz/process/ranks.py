@@ -1,4 +1,4 @@
-"""Spawning the ranks of a world, and staying with them until all have ended.
+"""Spawn the ranks of a world and supervise them until all have exited.
 
 Each rank is a session of its own: the terminal's Ctrl-C reaches trainwiz alone, which then asks the ranks to save.
 A rank writes straight into its log file, so that no line can be lost and no rank ever waits for a slow terminal; rank
@@ -190,10 +190,9 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
 
 
 def _with(standby: StandbyRanks | None) -> Spawn:
-    def spawn(process: Process, environ: Mapping[str, str]) -> Running:
-        return (standby.take(process, environ) if standby else None) or start(process, environ)
-
-    return spawn
+    if standby is None:
+        return start
+    return lambda process, environ: standby.take(process, environ) or start(process, environ)
 
 
 def _sweep(mark: str, audience: Audience, patience: float) -> None:

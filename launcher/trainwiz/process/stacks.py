@@ -1,4 +1,4 @@
-"""Asking ranks where they are: a dump of each one's Python stack, and what the kernel says of its process."""
+"""Ask ranks for their Python stacks, and the kernel for the states of their processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SETTLED_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """All ranks at one moment."""
+    """All ranks at one point in time."""
 
     ranks: tuple[Rank, ...]
     """Where each rank is."""
     cpu: Mapping[int, float]
-    """Processor seconds that each rank has had."""
+    """CPU seconds that each rank has used."""
     at: float
     """When, in seconds of the monotonic clock."""
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwiz.process.child import Process
-from trainwiz.process.guardian import MARK, new_mark, tied_to_parent
+from trainwiz.process.child import Process, spawn
+from trainwiz.process.guardian import MARK, new_mark
 from trainwiz.process.stacks import INSIDE
 
 _PIPE_BYTES = 60_000
@@ -74,17 +74,7 @@ class StandbyRanks:
         try:
             with tempfile.TemporaryFile() as said:
                 words = [process.argv[0], str(INSIDE / "standby.py"), str(reading), process.argv[2], str(self._metrics)]
-                started = subprocess.Popen(
-                    words,
-                    env=environ,
-                    cwd=process.cwd,
-                    stdin=None if process.rank == 0 else subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    pass_fds=(reading,),
-                    start_new_session=True,
-                    preexec_fn=tied_to_parent(),
-                )
+                started = spawn(words, process, environ, said, pass_fds=(reading,))
         except OSError:
             os.close(writing)
             raise

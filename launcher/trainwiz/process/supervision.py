@@ -1,4 +1,4 @@
-"""Deciding what to do with a world of ranks, as events come in.
+"""Decide what to do with a world of ranks as events come in.
 
 Does nothing itself: it is told what happened and when, and answers with what to send and what to say. So a test
 replays any history without a process or a second of waiting.
@@ -12,11 +12,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from trainwiz.hangs import Verdict
+from trainwiz.hangs import listed
 from trainwiz.message import Message, say
 from trainwiz.outcome import HANG_CODE, SIGNAL_BASE, Outcome, shell_code, signal_name
+from trainwiz.process.heartbeats import Straggler
+from trainwiz.process.watch import Stall
 
 GRACE_SECONDS = 30.0
 """After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
@@ -37,39 +38,10 @@ class Send:
     signal: int
     """The signal's number."""
     ranks: tuple[int, ...]
-    """The ranks that get it."""
+    """The ranks that receive it."""
 
 
 Action = Send | Message
-
-
-class Stall(Protocol):
-    """What the watch tells of a silence; `process.watch.Stall` is one."""
-
-    @property
-    def silence(self) -> float: ...
-    @property
-    def limit(self) -> float: ...
-    @property
-    def verdict(self) -> Verdict: ...
-    @property
-    def stop(self) -> bool: ...
-    @property
-    def machine(self) -> int | None: ...
-
-
-class Late(Protocol):
-    """What the watch tells of a rank that keeps the others waiting; `process.heartbeats.Straggler` is one."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def share(self) -> float: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def place(self) -> str: ...
-    def to_dict(self) -> Mapping[str, object]: ...
 
 
 class Supervisor:
@@ -110,23 +82,20 @@ class Supervisor:
         if code == 0 or self.first_failed is not None or self.killed or self.hung:
             return []
         self.first_failed = rank
-        if self.asked_by is not None:
-            return []
-        self._failed_before_asked = True
-        if not self.alive:
-            return []
-        self._settling = True
-        self.deadline = now + SETTLE_SECONDS
+        self._failed_before_asked = self.asked_by is None
+        if self._failed_before_asked and self.alive:
+            self._settling = True
+            self.deadline = now + SETTLE_SECONDS
         return []
 
     def asked(self, signum: int, now: float) -> list[Action]:
-        """Somebody wants the end: once lets the ranks save, a Ctrl-C after that ends them now."""
+        """A request to stop: the first lets the ranks save, a Ctrl-C after that kills them."""
         if self.asked_by is not None or self._failed_before_asked or self.hung:
             # A shell that closes or a scheduler may signal twice; only a person's second Ctrl-C means "now".
             if signum != signal.SIGINT or self.killed:
                 return []
             self.asked_by = self.asked_by or signum
-            return [say("ending now: sending SIGKILL to ranks {ranks}", ranks=_listed(self.alive)), *self._kill(now)]
+            return [say("ending now: sending SIGKILL to {ranks}", ranks=listed(self.alive)), *self._kill(now)]
         self.asked_by = signum
         self._asked_at = now
         self.deadline = now + self._grace
@@ -141,7 +110,7 @@ class Supervisor:
         ]
 
     def stalled(self, stall: Stall, now: float) -> list[Action]:
-        """The watch found that nothing comes any more."""
+        """The watch found a stall."""
         if self.deadline is not None:
             return []
         where = [str(sentence) for sentence in stall.verdict.sentences]
@@ -161,7 +130,7 @@ class Supervisor:
             Send(signal.SIGTERM, self.alive),
         ]
 
-    def late(self, straggler: Late) -> list[Action]:
+    def late(self, straggler: Straggler) -> list[Action]:
         """One rank is slower than the others, and the run goes on."""
         self._stragglers.append(straggler.to_dict())
         return [
@@ -176,19 +145,19 @@ class Supervisor:
         ]
 
     def resumed(self, silence: float, suspects: Sequence[int]) -> list[Action]:
-        """Progress again, after a stall was told."""
+        """Progress resumed after a reported stall."""
         if not suspects:
             return [say("progress resumed after {seconds:.0f} s", seconds=silence)]
         return [
             say(
-                "progress resumed after {seconds:.0f} s: the ranks were waiting for rank {ranks}, a straggler",
+                "progress resumed after {seconds:.0f} s: the ranks were waiting for {ranks}, slower than the others",
                 seconds=silence,
-                ranks=_listed(suspects),
+                ranks=listed(suspects),
             )
         ]
 
     def due(self, now: float) -> list[Action]:
-        """What the clock demands."""
+        """The deadline may have passed."""
         if self.deadline is None or now < self.deadline or self.finished:
             return []
         if self._settling:
@@ -197,17 +166,17 @@ class Supervisor:
             self._given_up = True
             return [
                 say(
-                    "ranks {ranks} did not exit {seconds:g} s after SIGKILL: they are stuck in the kernel (a "
-                    "driver or a network file system); check `dmesg` and `ps -o pid,stat,wchan`",
-                    ranks=_listed(self.alive),
+                    "{ranks} did not exit {seconds:g} s after SIGKILL, stuck in the kernel (a driver or a network "
+                    "file system); check `dmesg` and `ps -o pid,stat,wchan`",
+                    ranks=listed(self.alive),
                     seconds=KILL_SECONDS,
                 )
             ]
         waited = self._grace if self.asked_by is not None else self._teardown
         return [
             say(
-                "ranks {ranks} did not exit within {seconds:g} s: sending SIGKILL",
-                ranks=_listed(self.alive),
+                "{ranks} did not exit within {seconds:g} s: sending SIGKILL",
+                ranks=listed(self.alive),
                 seconds=waited,
             ),
             *self._kill(now),
@@ -266,18 +235,10 @@ class Supervisor:
 
 
 def _silence(stall: Stall) -> Message:
+    values = {"machine": stall.machine, "seconds": stall.silence, "limit": stall.limit}
     if stall.machine is None:
-        return say(
-            "no progress for {seconds:.0f} s (limit {limit:.0f} s); the ranks are at:",
-            seconds=stall.silence,
-            limit=stall.limit,
-        )
-    return say(
-        "machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); its ranks are at:",
-        machine=stall.machine,
-        seconds=stall.silence,
-        limit=stall.limit,
-    )
+        return say("no progress for {seconds:.0f} s (limit {limit:.0f} s); the ranks are at:", **values)
+    return say("machine {machine}: no progress for {seconds:.0f} s (limit {limit:.0f} s); its ranks are at:", **values)
 
 
 def ending(code: int) -> Message:
@@ -285,7 +246,3 @@ def ending(code: int) -> Message:
     if code >= 0:
         return say("exit code {code}", code=code)
     return say("signal {name}", name=signal_name(-code))
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(str(rank) for rank in ranks)

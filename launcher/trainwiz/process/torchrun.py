@@ -1,4 +1,4 @@
-"""What torchrun leaves of its workers: log files in a folder of its own."""
+"""Find the log files of torchrun's workers."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Stall:
 # docs/decisions/supervision.md: Ctrl-Z stops the launcher, and the ranks go on
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
-    """Signs of life again, after a stall was told."""
+    """Signs of life after a reported stall."""
 
     silence: float
     """Seconds that it lasted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from trainwiz.record.metrics import Point, Series, thinned, trend
+from trainwiz.record.metrics import Point, Series, finite, thinned, trend
 from trainwiz.record.scale import Scale, scale
 
 WIDTH, HEIGHT = 460, 250
@@ -27,12 +27,12 @@ def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks:
     `across` labels the x axis, `marks` are the updates at which the run was resumed. The page defines the colours
     `--curve-0`, `--curve-1`, ….
     """
-    drawn = [(name, curve) for name, curve in curves if curve.values]
+    drawn = [(name, curve) for name, curve in curves if finite(curve)]
     if not drawn:
         return ""
-    xs = [x for _, curve in drawn for x, y in curve.points if y is not None]
+    xs = [x for _, curve in drawn for x, y in curve if y is not None]
     x_scale = scale(xs, marks=6, whole=True)
-    y_scale = scale([y for _, curve in drawn for y in curve.values])
+    y_scale = scale([y for _, curve in drawn for y in finite(curve)])
     head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}"'
     parts = [
         f'<svg class="chart" {head} xmlns="http://www.w3.org/2000/svg">',
@@ -66,13 +66,13 @@ def _mark(place: float) -> str:
 
 
 def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> list[str]:
-    points = thinned(curve.points, _MOST_POINTS)
+    points = thinned(curve, _MOST_POINTS)
     style, dense = f'style="--c:var(--curve-{i})"', len(points) > _DENSE and _is_noisy(points)
     kind = "curve noise" if dense else "curve"
     title = f"<title>{escape(name)}</title>"
     parts = [f'<path class="{kind}" {style} d="{_path(points, x_scale, y_scale)}">{title}</path>']
     if dense:
-        means = trend(curve.points, _DENSE // 2)
+        means = trend(curve, _DENSE // 2)
         parts.append(f'<path class="curve" {style} d="{_path(means, x_scale, y_scale)}"/>')
     # A few points, such as evaluations, are hardly visible as a line; a single one is invisible.
     if len(points) <= 12:
@@ -86,7 +86,7 @@ def _curve(i: int, name: str, curve: Series, x_scale: Scale, y_scale: Scale) -> 
 
 def _is_noisy(points: Sequence[Point]) -> bool:
     """Whether it goes up and down all the time; a smooth curve, such as a learning rate, needs no trend."""
-    values = [y for _, y in points if y is not None]
+    values = finite(points)
     turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(values, values[1:], values[2:], strict=False))
     return turns > _NOISY * len(values)
 

@@ -9,8 +9,8 @@ from typing import Any
 from trainwiz.record import metrics
 from trainwiz.record.run import Recorded, state
 
-SECTIONS = ("plan", "config", "arguments", "versions", "machine", "environment", "code", "result")
 _RUN_FOLDER = "--output_dir"
+_CODE = ("commit", "branch", "dirty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,21 +71,11 @@ def _arguments(run: Recorded) -> dict[str, Any]:
     return given
 
 
-def _code(run: Recorded) -> dict[str, Any]:
-    git = run.command.get("git") or {}
-    return {key: git.get(key) for key in ("commit", "branch", "dirty") if key in git}
-
-
 def _machine(run: Recorded) -> dict[str, Any]:
     found = flat(run.command.get("machine") or {})
     # Free space changes by the minute.
     found.pop("disk_free_bytes", None)
     return {"hostname": run.command.get("hostname"), **found}
-
-
-def _environment(run: Recorded) -> dict[str, Any]:
-    added, inherited = run.command.get("environment") or {}, run.command.get("inherited") or {}
-    return {**inherited, **added}
 
 
 def _result(run: Recorded) -> dict[str, Any]:
@@ -111,7 +101,8 @@ _FACTS: dict[str, Callable[[Recorded], dict[str, Any]]] = {
     "arguments": _arguments,
     "versions": lambda run: dict(run.command.get("versions") or {}),
     "machine": _machine,
-    "environment": _environment,
-    "code": _code,
+    "environment": lambda run: {**(run.command.get("inherited") or {}), **(run.command.get("environment") or {})},
+    "code": lambda run: {key: value for key, value in (run.command.get("git") or {}).items() if key in _CODE},
     "result": _result,
 }
+SECTIONS = tuple(_FACTS)

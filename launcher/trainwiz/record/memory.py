@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainwiz.message import Message, say
-from trainwiz.record.metrics import Point, Series
+from trainwiz.record.metrics import Series, number
 
 _FEW = 3
 """The number of colours that a chart has."""
@@ -20,7 +20,7 @@ Sample = Mapping[str, Any]
 
 def in_minutes(samples: Sequence[Sample]) -> bool:
     """Whether the time is shown in minutes rather than in seconds."""
-    times = [at for sample in samples if (at := _number(sample.get("at"))) is not None]
+    times = [at for sample in samples if (at := number(sample.get("at"))) is not None]
     return bool(times) and times[-1] - times[0] >= _MINUTES
 
 
@@ -29,20 +29,18 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
     unit = 60.0 if in_minutes(samples) else 1.0
     rows: list[tuple[float, dict[int, float]]] = []
     for sample in samples:
-        at, held = _number(sample.get("at")), sample.get(where)
+        at, held = number(sample.get("at")), sample.get(where)
         if at is not None and isinstance(held, Mapping):
             began = at if began is None else began
-            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdigit() and _number(b) is not None}
+            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdigit() and number(b) is not None}
             rows.append(((at - began) / unit, of_rank))
     ranks = sorted({rank for _, held in rows for rank in held})
     if len(ranks) <= _FEW:
-        named = [(say("rank {rank}", rank=rank), [(x, held.get(rank)) for x, held in rows]) for rank in ranks]
-    else:
-        named = [
-            (say("maximum over all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
-            (say("minimum over all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
-        ]
-    return [(name, _series(points)) for name, points in named]
+        return [(say("rank {rank}", rank=rank), [(x, held.get(rank)) for x, held in rows]) for rank in ranks]
+    return [
+        (say("maximum over all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
+        (say("minimum over all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
+    ]
 
 
 def most(samples: Sequence[Sample]) -> dict[int, int]:
@@ -54,11 +52,3 @@ def most(samples: Sequence[Sample]) -> dict[int, int]:
             if rank.isdigit() and isinstance(count, int):
                 found[int(rank)] = max(count, found.get(int(rank), 0))
     return found
-
-
-def _series(points: Sequence[Point]) -> Series:
-    return Series(name="memory", points=tuple(points))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -14,29 +13,29 @@ Point = tuple[float, float | None]
 """Update and value; None if the value was not finite."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """One metric over the updates."""
+Series = Sequence[Point]
+"""One metric in the order of the updates."""
 
-    name: str
-    points: tuple[Point, ...]
-    """In the order of the updates."""
 
-    @property
-    def values(self) -> list[float]:
-        """The finite values."""
-        return [y for _, y in self.points if y is not None]
+def finite(points: Series) -> list[float]:
+    """The values that are finite."""
+    return [y for _, y in points if y is not None]
 
 
 def series(records: Sequence[Record], name: str) -> Series:
     """One metric; records without it are left out."""
     found: dict[float, float | None] = {}
     for record in records:
-        update = _number(record.get("update"))
+        update = number(record.get("update"))
         if update is not None and name in record:
             # An update may be repeated after a resume; the last one counts.
-            found[update] = _number(record[name])
-    return Series(name=name, points=tuple(sorted(found.items(), key=lambda point: point[0])))
+            found[update] = number(record[name])
+    return tuple(sorted(found.items(), key=lambda point: point[0]))
+
+
+def finite_values(records: Sequence[Record], name: str) -> list[float]:
+    """The finite values of one metric."""
+    return finite(series(records, name))
 
 
 def names(records: Sequence[Record], prefix: str = "") -> list[str]:
@@ -48,23 +47,23 @@ def joined(parts: Sequence[Sequence[Record]]) -> list[Record]:
     """The records of a run and of those that it continues, the oldest first, each up to where the next one began."""
     result: list[Record] = []
     for part in parts:
-        updates = [u for record in part if (u := _number(record.get("update"))) is not None]
+        updates = [u for record in part if (u := number(record.get("update"))) is not None]
         if updates:
             began = min(updates)
-            result = [record for record in result if (_number(record.get("update")) or 0) < began]
+            result = [record for record in result if (number(record.get("update")) or 0) < began]
         result += part
     return result
 
 
 def last(records: Sequence[Record], name: str) -> float | None:
     """The newest finite value of a metric."""
-    values = series(records, name).values
+    values = finite_values(records, name)
     return values[-1] if values else None
 
 
 def speed(records: Sequence[Record], window: int | None = None) -> float | None:
     """Median tokens per second over the last `window` records, or over all except the first, which includes warm-up."""
-    values = series(records, "tokens_per_second").values
+    values = finite_values(records, "tokens_per_second")
     if window is None:
         values = values[1:] or values
     return median(values[-window:] if window else values) if values else None
@@ -116,7 +115,8 @@ def _y(point: Point) -> float:
     return point[1] if point[1] is not None else 0.0
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """A finite number from a record; None for anything else."""
     # bool is a subclass of int; Python's JSON may contain NaN and Infinity.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

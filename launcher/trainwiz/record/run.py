@@ -93,7 +93,7 @@ def state(run: Recorded) -> State:
 
 def summary(run: Recorded, now: float) -> Summary:
     """The run in a line."""
-    update = metrics.series(run.records, "update").values
+    update = metrics.finite_values(run.records, "update")
     return Summary(
         name=run.name,
         state=state(run),

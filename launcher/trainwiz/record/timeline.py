@@ -41,7 +41,7 @@ def stretches(lineage: Sequence[Recorded], now: float) -> list[Stretch]:
     """The stretches of a lineage, the oldest first."""
     found = []
     for run in lineage:
-        updates = metrics.series(run.records, "update").values
+        updates = metrics.finite_values(run.records, "update")
         found.append(
             Stretch(
                 name=run.name,
@@ -63,7 +63,9 @@ def events(lineage: Sequence[Recorded], now: float) -> list[Event]:
         began = started(run)
         if began is None:
             continue
-        found.append(Event(at=began, run=run.name, what=_launched(run)))
+        before = run.command.get("resumed_from")
+        launched = say("launched to continue {run}", run=before) if before else say("launched")
+        found.append(Event(at=began, run=run.name, what=launched))
         first = run.outcome.get("first_update_seconds")
         if isinstance(first, (int, float)):
             found.append(Event(at=began + first, run=run.name, what=say("first training metrics")))
@@ -102,11 +104,5 @@ def _attempts(run: Recorded) -> list[Event]:
 
 def resumed_at(lineage: Sequence[Recorded]) -> list[float]:
     """The updates at which a launch continued another one."""
-    starts = [metrics.series(run.records, "update").values for run in lineage[1:]]
+    starts = [metrics.finite_values(run.records, "update") for run in lineage[1:]]
     return [min(values) for values in starts if values]
-
-
-def _launched(run: Recorded) -> Message:
-    if before := run.command.get("resumed_from"):
-        return say("launched to continue {run}", run=before)
-    return say("launched")

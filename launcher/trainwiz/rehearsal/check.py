@@ -26,6 +26,14 @@ class Check:
     """The measured values, for JSON."""
 
 
+def judged(
+    name: str, title: Message, found: Message, fix: Message | None = None, numbers: Mapping[str, Any] | None = None
+) -> Check:
+    """A check that failed if there is something to fix, and passed otherwise."""
+    verdict: Verdict = "failed" if fix else "passed"
+    return Check(name=name, title=title, verdict=verdict, found=found, fix=fix, numbers=numbers or {})
+
+
 def failed(checks: Sequence[Check]) -> bool:
     """Whether any of them failed."""
     return any(check.verdict == "failed" for check in checks)

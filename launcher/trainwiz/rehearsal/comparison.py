@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from trainwiz.message import Message, say
-from trainwiz.rehearsal.check import Check
+from trainwiz.rehearsal.check import Check, judged
 from trainwiz.rehearsal.result import RunResult
 from trainwiz.rehearsal.setup import CHECKPOINT_EVERY, Setup, TrialRun
 
@@ -45,34 +46,28 @@ def checks(setup: Setup, results: Mapping[str, RunResult]) -> Iterator[Check]:
 
 def _failed(result: RunResult) -> Check:
     cause = result.cause or say("no cause found in its log")
-    return Check(
-        name=f"run_{result.run.name}",
-        title=result.run.title,
-        verdict="failed",
-        found=say("exit code {code}: {cause}", code=result.exit_code, cause=cause),
-        fix=result.remedy or say("read its log: {log}", log=result.log),
-        numbers={"exit_code": result.exit_code, "log": result.log},
+    return judged(
+        f"run_{result.run.name}",
+        result.run.title,
+        say("exit code {code}: {cause}", code=result.exit_code, cause=cause),
+        result.remedy or say("read its log: {log}", log=result.log),
+        {"exit_code": result.exit_code, "log": result.log},
     )
 
 
 def _trained(result: RunResult, setup: Setup) -> Check:
     losses = list(result.losses.values())
     finite = len(losses) == setup.updates and all(loss is not None and math.isfinite(loss) for loss in losses)
-    values = {
-        "ranks": result.run.split.world,
-        "updates": len(losses),
-        "size": setup.real_batch,
-        "first": f"{losses[0]:.4g}" if finite else "-",
-        "last": f"{losses[-1]:.4g}" if finite else "-",
-    }
-    return Check(
-        name="training",
-        title=say("training"),
-        verdict="passed" if finite else "failed",
-        found=say("ranks: {ranks}, updates: {updates} of {size} samples, loss {first} to {last}", **values),
-        fix=None if finite else say("check the losses: {losses}", losses=", ".join(map(str, losses))),
-        numbers={"losses": losses, "seconds": round(result.seconds, 1)},
+    found = say(
+        "ranks: {ranks}, updates: {updates} of {size} samples, loss {first} to {last}",
+        ranks=result.run.split.world,
+        updates=len(losses),
+        size=setup.real_batch,
+        first=f"{losses[0]:.4g}" if finite else "-",
+        last=f"{losses[-1]:.4g}" if finite else "-",
     )
+    fix = None if finite else say("check the losses: {losses}", losses=", ".join(map(str, losses)))
+    return judged("training", say("training"), found, fix, {"losses": losses, "seconds": round(result.seconds, 1)})
 
 
 def _counted_once(result: RunResult, setup: Setup) -> Check:
@@ -87,16 +82,12 @@ def _counted_once(result: RunResult, setup: Setup) -> Check:
                 times.update(index for index in batch if index >= 0)
         wrong.update(index for index in range(longest + 1) if times[index] != 1)
     values = {"samples": longest + 1, "epochs": epochs, "wrong": len(wrong)}
-    return Check(
-        name="once_per_epoch",
-        title=say("each sample once per epoch"),
-        verdict="failed" if wrong else "passed",
-        found=say("samples not used exactly once per epoch: {wrong}", **values)
-        if wrong
-        else say("samples: {samples}, epochs: {epochs}, each sample used once per epoch", **values),
-        fix=say("check RealBatches in batches.py") if wrong else None,
-        numbers=values,
-    )
+    found = say("samples: {samples}, epochs: {epochs}, each sample used once per epoch", **values)
+    fix: Message | None = None
+    if wrong:
+        found = say("samples not used exactly once per epoch: {wrong}", **values)
+        fix = say("check RealBatches in batches.py")
+    return judged("once_per_epoch", say("each sample once per epoch"), found, fix, values)
 
 
 def _sent(result: RunResult, setup: Setup) -> Check:
@@ -104,70 +95,53 @@ def _sent(result: RunResult, setup: Setup) -> Check:
     whole, sent = rank["gradient_bytes"], Counter[int]()
     for micro_batches, size in rank["sent"]:
         sent[-(-micro_batches // result.run.split.accumulation)] += size
-    most = max(sent.values())
-    good = len(sent) == setup.updates and set(sent.values()) == {whole}
-    values = {"sent": most, "whole": whole, "n": result.run.split.accumulation}
-    return Check(
-        name="communication",
-        title=say("communication"),
-        verdict="passed" if good else "failed",
-        found=say("each update sends one gradient: {sent} of {whole} bytes; micro-batches: {n}", **values)
-        if good
-        else say("an update sends {sent} bytes, but one gradient has {whole} bytes; micro-batches: {n}", **values),
-        fix=None if good else say("communicate only after the last micro-batch: use accelerator.accumulate"),
-        numbers={"gradient_bytes": whole, "sent_bytes": dict(sent)},
-    )
+    values = {"sent": max(sent.values()), "whole": whole, "n": result.run.split.accumulation}
+    found = say("each update sends one gradient: {sent} of {whole} bytes; micro-batches: {n}", **values)
+    fix: Message | None = None
+    if len(sent) != setup.updates or set(sent.values()) != {whole}:
+        found = say("an update sends {sent} bytes, but one gradient has {whole} bytes; micro-batches: {n}", **values)
+        fix = say("communicate only after the last micro-batch: use accelerator.accumulate")
+    numbers = {"gradient_bytes": whole, "sent_bytes": dict(sent)}
+    return judged("communication", say("communication"), found, fix, numbers)
 
 
 def _saved(result: RunResult, setup: Setup) -> Check:
     newest = f"checkpoint-{setup.updates:08d}"
-    good = not result.damaged and newest in result.checkpoints and bool(result.weights or not setup.saves_weights)
-    found = say("complete and match their manifests: {names}", names=", ".join(result.checkpoints))
+    fix: Message | None = say("check save_model in task.py, and checkpoints.py")
     if result.damaged:
         found = say("do not match their manifests: {names}", names=", ".join(result.damaged))
     elif newest not in result.checkpoints:
         found = say("{newest} is missing; found: {names}", newest=newest, names=", ".join(result.checkpoints) or "-")
-    elif not good:
+    elif setup.saves_weights and not result.weights:
         found = say("the final weights were not written to model/")
-    return Check(
-        name="checkpoints",
-        title=say("checkpoints"),
-        verdict="passed" if good else "failed",
-        found=found,
-        fix=None if good else say("check save_model in task.py, and checkpoints.py"),
-        numbers={"saved": list(result.checkpoints), "torn": list(result.damaged)},
-    )
+    else:
+        found, fix = say("complete and match their manifests: {names}", names=", ".join(result.checkpoints)), None
+    numbers = {"saved": list(result.checkpoints), "torn": list(result.damaged)}
+    return judged("checkpoints", say("checkpoints"), found, fix, numbers)
 
 
 def _exactly(whole: RunResult, resumed: RunResult, setup: Setup) -> Check:
-    start = resumed.start(setup.updates)
+    start, newest = resumed.start(setup.updates), _before(setup)
     changed = [u for u, loss in resumed.losses.items() if whole.losses.get(u) != loss]
-    same = not changed and whole.weights == resumed.weights and start == _before(setup)
+    same = not changed and whole.weights == resumed.weights and start == newest
     values = {"at": setup.updates, "start": start, "digest": whole.weights[:12]}
     if same and whole.weights:
         found = say("killed at update {at}, resumed from {start}: the final weights are identical, {digest}", **values)
     elif same:
         found = say("killed at update {at}, resumed from {start}: all losses are identical", **values)
-    elif start != _before(setup):
-        found = say("killed at update {at}, resumed from {start} instead of {newest}", newest=_before(setup), **values)
+    elif start != newest:
+        found = say("killed at update {at}, resumed from {start} instead of {newest}", newest=newest, **values)
     elif changed:
-        first = changed[0]
         found = say(
             "loss at update {at}: {mine} after resuming, {theirs} without interruption",
-            at=first,
-            mine=resumed.losses[first],
-            theirs=whole.losses.get(first),
+            at=changed[0],
+            mine=resumed.losses[changed[0]],
+            theirs=whole.losses.get(changed[0]),
         )
     else:
         found = say("after resuming, the losses are identical but the final weights differ")
-    return Check(
-        name="resume",
-        title=say("resume after kill -9"),
-        verdict="passed" if same else "failed",
-        found=found,
-        fix=None if same else _SEEDS,
-        numbers={"whole": whole.weights, "resumed": resumed.weights, "resumed_from": start, "changed": changed},
-    )
+    numbers = {"whole": whole.weights, "resumed": resumed.weights, "resumed_from": start, "changed": changed}
+    return judged("resume", say("resume after kill -9"), found, None if same else _SEEDS, numbers)
 
 
 def _before(setup: Setup) -> int:
@@ -179,50 +153,27 @@ def _alike(one: RunResult, other: RunResult, setup: Setup) -> Check:
     apart = {u: _apart(loss, other.losses.get(u)) for u, loss in one.losses.items()}
     worst = max(apart, key=lambda update: apart[update])
     limit = TOLERANCE[setup.plan.precision.mixed_precision]
-    good = apart[worst] <= limit
-    values = {
-        "one": _cut(one.run),
-        "other": _cut(other.run),
-        "apart": f"{apart[worst]:.1e}",
-        "at": worst,
-        "limit": f"{limit:.0e}",
-    }
-    return Check(
-        name="split",
-        title=say("different batch split"),
-        verdict="passed" if good else "failed",
-        found=say("{one} and {other}: losses differ by at most {apart}", **values)
-        if good
-        else say("{one} and {other}: losses differ by {apart} at update {at}, more than {limit}", **values),
-        fix=None
-        if good
-        else say("the loss must be a sum of independent per-sample losses: see the lines about task.py"),
-        numbers={"relative": apart, "limit": limit},
-    )
+    values = {"one": _cut(one.run), "other": _cut(other.run), "apart": f"{apart[worst]:.1e}"}
+    found = say("{one} and {other}: losses differ by at most {apart}", **values)
+    fix: Message | None = None
+    if apart[worst] > limit:
+        over = {"at": worst, "limit": f"{limit:.0e}"}
+        found = say("{one} and {other}: losses differ by {apart} at update {at}, more than {limit}", **values, **over)
+        fix = say("the loss must be a sum of independent per-sample losses: see the lines about task.py")
+    return judged("split", say("different batch split"), found, fix, {"relative": apart, "limit": limit})
 
 
 def _evaluated(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]], setup: Setup) -> Check:
     pairs = [(a.get(k), b.get(k)) for a, b in zip(one, other, strict=False) for k in a]
     worst = max((_apart(a, b) for a, b in pairs), default=math.inf)
     good = worst <= 10 * TOLERANCE[setup.plan.precision.mixed_precision] and len(one) == len(other)
-    return Check(
-        name="evaluation",
-        title=say("evaluation"),
-        verdict="passed" if good else "failed",
-        found=say("{names}: differ by at most {apart}", names=", ".join(one[-1]), apart=f"{worst:.1e}"),
-        fix=None if good else say("make evaluation_sums return sums and counts over the counted samples, never means"),
-        numbers={"relative": worst, "metrics": dict(one[-1])},
-    )
+    found = say("{names}: differ by at most {apart}", names=", ".join(one[-1]), apart=f"{worst:.1e}")
+    fix = None if good else say("make evaluation_sums return sums and counts over the counted samples, never means")
+    return judged("evaluation", say("evaluation"), found, fix, {"relative": worst, "metrics": dict(one[-1])})
 
 
 def _cut(run: TrialRun) -> Message:
-    split = run.split
-    return say(
-        "{per_device} × {accumulation} × ranks {world}",
-        per_device=split.per_device,
-        accumulation=split.accumulation,
-        world=split.world,
-    )
+    return say("{micro} × {accumulation} × ranks {world}", **asdict(run.split))
 
 
 def _apart(one: float | None, other: float | None) -> float:

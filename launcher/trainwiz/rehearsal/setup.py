@@ -9,8 +9,10 @@ from typing import Any
 
 from trainwiz import plan as plans
 from trainwiz import strategies, tasks
+from trainwiz.batch import Batch
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
+from trainwiz.vocabulary import spelled
 
 UPDATES = 6
 CHECKPOINT_EVERY = 2
@@ -51,29 +53,12 @@ RESERVED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
-    """One way to cut a real batch."""
-
-    world: int
-    """Ranks."""
-    per_device: int
-    """Samples of one micro-batch."""
-    accumulation: int
-    """Micro-batches per rank and update."""
-
-    @property
-    def real(self) -> int:
-        """Samples of the real batch."""
-        return self.world * self.per_device * self.accumulation
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialRun:
     """One training of the small copy, from its start to its end."""
 
     name: str
     title: Message
-    split: Split
+    split: Batch
     killed_at: int = 0
     """The micro-batch, counted from 1, at which every rank is killed; 0: none."""
     resumes: str = ""
@@ -97,8 +82,8 @@ class Setup:
     """Samples of the training data that are used."""
     updates: int
     """Updates of each run."""
-    main: Split
-    other: Split
+    main: Batch
+    other: Batch
     """Another way to cut the same real batch; its losses must be the same."""
     sharded: bool
     """Whether accelerate must be made to shard over CPU ranks."""
@@ -136,10 +121,10 @@ class Setup:
             "resume": "auto" if run.resumes else "none",
             "num_processes": run.split.world,
             "real_batch_size": run.split.real,
-            "per_device_batch_size": run.split.per_device,
+            "per_device_batch_size": run.split.micro,
             "gradient_accumulation_steps": run.split.accumulation,
         }
-        named = [word for name, value in values.items() for word in (f"--{name}", _written(value))]
+        named = [word for name, value in values.items() for word in (f"--{name}", spelled(value))]
         return [*named, *(word for name, text in self.by_hand.items() for word in (f"--{name}", text))]
 
 
@@ -161,9 +146,9 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
     """The small copy of a plan whose script declares these fields."""
     strategy = strategies.of(plan)
     world = 1 if strategy.one_rank else 2
-    main = Split(world=world, per_device=_MICRO, accumulation=_ACCUMULATION * 2 // world)
-    other = Split(world=3 - world, per_device=1, accumulation=main.real // (3 - world))
-    precision = _precision(plan)
+    main = Batch(world=world, micro=_MICRO, accumulation=_ACCUMULATION * 2 // world)
+    other = Batch(world=3 - world, micro=1, accumulation=main.real // (3 - world))
+    precision = strategy.rehearsed_precision(plan.precision.mixed_precision)
     values = {
         **_small(plan, fields),
         "n_steps": updates,
@@ -221,24 +206,14 @@ def _small(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _precision(plan: Plan) -> str:
-    return strategies.of(plan).rehearsed_precision(plan.precision.mixed_precision)
-
-
 def _notes(plan: Plan, precision: str) -> list[Message]:
     notes = []
-    if plan.precision.mixed_precision != precision:
-        notes.append(
-            say("planned in {planned}, rehearsed in fp32", planned=plan.precision.mixed_precision)
-            if precision == "no"
-            else say("planned in {planned}, rehearsed in bf16", planned=plan.precision.mixed_precision)
-        )
+    planned = plan.precision.mixed_precision
+    if planned != precision:
+        rehearsed = "fp32" if precision == "no" else "bf16"
+        notes.append(say("planned in {planned}, rehearsed in {rehearsed}", planned=planned, rehearsed=rehearsed))
     if plan.machine.num_processes != (1 if strategies.of(plan).one_rank else 2):
         notes.append(say("planned ranks: {planned}, rehearsed: 2", planned=plan.machine.num_processes))
     if tasks.of(plan).own_code:
         notes.append(say("the custom task is rehearsed at its own size; use `-- --name value` to make it smaller"))
     return notes
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

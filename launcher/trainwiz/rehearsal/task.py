@@ -8,12 +8,10 @@ from typing import Any
 from trainwiz import strategies
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
-from trainwiz.rehearsal.check import Check
+from trainwiz.rehearsal.check import Check, judged
 
 EXACT = 1e-4
 """Relative; float32 sums in another order differ by 1e-6, a mean instead of a sum by more than a tenth."""
-_SAMPLES, _SUM, _PADDING = say("samples"), say("summed loss"), say("padding")
-_RANDOMNESS, _GRADIENTS, _WAITS = say("randomness"), say("gradients"), say("no waiting for the device")
 _LISTED = 3
 
 
@@ -21,16 +19,11 @@ _LISTED = 3
 def checks(found: Mapping[str, Any], plan: Plan) -> Iterator[Check]:
     """The checks of what the child process found before it stopped."""
     if "error" in found:
-        yield Check(
-            name="task",
-            title=say("task.py"),
-            verdict="failed",
-            found=_stopped(found["stage"], found["error"]),
-            fix=say("run it alone in the project folder: python -c 'import train'")
-            if found["stage"] == "import"
-            else None,
-            numbers=found["error"],
+        fix = (
+            say("run it alone in the project folder: python -c 'import train'") if found["stage"] == "import" else None
         )
+        words = _stopped(found["stage"], found["error"])
+        yield Check(name="task", title=say("task.py"), verdict="failed", found=words, fix=fix, numbers=found["error"])
     if "unfixed_collate" in found:
         yield _samples(found)
     if "unfixed_weights" in found:
@@ -65,18 +58,14 @@ def _samples(found: Mapping[str, Any]) -> Check:
         fix = say("draw random numbers per sample, where the index is known, not per micro-batch")
     else:
         words = say("samples: {length}; those read twice were identical", length=found["length"])
-    return Check(
-        name="samples",
-        title=_SAMPLES,
-        verdict="failed" if fix else "passed",
-        found=words,
-        fix=fix,
-        numbers={"length": found["length"], "unfixed": found["unfixed_samples"]},
-    )
+    numbers = {"length": found["length"], "unfixed": found["unfixed_samples"]}
+    return judged("samples", say("samples"), words, fix, numbers)
 
 
 def _randomness(found: Mapping[str, Any]) -> Check:
-    fix = say("use torch's generator, which the loop seeds by seed, update and rank, or seed your own the same way")
+    fix: Message | None = say(
+        "use torch's generator, which the loop seeds by seed, update and rank, or seed your own the same way"
+    )
     if found["unfixed_weights"]:
         words = say("build_model creates different weights from the same torch seed: a second run would differ")
     elif found.get("loss", {}).get("unkeyed"):
@@ -84,13 +73,8 @@ def _randomness(found: Mapping[str, Any]) -> Check:
             "loss_sum gives a different loss with the same torch seed: it uses random numbers from random or numpy"
         )
     else:
-        return Check(
-            name="randomness",
-            title=_RANDOMNESS,
-            verdict="passed",
-            found=say("weights and loss are the same with the same torch seed"),
-        )
-    return Check(name="randomness", title=_RANDOMNESS, verdict="failed", found=words, fix=fix)
+        words, fix = say("weights and loss are the same with the same torch seed"), None
+    return judged("randomness", say("randomness"), words, fix)
 
 
 def _summed(loss: Mapping[str, Any]) -> Check:
@@ -127,20 +111,14 @@ def _summed(loss: Mapping[str, Any]) -> Check:
             **values,
         )
         fix = say("make loss_sum treat each sample independently, and mask padding")
-    return Check(
-        name="summed_loss",
-        title=_SUM,
-        verdict="failed" if fix else "passed",
-        found=words,
-        fix=fix,
-        numbers={"together": whole, "one_by_one": parts, "counts": counts},
-    )
+    numbers = {"together": whole, "one_by_one": parts, "counts": counts}
+    return judged("summed_loss", say("summed loss"), words, fix, numbers)
 
 
 def _padding(loss: Mapping[str, Any]) -> Check:
     (half, counted), (meant, right) = loss["half"], loss["half_meant"]
-    nothing = float(loss["nothing"][0]), int(float(loss["nothing"][1]))
-    fix = say(
+    total, count = float(loss["nothing"][0]), int(float(loss["nothing"][1]))
+    fix: Message | None = say(
         "where `counted` is false, count zero and exclude the sample's loss: the sample only pads the end of an epoch"
     )
     if counted != right:
@@ -151,34 +129,24 @@ def _padding(loss: Mapping[str, Any]) -> Check:
             half=f"{half:.6g}",
             meant=f"{meant:.6g}",
         )
-    elif nothing != (0.0, 0):
+    elif (total, count) != (0.0, 0):
         words = say(
             "with no counted samples, the loss is {loss} and the count is {count}; both must be 0",
-            loss=nothing[0],
-            count=nothing[1],
+            loss=total,
+            count=count,
         )
     else:
-        return Check(
-            name="padding",
-            title=_PADDING,
-            verdict="passed",
-            found=say("samples that pad an epoch's last batch count zero and add nothing to the loss"),
-        )
-    return Check(name="padding", title=_PADDING, verdict="failed", found=words, fix=fix)
+        words, fix = say("samples that pad an epoch's last batch count zero and add nothing to the loss"), None
+    return judged("padding", say("padding"), words, fix)
 
 
 def _gradients(loss: Mapping[str, Any], plan: Plan) -> Check:
-    without = loss["without_gradient"]
+    without, title = loss["without_gradient"], say("gradients")
     if not without:
-        return Check(
-            name="gradients",
-            title=_GRADIENTS,
-            verdict="passed",
-            found=say("every parameter has a gradient after one micro-batch"),
-        )
+        return judged("gradients", title, say("every parameter has a gradient after one micro-batch"))
     return Check(
         name="gradients",
-        title=_GRADIENTS,
+        title=title,
         verdict="failed" if strategies.of(plan).needs_every_gradient else "warning",
         found=say("parameters without a gradient: {n} ({first})", n=len(without), first=", ".join(without[:_LISTED])),
         fix=say("use them in the loss, or set requires_grad to False; otherwise DDP stops at the second update"),
@@ -188,13 +156,12 @@ def _gradients(loss: Mapping[str, Any], plan: Plan) -> Check:
 
 def _waits(loss: Mapping[str, Any]) -> Check:
     seen = sorted({f"{name} at {where}" if where else name for name, where in loss["waits"]})
+    title = say("no waiting for the device")
     if not seen:
-        return Check(
-            name="no_waiting", title=_WAITS, verdict="passed", found=say("loss_sum does not wait for the device")
-        )
+        return judged("no_waiting", title, say("loss_sum does not wait for the device"))
     return Check(
         name="no_waiting",
-        title=_WAITS,
+        title=title,
         verdict="warning",
         found=say("loss_sum waits for the device: {seen}", seen=", ".join(seen[:_LISTED])),
         fix=say("keep tensors on the device: in loss_sum, avoid item, if on a tensor, and indexing by a mask"),

@@ -49,7 +49,7 @@ def frame(view: View, width: int, height: int) -> list[str]:
     if view.live:
         below.append(console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout))
     room = height - len(above) - len(below) - 4
-    loss = metrics.series(view.records, "loss").points
+    loss = metrics.series(view.records, "loss")
     drawn = curve.draw(loss, width, min(room, _MOST_CURVE), braille=braille()) if room >= _LEAST_CURVE else []
     middle = ["", *drawn, ""] if drawn else [""]
     lines = [*above, *middle, *below]

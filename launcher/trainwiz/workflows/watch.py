@@ -99,7 +99,7 @@ class Watched:
             self._records, self._lowest = [], None
         self._records += new
         self._memory_records += self._samples.new()
-        losses = metrics.series(new, "loss").values
+        losses = metrics.finite_values(new, "loss")
         self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
 
     def _seconds_left(self, run: Recorded, line: Summary, now: float) -> float | None:

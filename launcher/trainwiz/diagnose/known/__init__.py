@@ -1,4 +1,4 @@
-"""The known causes, one module per subject. Modules are found by their place in this folder.
+"""The known causes by name, one module per subject. Modules are found by their place in this folder.
 
 Where two signatures match, that of the lower `TIER` is the cause:
 
@@ -19,7 +19,7 @@ from trainwiz.diagnose.signature import Signature
 def _load() -> tuple[Signature, ...]:
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     modules.sort(key=lambda module: (module.TIER, module.__name__))
-    return tuple(signature for module in modules for signature in module.SIGNATURES)
+    return tuple(signature.named(name) for module in modules for name, signature in module.SIGNATURES.items())
 
 
 SIGNATURES = _load()

@@ -2,136 +2,109 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 3
-SIGNATURES = (
-    known(
-        "scaler_collapse",
+SIGNATURES = {
+    "scaler_collapse": Signature(
         r"Current loss scale already at minimum",
         r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
-        cause=say("all gradients overflowed in fp16 until the loss scale reached its minimum"),
-        remedy=say("set precision.mixed_precision to bf16 (Ampere and newer), or lower optimizer.learning_rate"),
+        cause="all gradients overflowed in fp16 until the loss scale reached its minimum",
+        remedy="set precision.mixed_precision to bf16 (Ampere and newer), or lower optimizer.learning_rate",
         plan_change="bf16",
     ),
-    known(
-        "nan_loss",
+    "nan_loss": Signature(
         r"the loss is (?P<value>-?(?:nan|inf))\b",
         r"[Ll]oss is (?P<value>NaN|nan|inf)\b",
         r"Function '\w+' returned (?P<value>nan) values in its \d+th output",
         r"FloatingPointError: .*?(?P<value>nan|NaN|inf)",
         r"(?P<value>Non-finite) (?:norm|loss) encountered",
-        cause=say("the loss is not finite ({value})"),
-        remedy=say(
-            "lower optimizer.learning_rate, use a longer warm-up, set optimizer.gradient_clipping to 1.0, or use "
-            "bf16 instead of fp16; look for empty samples; check in metrics.jsonl whether the gradient norm grew "
-            "before"
-        ),
+        cause="the loss is not finite ({value})",
+        remedy="lower optimizer.learning_rate, use a longer warm-up, set optimizer.gradient_clipping to 1.0, or use "
+        "bf16 instead of fp16; look for empty samples; check in metrics.jsonl whether the gradient norm grew "
+        "before",
         plan_change="bf16",
     ),
-    known(
-        "unscale_fp16",
+    "unscale_fp16": Signature(
         r"Attempting to unscale FP16 gradients",
         r"No inf checks were recorded for this optimizer",
-        cause=say("the gradient scaler needs fp32 weights, and an optimizer whose parameters have gradients"),
-        remedy=say("load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast it; or use bf16"),
+        cause="the gradient scaler needs fp32 weights, and an optimizer whose parameters have gradients",
+        remedy="load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast it; or use bf16",
     ),
-    known(
-        "precision_device",
+    "precision_device": Signature(
         r"ValueError: (?P<precision>fp16|bf16|fp8) mixed precision requires",
         r"Your setup doesn't support (?P<precision>bf16)",
         r"not implemented for '(?P<precision>Half|BFloat16)'",
-        cause=say("this device, or this operation on it, does not support {precision}"),
-        remedy=say("set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs older than Ampere"),
+        cause="this device, or this operation on it, does not support {precision}",
+        remedy="set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs older than Ampere",
     ),
-    known(
-        "attention_kernel",
+    "attention_kernel": Signature(
         r"No operator found for `memory_efficient_attention",
         r"FlashAttention only supports Ampere GPUs",
         r"FlashAttention forward only supports head dim",
-        cause=say("no attention kernel supports this GPU, precision and head size"),
-        remedy=say(
-            "set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
-            "Ampere and bf16"
-        ),
+        cause="no attention kernel supports this GPU, precision and head size",
+        remedy="set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
+        "Ampere and bf16",
     ),
-    known(
-        "dtype",
+    "dtype": Signature(
         r"mat1 and mat2 must have the same dtype",
         r"expected scalar type \w+ but found \w+",
         r"expected m1 and m2 to have the same dtype",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
-        cause=say("an operation got tensors of different dtypes"),
-        remedy=say("cast in task.py: inputs.to(weight.dtype), or run the operation under accelerator.autocast()"),
+        cause="an operation got tensors of different dtypes",
+        remedy="cast in task.py: inputs.to(weight.dtype), or run the operation under accelerator.autocast()",
     ),
-    known(
-        "label_range",
+    "label_range": Signature(
         r"IndexError: Target (?P<label>-?\d+) is out of bounds",
-        cause=say("label {label} is outside the model's classes"),
-        remedy=say("give the model as many outputs as there are labels, or set labels to ignore to -100"),
+        cause="label {label} is outside the model's classes",
+        remedy="give the model as many outputs as there are labels, or set labels to ignore to -100",
     ),
-    known(
-        "index_range",
+    "index_range": Signature(
         r"IndexError: index out of range in self",
-        cause=say("an id exceeds the embedding: a token id above vocab_size, or a position above the maximum"),
-        remedy=say(
-            "call model.resize_token_embeddings(len(tokenizer)); keep batch.sequence_length within the model's limit"
-        ),
+        cause="an id exceeds the embedding: a token id above vocab_size, or a position above the maximum",
+        remedy="call model.resize_token_embeddings(len(tokenizer)); keep batch.sequence_length within the model's "
+        "limit",
     ),
-    known(
-        "graph_twice",
+    "graph_twice": Signature(
         r"Trying to backward through the graph a second time",
-        cause=say("backward ran twice on the same graph"),
-        remedy=say(
-            "call backward once per forward; detach() tensors that are carried from one micro-batch to the next"
-        ),
+        cause="backward ran twice on the same graph",
+        remedy="call backward once per forward; detach() tensors that are carried from one micro-batch to the next",
     ),
-    known(
-        "inplace",
+    "inplace": Signature(
         r"modified by an inplace operation",
-        cause=say("a tensor needed by the backward pass was modified in place"),
-        remedy=say("replace x += 1 with x = x + 1; to find the line: torch.autograd.set_detect_anomaly(True)"),
+        cause="a tensor needed by the backward pass was modified in place",
+        remedy="replace x += 1 with x = x + 1; to find the line: torch.autograd.set_detect_anomaly(True)",
     ),
-    known(
-        "recomputed",
+    "recomputed": Signature(
         r"torch\.utils\.checkpoint: Recomputed values for the following tensors have different metadata",
         r"torch\.utils\.checkpoint: A different number of tensors was saved",
         r"torch\.utils\.checkpoint: trying to save more tensors during recomputation",
-        cause=say(
-            "a layer under gradient checkpointing computed something different when it was recomputed for the "
-            "backward pass"
-        ),
-        remedy=say(
-            "the layer must do the same both times: use_cache=False for a language model, and no state that a forward "
-            "pass changes; debug=True in the call of checkpoint() shows where the two runs differ"
-        ),
+        cause="a layer under gradient checkpointing computed something different when it was recomputed for the "
+        "backward pass",
+        remedy="the layer must do the same both times: use_cache=False for a language model, and no state that a "
+        "forward "
+        "pass changes; debug=True in the call of checkpoint() shows where the two runs differ",
     ),
-    known(
-        "no_gradient",
+    "no_gradient": Signature(
         r"element 0 of tensors does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
-        cause=say("the loss does not depend on any trainable parameter"),
-        remedy=say(
-            "unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "
-            "model.enable_input_require_grads()"
-        ),
+        cause="the loss does not depend on any trainable parameter",
+        remedy="unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "
+        "model.enable_input_require_grads()",
     ),
-    known(
-        "shape",
+    "shape": Signature(
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"(?P<shapes>stack expects each tensor to be equal size)",
-        cause=say("shape mismatch: {shapes}"),
-        remedy=say("print the shapes where it fails; pad sequences of different lengths in collate (task.py)"),
+        cause="shape mismatch: {shapes}",
+        remedy="print the shapes where it fails; pad sequences of different lengths in collate (task.py)",
     ),
-    known(
-        "compile",
+    "compile": Signature(
         r"torch\._dynamo\.exc\.\w+",
         r"torch\._inductor\.exc\.\w+",
-        cause=say("torch.compile could not compile the model"),
-        remedy=say("to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks"),
+        cause="torch.compile could not compile the model",
+        remedy="to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks",
     ),
-)
+}

@@ -2,157 +2,123 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 4
-SIGNATURES = (
-    known(
-        "duplicate_gpu",
+SIGNATURES = {
+    "duplicate_gpu": Signature(
         r"Duplicate GPU detected : rank (?P<one>\d+) and rank (?P<other>\d+)",
-        cause=say("ranks {one} and {other} use the same GPU"),
-        remedy=say("set machine.num_processes to at most the number of GPUs in `nvidia-smi -L`; run: trainwiz doctor"),
+        cause="ranks {one} and {other} use the same GPU",
+        remedy="set machine.num_processes to at most the number of GPUs in `nvidia-smi -L`; run: trainwiz doctor",
     ),
-    known(
-        "wrong_interface",
+    "wrong_interface": Signature(
         r"Unable to find address for: (?P<interface>\S+)",
         r"Unable to find interface for: \[?(?P<interface>[^\s\]]+)",
         r"Bootstrap : no socket interface found(?P<interface>)",
-        cause=say("this machine does not have the configured network interface {interface}"),
-        remedy=say(
-            "to list the interfaces, run `ip -brief address`; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one "
-            "of them, or unset both"
-        ),
+        cause="this machine does not have the configured network interface {interface}",
+        remedy="to list the interfaces, run `ip -brief address`; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one "
+        "of them, or unset both",
     ),
-    known(
-        "unused_parameters",
+    "unused_parameters": Signature(
         r"Expected to have finished reduction in the prior iteration before starting a new one",
-        cause=say("DDP is waiting for gradients of parameters that the loss does not use"),
-        remedy=say(
-            "use their output in the loss, set requires_grad_(False) on them, or set find_unused_parameters=True"
-        ),
+        cause="DDP is waiting for gradients of parameters that the loss does not use",
+        remedy="use their output in the loss, set requires_grad_(False) on them, or set find_unused_parameters=True",
     ),
-    known(
-        "ready_twice",
+    "ready_twice": Signature(
         r"Expected to mark a variable ready only once",
-        cause=say("a parameter got two gradients in one backward pass; DDP can reduce only one"),
-        remedy=say("use gradient checkpointing with use_reentrant=False; call the wrapped model once per backward"),
+        cause="a parameter got two gradients in one backward pass; DDP can reduce only one",
+        remedy="use gradient checkpointing with use_reentrant=False; call the wrapped model once per backward",
     ),
-    known(
-        "models_differ",
+    "models_differ": Signature(
         r"DDP expects same model across all ranks",
         r"appears not to match (?:sizes|strides) of the same param in process 0",
-        cause=say("the ranks built different models"),
-        remedy=say("build the model only from the configuration and one shared seed, never from a rank's own data"),
+        cause="the ranks built different models",
+        remedy="build the model only from the configuration and one shared seed, never from a rank's own data",
     ),
-    known(
-        "collective_mismatch",
+    "collective_mismatch": Signature(
         r"Detected mismatch between collectives on ranks",
         r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
-        cause=say("the ranks called different collectives, or the same collective with different shapes"),
-        remedy=say(
-            "look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "
-            "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch"
-        ),
+        cause="the ranks called different collectives, or the same collective with different shapes",
+        remedy="look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "
+        "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
     ),
-    known(
-        "collective_timeout",
+    "collective_timeout": Signature(
         r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
-        cause=say("a rank timed out: another rank was slow, stuck or gone during the collective {operation}"),
-        remedy=say(
-            "compare the ranks' last log lines to find the rank that is somewhere else (evaluation, saving, an "
-            "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 trainwiz "
-            "launch"
-        ),
+        cause="a rank timed out: another rank was slow, stuck or gone during the collective {operation}",
+        remedy="compare the ranks' last log lines to find the rank that is somewhere else (evaluation, saving, an "
+        "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 trainwiz "
+        "launch",
         transient=None,
     ),
-    known(
-        "nccl_system",
+    "nccl_system": Signature(
         r"(?:unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
         r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/)))[^\n]*"
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
-        cause=say("NCCL failed because of the network, memory or a driver: {problem}"),
-        remedy=say(
-            "to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
-            "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1"
-        ),
+        cause="NCCL failed because of the network, memory or a driver: {problem}",
+        remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
+        "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1",
         transient=None,
     ),
-    known(
-        "port_in_use",
+    "port_in_use": Signature(
         r"EADDRINUSE",
         r"[Aa]ddress already in use",
-        cause=say("the rendezvous port is used by another program"),
-        remedy=say(
-            "with one machine, set machine.main_process_port to 0; to see which program is listening, run `ss -ltnp`"
-        ),
+        cause="the rendezvous port is used by another program",
+        remedy="with one machine, set machine.main_process_port to 0; to see which program is listening, run `ss "
+        "-ltnp`",
         transient=True,
         plan_change="any_port",
     ),
-    known(
-        "address_unknown",
+    "address_unknown": Signature(
         r"The IPv[46] network addresses of \((?P<address>[^,)]+), \d+\) cannot be retrieved",
         r"gai error: -\d+(?P<address>)",
         r"socket\.gaierror: \[Errno -\d+\](?P<address>)",
-        cause=say("cannot resolve the hostname of machine 0 {address}"),
-        remedy=say(
-            "set machine.main_process_ip to an address; to list the addresses of machine 0, run `hostname -I` there"
-        ),
+        cause="cannot resolve the hostname of machine 0 {address}",
+        remedy="set machine.main_process_ip to an address; to list the addresses of machine 0, run `hostname -I` there",
     ),
-    known(
-        "rendezvous_timeout",
+    "rendezvous_timeout": Signature(
         r"Timed out after \d+ seconds waiting for clients\. (?P<present>\d+)/(?P<expected>\d+) clients joined",
         r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
-        cause=say("only {present} of {expected} ranks joined the rendezvous"),
-        remedy=say("start all machines with the same plan; read the logs of the machines that did not join"),
+        cause="only {present} of {expected} ranks joined the rendezvous",
+        remedy="start all machines with the same plan; read the logs of the machines that did not join",
         transient=None,
     ),
-    known(
-        "address_unreachable",
+    "address_unreachable": Signature(
         r"The client socket has (?:timed out after \d+ms|failed to connect).*\((?P<address>[^,)]+), (?P<port>\d+)\)",
         r"No route to host(?P<address>)(?P<port>)|Network is unreachable",
-        cause=say("cannot connect to machine 0: {address} {port}"),
-        remedy=say(
-            "check machine.main_process_ip, the port and the firewall; on the other machine, run: `nc -vz ADDRESS PORT`"
-        ),
+        cause="cannot connect to machine 0: {address} {port}",
+        remedy="check machine.main_process_ip, the port and the firewall; on the other machine, run: `nc -vz "
+        "ADDRESS PORT`",
         transient=None,
     ),
-    known(
-        "rendezvous_lost",
+    "rendezvous_lost": Signature(
         r"Rendezvous(?:Closed|Connection|Timeout)Error",
-        cause=say("torchrun's rendezvous was closed or is unreachable"),
-        remedy=say("find out why another machine ended; then restart all machines at about the same time"),
+        cause="torchrun's rendezvous was closed or is unreachable",
+        remedy="find out why another machine ended; then restart all machines at about the same time",
         transient=None,
         secondary=True,
     ),
-    known(
-        "connection_lost",
+    "connection_lost": Signature(
         r"(?<!\[Errno 104\] )Connection (?:closed|reset) by (?:remote )?peer",
         r"ncclRemoteError|ncclInternalError",
         r"DistNetworkError|DistStoreError",
         r"(?<!\[Errno 111\] )Connection refused",
-        cause=say("a rank lost its connection to another rank that had ended, or never connected to it"),
-        remedy=say(
-            "read the logs of the other ranks: one of them failed earlier; with several machines, also check the "
-            "network"
-        ),
+        cause="a rank lost its connection to another rank that had ended, or never connected to it",
+        remedy="read the logs of the other ranks: one of them failed earlier; with several machines, also check the "
+        "network",
         transient=None,
         secondary=True,
     ),
-    known(
-        "no_answer",
+    "no_answer": Signature(
         r"ConnectionRefusedError: \[Errno 111\]",
         r"(?:BrokenPipeError|ConnectionResetError|ConnectionAbortedError): \[Errno \d+\]",
-        cause=say(
-            "the other end of a connection does not exist or has ended: a server, a program that reads the "
-            "script's output, or another training process"
-        ),
-        remedy=say("find the connection in the traceback; check the logs of the other ranks for an earlier failure"),
+        cause="the other end of a connection does not exist or has ended: a server, a program that reads the "
+        "script's output, or another training process",
+        remedy="find the connection in the traceback; check the logs of the other ranks for an earlier failure",
         transient=None,
         secondary=True,
     ),
-)
+}

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 3
-SIGNATURES = (
-    known(
-        "map_columns",
+SIGNATURES = {
+    "map_columns": Signature(
         r"ArrowInvalid: Column \d+ named (?P<column>\S+) expected length \d+ but got length \d+",
-        cause=say("a batched map returned columns of different lengths ({column})"),
-        remedy=say("to drop the old columns: dataset.map(…, batched=True, remove_columns=dataset.column_names)"),
+        cause="a batched map returned columns of different lengths ({column})",
+        remedy="to drop the old columns: dataset.map(…, batched=True, remove_columns=dataset.column_names)",
     ),
-    known(
-        "different_columns",
+    "different_columns": Signature(
         r"All the data files must have the same columns",
-        cause=say("the files of the dataset have different columns"),
-        remedy=say("give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)"),
+        cause="the files of the dataset have different columns",
+        remedy="give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)",
     ),
-    known(
-        "ragged_batch",
+    "ragged_batch": Signature(
         r"Unable to create tensor, you should probably activate truncation and/or padding",
-        cause=say("samples of different lengths cannot be put into one tensor"),
-        remedy=say("pad them: tokenizer(…, truncation=True, padding=True); pad labels with DataCollatorForSeq2Seq"),
+        cause="samples of different lengths cannot be put into one tensor",
+        remedy="pad them: tokenizer(…, truncation=True, padding=True); pad labels with DataCollatorForSeq2Seq",
     ),
-    known(
-        "no_labels",
+    "no_labels": Signature(
         r"The model did not return a loss from the inputs",
-        cause=say("the batch has no labels, and the model returned no loss"),
-        remedy=say("let the collator create the labels: DataCollatorForLanguageModeling(tokenizer, mlm=False)"),
+        cause="the batch has no labels, and the model returned no loss",
+        remedy="let the collator create the labels: DataCollatorForLanguageModeling(tokenizer, mlm=False)",
     ),
-    known(
-        "chat_template",
+    "chat_template": Signature(
         r"tokenizer\.chat_template is not set",
-        cause=say("the tokenizer has no chat template; conversations need one"),
-        remedy=say("use the instruct version of the model, or set tokenizer.chat_template"),
+        cause="the tokenizer has no chat template; conversations need one",
+        remedy="use the instruct version of the model, or set tokenizer.chat_template",
     ),
-    known(
-        "malformed_data",
+    "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:conversation \d+ is refused by|sample \d+: the text is) .*)$",
@@ -49,35 +42,28 @@ SIGNATURES = (
         r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
         r"OSError: (?P<place>image file is truncated.*)$",
         r"zipfile\.BadZipFile: (?P<place>.+)$",
-        cause=say("a file does not have the expected content: {place}"),
-        remedy=say(
-            "find the reader in the traceback. Data: fix or delete that line or image (a .jsonl file has one JSON "
-            "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE"
-        ),
+        cause="a file does not have the expected content: {place}",
+        remedy="find the reader in the traceback. Data: fix or delete that line or image (a .jsonl file has one JSON "
+        "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",
     ),
-    known(
-        "no_data",
+    "no_data": Signature(
         r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong)",
         r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
-        cause=say("no usable samples in the data {source}"),
-        remedy=say("check data.train: is it the right folder, and does it contain .txt or .jsonl files with text?"),
+        cause="no usable samples in the data {source}",
+        remedy="check data.train: is it the right folder, and does it contain .txt or .jsonl files with text?",
     ),
-    known(
-        "pad_token",
+    "pad_token": Signature(
         r"tokenizer does not have a padding token",
         r"Cannot handle batch sizes > 1 if no padding token is defined",
-        cause=say("the tokenizer has no padding token; a batch needs one"),
-        remedy=say("set tokenizer.pad_token = tokenizer.eos_token"),
+        cause="the tokenizer has no padding token; a batch needs one",
+        remedy="set tokenizer.pad_token = tokenizer.eos_token",
     ),
-    known(
-        "loader_timeout",
+    "loader_timeout": Signature(
         r"DataLoader timed out after (?P<seconds>\d+) seconds",
-        cause=say("the data loader returned nothing for {seconds} s"),
-        remedy=say(
-            "set data.num_workers to 0 to see where it hangs: slow storage, a lock, a request without a timeout"
-        ),
+        cause="the data loader returned nothing for {seconds} s",
+        remedy="set data.num_workers to 0 to see where it hangs: slow storage, a lock, a request without a timeout",
         transient=None,
     ),
-)
+}

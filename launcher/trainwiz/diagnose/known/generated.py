@@ -2,115 +2,91 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 3
-SIGNATURES = (
-    known(
-        "world_mismatch",
+SIGNATURES = {
+    "world_mismatch": Signature(
         r"planned for (?P<planned>\d+) ranks?, (?:but (?P<found>\d+) found each other|started with (?P<started>\d+))",
-        cause=say("planned for {planned} ranks, but {found}{started} started"),
-        remedy=say(
-            "run trainwiz launch, which starts the planned number of ranks; or set machine.num_processes to the "
-            "ranks you have"
-        ),
+        cause="planned for {planned} ranks, but {found}{started} started",
+        remedy="run trainwiz launch, which starts the planned number of ranks; or set machine.num_processes to the "
+        "ranks you have",
     ),
-    known(
-        "needs_launcher",
+    "needs_launcher": Signature(
         r"error: (?P<engine>\S+) needs a launcher: (?P<line>.+)$",
-        cause=say("the script was started without a launcher, but {engine} needs one"),
-        remedy=say("run: {line} train.py; or trainwiz launch"),
+        cause="the script was started without a launcher, but {engine} needs one",
+        remedy="run: {line} train.py; or trainwiz launch",
     ),
-    known(
-        "batch_equation",
+    "batch_equation": Signature(
         r"error: (?P<equation>real_batch_size \d+ = .+?) does not hold: the product is (?P<product>\d+)",
-        cause=say("the batch equation does not hold: {equation}, but the product is {product}"),
-        remedy=say("leave the batch to the plan, or give all parts of it; their product must be the real batch"),
+        cause="the batch equation does not hold: {equation}, but the product is {product}",
+        remedy="leave the batch to the plan, or give all parts of it; their product must be the real batch",
     ),
-    known(
-        "nothing_counts",
+    "nothing_counts": Signature(
         r"nothing in the real batch counts; look at collate",
-        cause=say("collate counted zero items in a whole real batch, and the loss cannot be divided by zero"),
-        remedy=say("check the count that collate in task.py returns, and look for samples without a target"),
+        cause="collate counted zero items in a whole real batch, and the loss cannot be divided by zero",
+        remedy="check the count that collate in task.py returns, and look for samples without a target",
     ),
-    known(
-        "nan_gradient",
+    "nan_gradient": Signature(
         r"the gradient is (?P<value>-?(?:nan|inf))\b",
-        cause=say("the loss is finite, but its gradient is not ({value})"),
-        remedy=say(
-            "in task.py, look for sqrt, log, division or norm at 0; to find the operation, use "
-            "torch.autograd.set_detect_anomaly(True); lower optimizer.learning_rate, or use a longer warm-up"
-        ),
+        cause="the loss is finite, but its gradient is not ({value})",
+        remedy="in task.py, look for sqrt, log, division or norm at 0; to find the operation, use "
+        "torch.autograd.set_detect_anomaly(True); lower optimizer.learning_rate, or use a longer warm-up",
         plan_change="bf16",
     ),
-    known(
-        "two_runs",
+    "two_runs": Signature(
         r"another training writes into (?P<folder>\S+): --output_dir",
         r"(?<!\S)(?P<folder>\S+) holds an earlier run: --resume auto continues it",
-        cause=say("{folder} belongs to another run; the checkpoints of both would be mixed"),
-        remedy=say(
-            "to continue that run, use --resume auto; to start elsewhere, use --output_dir DIR; trainwiz launch "
-            "always starts in a folder of its own"
-        ),
+        cause="{folder} belongs to another run; the checkpoints of both would be mixed",
+        remedy="to continue that run, use --resume auto; to start elsewhere, use --output_dir DIR; trainwiz launch "
+        "always starts in a folder of its own",
     ),
-    known(
-        "other_plan",
+    "other_plan": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was trained with (?P<name>\w+) (?P<before>\S+), not (?P<now>\S+): its data order",
-        cause=say(
-            "{checkpoint} was trained with {name} {before}, but the value is now {now}: the data order would not "
-            "continue"
-        ),
-        remedy=say("set {name} back to {before}, or start a new run: trainwiz launch --new"),
+        cause="{checkpoint} was trained with {name} {before}, but the value is now {now}: the data order would not "
+        "continue",
+        remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
-    known(
-        "already_trained",
+    "already_trained": Signature(
         r"(?P<done>\d+) updates are done already, and the training would end after (?P<total>\d+)",
-        cause=say("the checkpoint has {done} updates, but the training ends after {total}"),
-        remedy=say("set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new"),
+        cause="the checkpoint has {done} updates, but the training ends after {total}",
+        remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
-    known(
-        "other_layout",
+    "other_layout": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was saved as (?P<before>\w+), and cannot be loaded as (?P<now>\w+)",
-        cause=say("{checkpoint} was saved with another strategy ({before}) than the current one ({now})"),
-        remedy=say("set the strategy back, or take only the weights: trainwiz export"),
+        cause="{checkpoint} was saved with another strategy ({before}) than the current one ({now})",
+        remedy="set the strategy back, or take only the weights: trainwiz export",
     ),
-    known(
-        "no_packing",
+    "no_packing": Signature(
         r"\b(?P<model>\w+) cannot keep packed documents apart",
-        cause=say("{model} would mix documents that share a row"),
-        remedy=say("set data.packing to false"),
+        cause="{model} would mix documents that share a row",
+        remedy="set data.packing to false",
     ),
-    known(
-        "lora_targets",
+    "lora_targets": Signature(
         r"Target modules (?P<modules>\{.*?\}|\S+) not found in the base model",
-        cause=say("the model has no layers with the names that LoRA should adapt: {modules}"),
-        remedy=say("set model.lora_targets to all-linear, or to names that print(model) shows"),
+        cause="the model has no layers with the names that LoRA should adapt: {modules}",
+        remedy="set model.lora_targets to all-linear, or to names that print(model) shows",
     ),
-    known(
-        "no_end_token",
+    "no_end_token": Signature(
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
-        cause=say("the tokenizer of {model} has no end-of-text token"),
-        remedy=say("set one in task.py: tokenizer.eos_token = …; or use another tokenizer"),
+        cause="the tokenizer of {model} has no end-of-text token",
+        remedy="set one in task.py: tokenizer.eos_token = …; or use another tokenizer",
     ),
-    known(
-        "other_classes",
+    "other_classes": Signature(
         r"(?<!\S)(?P<source>\S+): (?:no such class in|labels that) \S+?(?: does not have)?: (?P<labels>.+)$",
-        cause=say("{source} has classes that are not in the training data: {labels}"),
-        remedy=say("use the same class names in both, or remove those samples"),
+        cause="{source} has classes that are not in the training data: {labels}",
+        remedy="use the same class names in both, or remove those samples",
     ),
-    known(
-        "picture_type",
+    "picture_type": Signature(
         r"(?<!\S)(?P<source>\S+): images are (?P<type>\w+), not bytes",
-        cause=say("the images in {source} are {type}; bytes from 0 to 255 are required"),
-        remedy=say("save them as uint8; for values from 0 to 1: numpy.round(255 * images).astype('uint8')"),
+        cause="the images in {source} are {type}; bytes from 0 to 255 are required",
+        remedy="save them as uint8; for values from 0 to 1: numpy.round(255 * images).astype('uint8')",
     ),
-    known(
-        "not_saved",
+    "not_saved": Signature(
         r"(?P<why>update \d+ was not saved: .+?)(?:; (?:no checkpoint|the newest)|$)",
         r"rank \d+: the checkpoint was not saved: (?P<why>.+)$",
-        cause=say("cannot write a checkpoint: {why}"),
-        remedy=say("check the disk of runs/ (df -h, mount, ls -ld); earlier checkpoints are unchanged"),
+        cause="cannot write a checkpoint: {why}",
+        remedy="check the disk of runs/ (df -h, mount, ls -ld); earlier checkpoints are unchanged",
         transient=None,
     ),
-)
+}

@@ -2,95 +2,76 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 1
-SIGNATURES = (
-    known(
-        "cuda_memory",
+SIGNATURES = {
+    "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
         r"RuntimeError: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
-        cause=say("the GPU is out of memory"),
-        remedy=say(
-            "halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays "
-            "the same; if the micro-batch is already 1, shard more (strategy.zero_stage 3, or offload) or lower "
-            "batch.sequence_length"
-        ),
+        cause="the GPU is out of memory",
+        remedy="halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays "
+        "the same; if the micro-batch is already 1, shard more (strategy.zero_stage 3, or offload) or lower "
+        "batch.sequence_length",
         plan_change="smaller_micro_batch",
     ),
-    known(
-        "locked_memory",
+    "locked_memory": Signature(
         r"ibv_reg_mr\w* failed with error Cannot allocate memory",
-        cause=say("InfiniBand cannot lock enough memory"),
-        remedy=say("run ulimit -l unlimited before the launch; in docker: docker run --ulimit memlock=-1"),
+        cause="InfiniBand cannot lock enough memory",
+        remedy="run ulimit -l unlimited before the launch; in docker: docker run --ulimit memlock=-1",
     ),
-    known(
-        "evicted",
+    "evicted": Signature(
         r"The node was low on resource: (?P<resource>[\w-]+)",
-        cause=say("Kubernetes evicted the pod because its node was low on {resource}"),
-        remedy=say(
-            "raise the pod's requests and limits, or put runs/ and the caches (HF_HOME) on a volume; then run: "
-            "trainwiz launch --resume"
-        ),
+        cause="Kubernetes evicted the pod because its node was low on {resource}",
+        remedy="raise the pod's requests and limits, or put runs/ and the caches (HF_HOME) on a volume; then run: "
+        "trainwiz launch --resume",
         transient=None,
     ),
-    known(
-        "cgroup_memory",
+    "cgroup_memory": Signature(
         r"Detected \d+ oom[-_]kill event",
         r"Memory cgroup out of memory: Killed process",
         r"Out of memory: Killed process \d+ \(",
         r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
         r"\bOOMKilled\b",
         r"[Ee]xceeded (?:job|step) memory limit",
-        cause=say("the container or the job reached its host memory limit, and the kernel killed the rank"),
-        remedy=say(
-            "raise the limit (docker --memory, sbatch --mem, the pod's limits), or use less memory: "
-            "data.num_workers 0, a smaller micro-batch, no CPU offload (about 18 bytes of host memory per "
-            "parameter)"
-        ),
+        cause="the container or the job reached its host memory limit, and the kernel killed the rank",
+        remedy="raise the limit (docker --memory, sbatch --mem, the pod's limits), or use less memory: "
+        "data.num_workers 0, a smaller micro-batch, no CPU offload (about 18 bytes of host memory per "
+        "parameter)",
         plan_change="less_host_memory",
     ),
-    known(
-        "shm_full",
+    "shm_full": Signature(
         r"It is possible that dataloader's workers are out of shared memory",
         r"unable to (?:allocate|write to|open|resize) shared memory",
         r"unable to mmap \d+ bytes from file </torch_",
-        cause=say("/dev/shm is full: data loader workers pass batches through it"),
-        remedy=say("enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers to 0"),
+        cause="/dev/shm is full: data loader workers pass batches through it",
+        remedy="enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers to 0",
         plan_change="fewer_workers",
     ),
-    known(
-        "nccl_shm",
+    "nccl_shm": Signature(
         r"Error while creating shared memory segment /dev/shm/nccl-",
         r"NCCL WARN .*(?:shm_open|/dev/shm/nccl).*(?:failed|No space)",
-        cause=say("/dev/shm is too small for NCCL"),
-        remedy=say(
-            "enlarge /dev/shm (docker run --shm-size 16g), or run without it: NCCL_SHM_DISABLE=1 trainwiz launch"
-        ),
+        cause="/dev/shm is too small for NCCL",
+        remedy="enlarge /dev/shm (docker run --shm-size 16g), or run without it: NCCL_SHM_DISABLE=1 trainwiz launch",
     ),
-    known(
-        "loader_killed",
+    "loader_killed": Signature(
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
-        cause=say("a data loader worker was killed, usually because host memory ran out"),
-        remedy=say("set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`"),
+        cause="a data loader worker was killed, usually because host memory ran out",
+        remedy="set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`",
         transient=None,
         plan_change="fewer_workers",
     ),
-    known(
-        "host_memory",
+    "host_memory": Signature(
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
         r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
         r"OSError: \[Errno 12\] Cannot allocate memory",
         r"what\(\):  std::bad_alloc",
-        cause=say("the machine is out of host memory"),
-        remedy=say(
-            "check host memory with `free -g`; lower batch.per_device_batch_size or data.num_workers; CPU offload "
-            "takes about 18 bytes per parameter"
-        ),
+        cause="the machine is out of host memory",
+        remedy="check host memory with `free -g`; lower batch.per_device_batch_size or data.num_workers; CPU offload "
+        "takes about 18 bytes per parameter",
         plan_change="less_host_memory",
     ),
-)
+}

@@ -2,192 +2,147 @@
 
 from __future__ import annotations
 
-from trainwiz.diagnose.signature import known
-from trainwiz.message import say
+from trainwiz.diagnose.signature import Signature
 
 TIER = 2
-SIGNATURES = (
-    known(
-        "shadowed_module",
+SIGNATURES = {
+    "shadowed_module": Signature(
         r"partially initialized module '(?P<module>[\w.]+)'",
         r"No module named '[\w.]+'; '(?P<module>\w+)' is not a package",
         r"module '(?P<module>\w+)' has no attribute '\w+' \(consider renaming ",
         r"AttributeError: module '(?P<module>calendar|code|copy|email|enum|inspect|json|logging|math|numbers|operator|"
         r"platform|profile|queue|random|secrets|select|signal|statistics|string|time|token|tokenize|types)' has no ",
         r"cannot import name '\w+' from '(?P<module>\w+)' \(unknown location\)",
-        cause=say(
-            "{module} is a file or folder of yours that hides a package of the same name, or it is a circular import"
-        ),
-        remedy=say(
-            "to find the file, run python -c 'import {module}; print({module}.__file__)'; if it is yours, rename "
-            "it and delete its __pycache__"
-        ),
+        cause="{module} is a file or folder of yours that hides a package of the same name, or it is a circular import",
+        remedy="to find the file, run python -c 'import {module}; print({module}.__file__)'; if it is yours, rename "
+        "it and delete its __pycache__",
     ),
-    known(
-        "own_import",
+    "own_import": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' "
         r"\((?P<file>(?!\S*(?:-packages|/python3[\d.]*)/)/[^)]+)\)",
-        cause=say("{file} does not define {name}: your file has a typo, or it hides the package {module}"),
-        remedy=say("correct the name, or rename {file} if you meant the package {module}"),
+        cause="{file} does not define {name}: your file has a typo, or it hides the package {module}",
+        remedy="correct the name, or rename {file} if you meant the package {module}",
     ),
-    known(
-        "hub_gated",
+    "hub_gated": Signature(
         r"GatedRepoError",
         r"You are trying to access a gated repo",
         r"Access to model \S+ is restricted",
-        cause=say("the model is gated: its owner must grant you access"),
-        remedy=say("request access on the model's page, then run `hf auth login` or HF_TOKEN=… trainwiz launch"),
+        cause="the model is gated: its owner must grant you access",
+        remedy="request access on the model's page, then run `hf auth login` or HF_TOKEN=… trainwiz launch",
     ),
-    known(
-        "hub_missing",
+    "hub_missing": Signature(
         r"is not a local folder and is not a valid model identifier",
         r"RepositoryNotFoundError|DatasetNotFoundError",
         r"HFValidationError",
-        cause=say("no folder and no repository on the hub has this name (or the repository is private)"),
-        remedy=say(
-            "check the spelling; for a private repository, run `hf auth login`; for a folder, give its path "
-            "relative to the current folder"
-        ),
+        cause="no folder and no repository on the hub has this name (or the repository is private)",
+        remedy="check the spelling; for a private repository, run `hf auth login`; for a folder, give its path "
+        "relative to the current folder",
     ),
-    known(
-        "hub_busy",
+    "hub_busy": Signature(
         r"(?P<problem>429 (?:Client Error: )?Too Many Requests|HTTP Error 429|50[0234] Server Error: [\w -]+)",
-        cause=say("the server is temporarily unavailable: {problem}"),
-        remedy=say(
-            "wait and launch again; `hf auth login` raises the hub's limit; with hf download NAME before the "
-            "launch, the ranks send no requests"
-        ),
+        cause="the server is temporarily unavailable: {problem}",
+        remedy="wait and launch again; `hf auth login` raises the hub's limit; with hf download NAME before the "
+        "launch, the ranks send no requests",
         transient=True,
     ),
-    known(
-        "certificate",
+    "certificate": Signature(
         r"CERTIFICATE_VERIFY_FAILED",
-        cause=say("a server's certificate is not trusted; usually a proxy replaces it with its own"),
-        remedy=say(
-            "run: REQUESTS_CA_BUNDLE=FILE SSL_CERT_FILE=FILE trainwiz launch, where FILE has your network's "
-            "certificates"
-        ),
+        cause="a server's certificate is not trusted; usually a proxy replaces it with its own",
+        remedy="run: REQUESTS_CA_BUNDLE=FILE SSL_CERT_FILE=FILE trainwiz launch, where FILE has your network's "
+        "certificates",
     ),
-    known(
-        "hub_unreachable",
+    "hub_unreachable": Signature(
         r"couldn't connect to '(?P<hub>[^']+)'",
         r"We couldn't connect to (?P<hub>\S+) to load",
         r"(?:OfflineModeIsEnabled|LocalEntryNotFoundError)(?P<hub>)",
         r"Max retries exceeded with url: .*(?P<hub>huggingface)",
         r"HTTPSConnectionPool\(host='(?P<hub>[^']*huggingface\.co)', port=\d+\): (?:Max retries|Read timed out)",
         r"ConnectionError: Couldn't reach '?(?P<hub>[^\s']+)",
-        cause=say("the files are not in the cache, and there is no connection to the hub {hub}"),
-        remedy=say(
-            "download them on a machine with network access: hf download NAME; HF_ENDPOINT sets a mirror, "
-            "HF_HUB_OFFLINE=0 allows network access, HF_HOME sets the cache"
-        ),
+        cause="the files are not in the cache, and there is no connection to the hub {hub}",
+        remedy="download them on a machine with network access: hf download NAME; HF_ENDPOINT sets a mirror, "
+        "HF_HUB_OFFLINE=0 allows network access, HF_HOME sets the cache",
         transient=None,
     ),
-    known(
-        "wandb_login",
+    "wandb_login": Signature(
         r"api_key not configured \(no-tty\)",
         r"wandb\.errors\.errors\.(?:UsageError|AuthenticationError)",
-        cause=say("no Weights & Biases API key found"),
-        remedy=say("run wandb login or WANDB_MODE=offline trainwiz launch, or set tracking.log_with to none"),
+        cause="no Weights & Biases API key found",
+        remedy="run wandb login or WANDB_MODE=offline trainwiz launch, or set tracking.log_with to none",
     ),
-    known(
-        "wandb_server",
+    "wandb_server": Signature(
         r"wandb\.errors(?:\.errors)?\.CommError: (?P<problem>.+)$",
-        cause=say("Weights & Biases is unreachable or rejected the request: {problem}"),
-        remedy=say(
-            "run: WANDB_MODE=offline trainwiz launch, then `wandb sync`; check the names of the project and the team"
-        ),
+        cause="Weights & Biases is unreachable or rejected the request: {problem}",
+        remedy="run: WANDB_MODE=offline trainwiz launch, then `wandb sync`; check the names of the project and the "
+        "team",
         transient=None,
     ),
-    known(
-        "remote_code",
+    "remote_code": Signature(
         r"contains custom code which must be executed|Please pass the argument `trust_remote_code=True`",
-        cause=say("the model or dataset contains its own code, which does not run by default"),
-        remedy=say("read that code, then pass trust_remote_code=True where it is loaded"),
+        cause="the model or dataset contains its own code, which does not run by default",
+        remedy="read that code, then pass trust_remote_code=True where it is loaded",
     ),
-    known(
-        "hub_file",
+    "hub_file": Signature(
         r"no file named .+? found in directory (?P<place>\S+?)\.?$",
         r"Entry Not Found for url: (?P<place>\S+?)\.?$",
         r"does not appear to have a file named (?P<place>\S+?)\.?(?: |$)",
-        cause=say("a file is missing from the model's folder or repository: {place}"),
-        remedy=say(
-            "check that the folder was written by save_pretrained or trainwiz export; a folder with "
-            "adapter_config.json is an adapter and is loaded on its base model"
-        ),
+        cause="a file is missing from the model's folder or repository: {place}",
+        remedy="check that the folder was written by save_pretrained or trainwiz export; a folder with "
+        "adapter_config.json is an adapter and is loaded on its base model",
     ),
-    known(
-        "tokenizer_unreadable",
+    "tokenizer_unreadable": Signature(
         r"data did not match any variant of untagged enum",
         r"Couldn't instantiate the backend tokenizer",
-        cause=say("the installed versions cannot read the tokenizer files, or a package is missing"),
-        remedy=say("pip install --upgrade transformers tokenizers sentencepiece tiktoken protobuf"),
+        cause="the installed versions cannot read the tokenizer files, or a package is missing",
+        remedy="pip install --upgrade transformers tokenizers sentencepiece tiktoken protobuf",
     ),
-    known(
-        "dataset_script",
+    "dataset_script": Signature(
         r"Dataset scripts are no longer supported, but found (?P<script>\S+)",
-        cause=say("the dataset is a script ({script}), which this version of datasets no longer runs"),
-        remedy=say(
-            "use load_dataset(NAME, revision='refs/convert/parquet') if the hub has converted it, or pip install "
-            "'datasets<4'"
-        ),
+        cause="the dataset is a script ({script}), which this version of datasets no longer runs",
+        remedy="use load_dataset(NAME, revision='refs/convert/parquet') if the hub has converted it, or pip install "
+        "'datasets<4'",
     ),
-    known(
-        "protobuf",
+    "protobuf": Signature(
         r"Descriptors cannot (?:not )?be created directly",
-        cause=say("a package's protobuf code is older than the installed protobuf"),
-        remedy=say(
-            "pip install 'protobuf<3.21', or run: PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python trainwiz launch"
-        ),
+        cause="a package's protobuf code is older than the installed protobuf",
+        remedy="pip install 'protobuf<3.21', or run: PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python trainwiz launch",
     ),
-    known(
-        "package_version",
+    "package_version": Signature(
         r"ImportError: (?P<package>[\w.-]+[<>=!~]+[\w.]+)\S* is required for a normal functioning of this module",
         r"requires (?:the latest version of )?`?(?P<package>[\w-]+(?:[<>=!~]+[\w.]+)?)`?: .*`pip install",
         r"require users to upgrade (?P<package>torch) to at least",
-        cause=say("{package} is required, but is not installed or too old"),
-        remedy=say("with the training interpreter, run: pip install --upgrade '{package}'"),
+        cause="{package} is required, but is not installed or too old",
+        remedy="with the training interpreter, run: pip install --upgrade '{package}'",
     ),
-    known(
-        "unknown_architecture",
+    "unknown_architecture": Signature(
         r"has model type `(?P<type>[^`]+)` but Transformers does not recognize this architecture",
-        cause=say("the installed transformers does not support the model type {type}"),
-        remedy=say("in the training environment, run: pip install --upgrade transformers"),
+        cause="the installed transformers does not support the model type {type}",
+        remedy="in the training environment, run: pip install --upgrade transformers",
     ),
-    known(
-        "wrong_version",
+    "wrong_version": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
         r"AttributeError: module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'",
         r"TypeError: (?P<package>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'",
-        cause=say("{package} has no {name}: the code needs another version of the package, or has a typo"),
-        remedy=say(
-            "pip install -r requirements.txt, or install the version that the code needs; to see yours, run pip "
-            "show PACKAGE"
-        ),
+        cause="{package} has no {name}: the code needs another version of the package, or has a typo",
+        remedy="pip install -r requirements.txt, or install the version that the code needs; to see yours, run pip "
+        "show PACKAGE",
     ),
-    known(
-        "not_fetched",
+    "not_fetched": Signature(
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
-        cause=say("download failed: {problem}"),
-        remedy=say(
-            "download it before the training on a machine with network access; to test the connection from here, "
-            "run `curl -I ADDRESS`"
-        ),
+        cause="download failed: {problem}",
+        remedy="download it before the training on a machine with network access; to test the connection from here, "
+        "run `curl -I ADDRESS`",
         transient=None,
     ),
-    known(
-        "missing_package",
+    "missing_package": Signature(
         r"ModuleNotFoundError: No module named '(?P<package>[\w.]+)'",
         r"python[\d.]*: No module named (?P<package>[\w.]+)",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",
-        cause=say("the package {package} is not installed in the training environment"),
-        remedy=say(
-            "with the training interpreter, run: pip install -r requirements.txt; or choose another interpreter "
-            "with --python; for a folder of your own: PYTHONPATH=FOLDER trainwiz launch"
-        ),
+        cause="the package {package} is not installed in the training environment",
+        remedy="with the training interpreter, run: pip install -r requirements.txt; or choose another interpreter "
+        "with --python; for a folder of your own: PYTHONPATH=FOLDER trainwiz launch",
     ),
-)
+}

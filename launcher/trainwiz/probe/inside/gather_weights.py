@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 SHARDED_STAGE = "zero3"
@@ -79,7 +79,7 @@ def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
         for rank in range(world)
     ]
     if "names" not in ranks[0]:
-        raise SystemExit("an older train.py wrote it, without the names of the weights: launch --resume, then export")
+        refuse("unnamed")
     weights = dict(model.named_parameters())
     for i, names in enumerate(ranks[0]["names"]):
         rest = torch.cat([rank["weights"][i].flatten() for rank in ranks])
@@ -88,8 +88,14 @@ def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
             weight.data = rest[: weight.numel()].view(weight.shape).to(weight.dtype)
             rest = rest[weight.numel() :]
     if weights:
-        raise SystemExit(f"the checkpoint holds no part of {', '.join(weights)}")
+        refuse(", ".join(weights))
     return dict(model.state_dict())
+
+
+def refuse(missing: str) -> NoReturn:
+    """End with what the checkpoint does not hold: the names of weights; `unnamed` where it names none."""
+    sys.stdout.write("\n" + json.dumps({"missing": missing}) + "\n")
+    raise SystemExit(0)
 
 
 def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
@@ -124,7 +130,7 @@ def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
                 size += value.numel() * value.element_size()
                 if name in weights and not torch.equal(value, weights[name].cpu()):
                     other.append(name)
-    return {"tensors": len(read), "bytes": size, "known": known, "different": other}
+    return {"tensors": len(read), "size_bytes": size, "known": known, "different": other}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def main() -> None:
         "python_headers": os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
     }
     try:
-        found.update(torch_facts())
+        found.update(torch_facts(found["packages"]))
     except ModuleNotFoundError as error:
         found["error"] = str(error)
     except BaseException as error:  # a broken build may raise anything
@@ -36,7 +36,7 @@ def version(name: str) -> str | None:
         return None
 
 
-def torch_facts() -> dict[str, Any]:
+def torch_facts(packages: dict[str, str | None]) -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
@@ -47,7 +47,7 @@ def torch_facts() -> dict[str, Any]:
         "backends": [],
     }
     # The wheel's metadata does not have the +cpu or +cu126 that distinguishes builds.
-    facts["torch_version"] = str(torch.__version__)
+    packages["torch"] = str(torch.__version__)
     distributed = getattr(torch, "distributed", None)
     if distributed and distributed.is_available():
         facts["backends"] = [b for b in ("nccl", "gloo", "mpi") if getattr(distributed, f"is_{b}_available")()]

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import recovery
+from trainwiz.batch import Batch
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
 from trainwiz.process import ranks
 from trainwiz.process.ranks import Audience, Inbox
 from trainwiz.process.standby import StandbyRanks
-from trainwiz.recovery import Again, Attempt, Batch
+from trainwiz.recovery import Again, Attempt
 from trainwiz.workflows.launch import build_locks
 from trainwiz.workflows.launch.prepared import Prepared
 
