@@ -17,6 +17,7 @@ BASE: Plan = plans.parse(
         {
             "engine": "accelerate",
             "model.from_scratch": True,
+            "model.activation_checkpointing": "none",
             "model.lora_alpha": 32,
             "data.eval": v.EMBEDDED,
             "data.num_workers": 0,

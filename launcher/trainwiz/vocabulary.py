@@ -17,6 +17,7 @@ SchedulerType = Literal["constant", "linear", "cosine"]
 OptimizerName = Literal["adamw", "sgd"]
 Adapter = Literal["none", "lora", "qlora"]
 Tracker = Literal["none", "tensorboard", "wandb"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 

@@ -1,6 +1,6 @@
 """Model state in bytes, and the shapes of the presets."""
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 from plans import make
 
 from trainwiz.estimate import estimate, packing
-from trainwiz.estimate.activations import activation_bytes_per_token
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.render import deepspeed
 from trainwiz.strategies import Training, labelled
 from trainwiz.strategies.colossal import CHUNK_ELEMENTS
 from trainwiz.strategies.zero import REDUCE_BUCKET_ELEMENTS
 from trainwiz.tasks import named
-from trainwiz.tasks.shapes import DECODERS, ModelShape
+from trainwiz.tasks.shapes import DECODERS
 
 B = 10**9
 
@@ -193,43 +192,6 @@ def test_presets_belong_to_their_tasks() -> None:
     assert parameters_of("tiny", "custom") is None
 
 
-def saved_bytes(shape: ModelShape, layers: int, samples: int, *, half: bool) -> int:
-    """What autograd keeps of a forward pass over samples of 64 tokens, each storage once, weights left out."""
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    names = {
-        "llama": ("hidden_size", "num_hidden_layers", "num_attention_heads"),
-        "gpt2": ("n_embd", "n_layer", "n_head"),
-    }
-    hidden, depth, heads = names[shape.model_type]
-    more = {"num_key_value_heads": shape.num_key_value_heads, "intermediate_size": shape.intermediate_size}
-    config = AutoConfig.for_model(
-        shape.model_type,
-        vocab_size=99,
-        bos_token_id=1,
-        eos_token_id=2,
-        attn_implementation="sdpa",
-        attn_pdrop=0.0,
-        **{hidden: shape.hidden_size, depth: layers, heads: shape.num_attention_heads},
-        **(more if shape.model_type == "llama" else {}),
-    )
-    model = AutoModel.from_config(config).train()
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in weights:
-            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
-
-    inputs = torch.ones(samples, 64, dtype=torch.long)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), torch.autocast("cpu", torch.bfloat16, half):
-        state = model(input_ids=inputs, use_cache=False).last_hidden_state
-    assert state.requires_grad
-    return sum(t.untyped_storage().nbytes() for t in kept.values())
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=40), st.integers(2, 12), st.booleans())
 @example([7] * 10, 10, True)  # documents just above half a row, so that no two share one
@@ -238,22 +200,3 @@ def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool
     assert exact <= packing.rows_at_most(sum(documents), length, packing=packed)
     assert exact >= -(-sum(n - 1 for n in documents) // length)
     assert packing.rows(documents, length, packing=True) <= packing.rows(documents, length, packing=False)
-
-
-@pytest.mark.parametrize("half", [True, False])
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_activations_are_what_autograd_keeps(kind: Literal["llama", "gpt2"], half: bool) -> None:
-    inner = 704 if kind == "llama" else 1024
-    shape = ModelShape(
-        model_type=kind,
-        hidden_size=256,
-        num_hidden_layers=1,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        intermediate_size=inner,
-        vocab_size=99,
-        max_position_embeddings=64,
-    )
-    # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
-    one, two = (saved_bytes(shape, n, 2, half=half) - saved_bytes(shape, n, 1, half=half) for n in (1, 2))
-    assert activation_bytes_per_token(shape, half=half) == pytest.approx((two - one) / 64, rel=0.01)

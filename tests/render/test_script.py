@@ -67,8 +67,14 @@ REST: list[dict[str, object]] = [
         "precision.mixed_precision": "bf16",
         "checkpoint.background": True,
         "model.compile": True,
+        "model.activation_checkpointing": "selective",
     },
-    {"tracking.log_with": "wandb", "precision.mixed_precision": "fp16", "data.packing": False},
+    {
+        "tracking.log_with": "wandb",
+        "precision.mixed_precision": "fp16",
+        "data.packing": False,
+        "model.activation_checkpointing": "full",
+    },
 ]
 
 

@@ -90,6 +90,11 @@ from checkpoints import read_manifest
 # end: recut
 from metrics import Metrics
 
+# feature: recompute
+from recompute import recompute_layers
+
+# end: recompute
+
 
 @dataclass
 class Config(task.TaskConfig):
@@ -472,6 +477,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
     model = task.build_model(config)
+    # feature: recompute
+    recompute_layers(model, task.SHARDED_LAYERS)
+    # end: recompute
     # feature: compile
     compile_layers(model)
     # end: compile

@@ -89,6 +89,11 @@ from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batche
 from checkpoints import Checkpoints
 from metrics import Metrics
 
+# feature: recompute
+from recompute import recompute_layers
+
+# end: recompute
+
 
 @dataclass
 class Config(task.TaskConfig):
@@ -514,7 +519,11 @@ def train(config: Config, agreement: Agreement) -> bool:
     if len(eval_data) == 0:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
-    booster, model, optimizer = boost(config, task.build_model(config))
+    model = task.build_model(config)
+    # feature: recompute
+    recompute_layers(model, task.SHARDED_LAYERS)
+    # end: recompute
+    booster, model, optimizer = boost(config, model)
     # feature: ddp_fp16_step
     synced = model.module  # Booster's fp16 wraps DDP, and no_sync needs DDP itself
     # end: ddp_fp16_step

@@ -74,6 +74,7 @@ def decide(
     training.decide_data(d)
     training.decide_length_of_samples(d)
     strategy.decide_strategy(d)
+    training.decide_activations(d)
     training.decide_batch(d)
     training.decide_schedule(d)
     training.decide_optimizer(d)

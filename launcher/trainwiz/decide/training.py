@@ -8,8 +8,9 @@ from trainwiz import batch, quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.strategy import smallest_gpu_bytes, state_bytes
 from trainwiz.errors import PlanError
-from trainwiz.estimate.activations import activation_bytes_per_token, cast_bytes
+from trainwiz.estimate.activations import arithmetic, cast_bytes
 from trainwiz.message import Message, say
+from trainwiz.models.activations import Checkpointing, activation_bytes
 
 _GPT3 = (
     (0.2e9, 6e-4, 2**19),
@@ -30,6 +31,7 @@ _MICRO_BATCH = 8
 _FILLED = 0.9
 """The part of a GPU that state and activations may take; the CUDA context and gaps between blocks need the rest."""
 _SMALL_REAL_BATCH = 32
+_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 
 
 def decide_data(d: Decision) -> None:
@@ -63,6 +65,36 @@ def decide_length_of_samples(d: Decision) -> None:
         d.settle("batch.sequence_length", shape.max_position_embeddings, say("the model's maximum number of positions"))
     else:
         d.settle("batch.sequence_length", 1024, say("common default; the model's maximum length is not known yet"))
+
+
+def decide_activations(d: Decision) -> None:
+    """What the forward pass keeps: as much as fits beside the model state, with one sample or the given micro-batch."""
+    samples, room = d.answers.get("batch.per_device_batch_size") or 1, _bytes_left(d)
+    need = {how: samples * _sample_bytes(d, how) for how in _CHECKPOINTING}
+    if room is None or not need["none"]:
+        unknown = say("the fastest; activations are computed again only where they are known not to fit")
+        d.settle("model.activation_checkpointing", "none", unknown)
+        return
+    shown = {"size": quantities.size(need["none"]), "room": quantities.size(max(0, room))}
+    if need["none"] <= room:
+        fits = say("the fastest: {size} of activations fit in {room} beside the model state", **shown)
+        d.settle("model.activation_checkpointing", "none", fits)
+        return
+    if need["selective"] <= room:
+        less = say(
+            "{kept} of activations fit in {room} beside the model state, {size} do not; no matrix is multiplied twice",
+            kept=quantities.size(need["selective"]),
+            **shown,
+        )
+        d.settle("model.activation_checkpointing", "selective", less)
+    else:
+        least = say(
+            "{size} of activations do not fit in {room} beside the model state; this keeps {kept} of them and computes "
+            "a third more",
+            kept=quantities.size(need["full"]),
+            **shown,
+        )
+        d.settle("model.activation_checkpointing", "full", least)
 
 
 def decide_batch(d: Decision) -> None:
@@ -223,11 +255,16 @@ def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
 
 
 def _activation_bytes(d: Decision) -> int:
-    """Of one sample; 0 where they are unknown."""
+    return _sample_bytes(d, d.values["model.activation_checkpointing"])
+
+
+def _sample_bytes(d: Decision, how: Checkpointing) -> int:
+    """Activations of one sample; 0 where they are unknown."""
     shape = d.task.transformer(d.values["model.name"]) if d.task.generative else None
     if shape is None:
         return 0
-    return activation_bytes_per_token(shape, half=d.half) * int(d.values["batch.sequence_length"])
+    kind = arithmetic(d.strategy, d.values["precision.mixed_precision"])
+    return activation_bytes(shape.transformer, kind, how) * int(d.values["batch.sequence_length"])
 
 
 def _bytes_left(d: Decision) -> int | None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks
-from trainwiz.estimate.activations import activation_bytes_per_token, cast_bytes
+from trainwiz.estimate.activations import arithmetic, cast_bytes
 from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
+from trainwiz.models.activations import activation_bytes
 from trainwiz.strategies import Strategy, Training
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Estimate:
     device_bytes_per_rank: int
     """Device memory for model state on each rank."""
     activation_bytes_per_rank: int
-    """What a forward pass of one micro-batch keeps for its backward pass; 0 where no formula is known."""
+    """What a forward pass of one micro-batch keeps for its backward pass; 0 where the model's layers are unknown."""
     cast_bytes_per_rank: int
     """The 16-bit copy of the weights that autocast keeps."""
     host_bytes_per_machine: int
@@ -58,7 +59,7 @@ def estimate(plan: Plan, parameters: int) -> Estimate:
                 parameters_offloaded=plan.strategy.offload_param_device != "none",
             ),
         ),
-        activation_bytes_per_rank=_activation_bytes(plan, half),
+        activation_bytes_per_rank=_activation_bytes(plan),
         cast_bytes_per_rank=cast_bytes(strategy, parameters, plan.precision.mixed_precision),
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
         checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + moments) * trained,
@@ -73,7 +74,10 @@ def state_bytes_per_rank(strategy: Strategy, *, parameters: int, adapter: str, t
     return strategy.state_bytes(training) + frozen
 
 
-def _activation_bytes(plan: Plan, half: bool) -> int:
+def _activation_bytes(plan: Plan) -> int:
     shape = tasks.of(plan).transformer(plan.model.name) if tasks.of(plan).generative else None
-    tokens = plan.batch.per_device_batch_size * plan.batch.sequence_length
-    return activation_bytes_per_token(shape, half=half) * tokens if shape else 0
+    if shape is None:
+        return 0
+    kind = arithmetic(strategies.of(plan), plan.precision.mixed_precision)
+    each = activation_bytes(shape.transformer, kind, plan.model.activation_checkpointing)
+    return each * plan.batch.per_device_batch_size * plan.batch.sequence_length

@@ -55,11 +55,12 @@ class _Section(BaseModel):
 
 
 class Model(_Section):
-    """Which model, whether it starts from random weights, whether only an adapter is trained, and torch.compile."""
+    """Which model, from which weights, how its layers compute, and whether only an adapter is trained."""
 
     name: Text = "tiny"
     from_scratch: bool
     compile: bool = False
+    activation_checkpointing: v.ActivationCheckpointing
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]

@@ -88,6 +88,18 @@ ADVANCED: tuple[Question, ...] = (
         "keep changing, layers are compiled once more, for any length.",
     ),
     Question(
+        key="model.activation_checkpointing",
+        prompt=say("Activation checkpointing"),
+        choices=(
+            Choice(value="none", label=say("keep all activations; the fastest")),
+            Choice(value="selective", label=say("keep what matrices and attention computed; recompute the rest")),
+            Choice(value="full", label=say("keep each layer's input; recompute the layer, a third more computation")),
+        ),
+        help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × tokens, "
+        "and are often larger than the model. The gradient is the same, to the last bit. accelerate calls it "
+        "fsdp_activation_checkpointing, transformers gradient_checkpointing; this key works with every strategy.",
+    ),
+    Question(
         key="model.adapter",
         prompt=say("Trained weights"),
         when=_fine_tunes,

@@ -27,7 +27,8 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    parts = (*PARTS, *tasks.of(plan).parts, *(("adapter.py",) if "lora" in wanted else ()))
+    optional = {"adapter.py": "lora", "recompute.py": "recompute"}
+    parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
@@ -50,6 +51,9 @@ def features(plan: Plan) -> frozenset[str]:
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
         "compile": plan.model.compile,
+        "recompute": plan.model.activation_checkpointing != "none",
+        "full": plan.model.activation_checkpointing == "full",
+        "selective": plan.model.activation_checkpointing == "selective",
         "final_weights": gathered,
         "sample": gathered,
         "background": plan.checkpoint.background,

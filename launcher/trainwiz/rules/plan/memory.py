@@ -68,8 +68,9 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
     and do not depend on how the state is sharded. Compiled layers keep fewer, so this rule does not judge them.
-    Instead: a smaller micro-batch with more accumulation, which keeps the real batch, or a shorter sequence.
-    Source: what autograd saves, counted with transformers 5.23 for the preset models (tests/estimate/test_estimate.py)
+    Instead: recompute activations (model.activation_checkpointing), or use a smaller micro-batch with more
+    accumulation, which keeps the real batch, or a shorter sequence.
+    Source: what autograd saves, counted with transformers 5.23 (tests/models/test_activations.py)
     """
     # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
     if plan.model.compile:
@@ -80,13 +81,22 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
         yield violation(
             "a micro-batch of {micro} × {tokens} tokens needs {need} GiB of activations beside {state} GiB of "
             "model state; a GPU has {have} GiB",
-            remedy("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps"),
+            _fewer_activations(plan),
             micro=plan.batch.per_device_batch_size,
             tokens=plan.batch.sequence_length,
             need=gib(estimate.activation_bytes_per_rank),
             state=gib(state),
             have=gib(smallest),
         )
+
+
+def _fewer_activations(plan: Plan) -> Fix:
+    if plan.model.activation_checkpointing == "full":
+        return remedy("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps")
+    return remedy(
+        "set model.activation_checkpointing to full, or lower batch.per_device_batch_size and raise "
+        "batch.gradient_accumulation_steps"
+    )
 
 
 @rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")

@@ -1,0 +1,110 @@
+"""What one layer keeps of a token for the backward pass, in bytes, by family.
+
+Attention is fused (scaled_dot_product_attention or flash-attn): no scores are kept. Source: the tensors that autograd
+saves, counted with transformers 5.23 and fitted over nine sizes of each family;
+tests/models/test_activations.py counts them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trainwiz.models.transformer import Block, Transformer
+
+Arithmetic = Literal["fp32", "autocast", "16-bit"]
+"""All in fp32; fp32 weights computed in 16 bits under autocast; or 16-bit weights."""
+Checkpointing = Literal["none", "selective", "full"]
+_LOGARITHMS = 4
+"""Bytes per head: the logarithm of the softmax's sum, in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of one token for each feature of the residual stream, the queries, the keys, and the MLP."""
+
+    hidden: int
+    query: int
+    key_value: int
+    inner: int
+
+    def of(self, block: Block, hidden_size: int) -> int:
+        """Bytes of one token in a layer."""
+        attention = self.query * block.query_size + self.key_value * block.key_value_size + _LOGARITHMS * block.heads
+        return self.hidden * hidden_size + attention + self.inner * block.intermediate_size
+
+
+Row = Mapping[Arithmetic, Kept]
+
+
+def _row(fp32: Kept, autocast: Kept, half: Kept) -> Row:
+    return {"fp32": fp32, "autocast": autocast, "16-bit": half}
+
+
+_LLAMA = _row(Kept(24, 8, 8, 16), Kept(26, 4, 4, 8), Kept(16, 4, 4, 8))
+_QWEN3 = _row(Kept(24, 16, 16, 16), Kept(26, 10, 10, 8), Kept(16, 10, 10, 8))
+_GEMMA = _row(Kept(24, 8, 8, 16), Kept(26, 4, 4, 8), Kept(20, 4, 4, 8))
+_GEMMA3 = _row(Kept(40, 16, 16, 16), Kept(42, 12, 12, 8), Kept(36, 12, 12, 8))
+_GLM4 = _row(Kept(40, 12, 8, 16), Kept(36, 6, 4, 8), Kept(28, 6, 4, 8))
+_OLMO2 = _row(Kept(24, 16, 16, 16), Kept(26, 12, 12, 8), Kept(20, 12, 12, 8))
+_GPT_NEOX = _row(Kept(32, 8, 0, 8), Kept(18, 4, 0, 4), Kept(16, 4, 0, 4))
+_BERT = _row(Kept(32, 8, 0, 8), Kept(24, 4, 0, 4), Kept(16, 4, 0, 4))
+
+_ROWS: Mapping[str, Row] = {
+    "llama": _LLAMA,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA3,
+    "gemma3_text": _GEMMA3,
+    "glm4": _GLM4,
+    "olmo": _row(Kept(16, 8, 8, 16), Kept(18, 4, 4, 8), Kept(12, 4, 4, 8)),
+    "olmo2": _OLMO2,
+    "olmo3": _OLMO2,
+    "phi3": _row(Kept(28, 12, 12, 16), Kept(22, 6, 6, 8), Kept(18, 6, 6, 8)),
+    "cohere": _row(Kept(16, 8, 8, 16), Kept(22, 4, 4, 8), Kept(14, 4, 4, 8)),
+    "stablelm": _row(Kept(20, 8, 8, 16), Kept(20, 4, 4, 8), Kept(10, 4, 4, 8)),
+    "starcoder2": _row(Kept(16, 8, 8, 8), Kept(16, 4, 4, 4), Kept(8, 4, 4, 4)),
+    "phi": _row(Kept(20, 8, 0, 20), Kept(18, 4, 0, 10), Kept(10, 4, 0, 10)),
+    "gpt2": _row(Kept(32, 8, 0, 20), Kept(20, 4, 0, 10), Kept(16, 4, 0, 10)),
+    "gpt_neox": _GPT_NEOX,
+    "opt": _row(Kept(32, 8, 0, 4), Kept(24, 4, 0, 2), Kept(16, 4, 0, 2)),
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+}
+
+
+def layer_bytes(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+    """Bytes that one layer keeps of one token when nothing is computed again.
+
+    A family that nobody counted is taken for Llama, or for GPT-NeoX if its MLP has no gate.
+    """
+    row = _ROWS.get(model.model_type) or (_LLAMA if block.gated else _GPT_NEOX)
+    return row[arithmetic].of(block, model.hidden_size)
+
+
+def activation_bytes(model: Transformer, arithmetic: Arithmetic, checkpointing: Checkpointing = "none") -> int:
+    """Bytes of one token over all layers at their peak, which is the backward pass of the last layer.
+
+    With `full` checkpointing each layer keeps its input, with `selective` the results of its matrices and its attention
+    as well; one layer at a time is computed again, and then keeps everything. The loss is not in it.
+    """
+    whole = [(block.count, layer_bytes(model, block, arithmetic)) for block in model.blocks]
+    if checkpointing == "none":
+        return sum(count * size for count, size in whole)
+    kept = [block.count * _checkpointed(model, block, arithmetic, checkpointing) for block in model.blocks]
+    return sum(kept) + max((size for _, size in whole), default=0)
+
+
+def _checkpointed(model: Transformer, block: Block, arithmetic: Arithmetic, checkpointing: Checkpointing) -> int:
+    hidden, number = model.hidden_size, 4 if arithmetic == "fp32" else 2
+    stream = (2 if arithmetic == "16-bit" else 4) * hidden
+    if checkpointing == "full":
+        return stream
+    attention = (
+        2 * block.query_size + 2 * block.key_value_size
+    )  # queries, keys, values, and what attention makes of them
+    projected = 2 * hidden + block.intermediate_size * (2 if block.gated else 1)
+    return stream + number * (attention + projected) + _LOGARITHMS * block.heads

@@ -1,0 +1,183 @@
+"""What each family's layers keep, counted again as autograd saves it; and what activation checkpointing leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+from typing import Any
+
+import pytest
+import torch
+from plans import make
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import CONFIG_MAPPING, AutoModel
+
+from trainwiz import models
+from trainwiz.models import Transformer
+from trainwiz.models.activations import Arithmetic, Checkpointing, activation_bytes
+from trainwiz.render import script
+from trainwiz.store import templates
+
+SIZES = {"hidden_size": 320, "num_attention_heads": 10, "intermediate_size": 832}
+SHARED = {"num_key_value_heads": 2}
+WIDE = {"head_dim": 48}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {**SHARED, **WIDE},
+    "mistral": {**SHARED, **WIDE},
+    "qwen2": SHARED,
+    "qwen3": {**SHARED, **WIDE},
+    "gemma": {**SHARED, **WIDE},
+    "gemma3_text": {**SHARED, **WIDE, "layer_types": ["full_attention"] * 2},
+    "phi3": SHARED,
+    "glm4": {**SHARED, **WIDE},
+    "olmo": SHARED,
+    "olmo2": SHARED,
+    "cohere": SHARED,
+    "stablelm": SHARED,
+    "starcoder2": SHARED,
+    "phi": {},
+    "gpt2": {"n_inner": 832},
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 832, "word_embed_proj_dim": 320},
+    "bert": {},
+}
+TOKENS = 64
+TINY = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": TOKENS}
+
+
+def built(kind: str, layers: int, **more: Any) -> nn.Module:
+    """A base model with random weights, in training mode."""
+    values = {**SIZES, **FAMILIES[kind], "num_hidden_layers": layers}
+    if "layer_types" in values:
+        values["layer_types"] = values["layer_types"][:layers]
+    config = CONFIG_MAPPING[kind](**values, **TINY, attn_implementation="sdpa", **more)
+    for name in ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    return AutoModel.from_config(config).train()
+
+
+def recompute(model: nn.Module, how: Checkpointing) -> None:
+    """Do what the generated program does."""
+    if how == "none":
+        return
+    artifacts = script.scripts(make(model__activation_checkpointing=how), templates.load())
+    (text,) = [artifact.text for artifact in artifacts if artifact.path == "recompute.py"]
+    names: dict[str, Any] = {}
+    exec(compile(text, "recompute.py", "exec"), names)
+    names["recompute_layers"](model, ())
+
+
+def forward(model: nn.Module, kind: str, samples: int = 1) -> torch.Tensor:
+    inputs = torch.arange(samples * TOKENS).remainder(90).reshape(samples, TOKENS)
+    return model(input_ids=inputs, **({} if kind == "bert" else {"use_cache": False})).last_hidden_state
+
+
+def living() -> list[torch.Tensor]:
+    """The tensors that Python knows of."""
+    return [value for value in gc.get_objects() if type(value) is torch.Tensor]
+
+
+def kept_bytes(kind: str, layers: int, samples: int, arithmetic: Arithmetic, how: Checkpointing = "none") -> int:
+    """What is alive after a forward pass, each storage once, weights left out."""
+    model = built(kind, layers)
+    if arithmetic == "16-bit":
+        model = model.bfloat16()
+    recompute(model, how)
+    gc.collect()
+    before = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *living())}
+    saved: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    half = torch.autocast("cpu", torch.bfloat16, arithmetic == "autocast")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), half:
+        state = forward(model, kind, samples)
+    assert state.requires_grad
+    if how == "selective":  # keeps its tensors in Python, not in the graph
+        saved += living()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    return sum(size for pointer, size in storages.items() if pointer not in before)
+
+
+def transformer(kind: str, layers: int) -> Transformer:
+    config = json.loads(built(kind, layers).config.to_json_string(use_diff=False))
+    found = models.of_config(config)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "autocast", "16-bit"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_layer_keeps_what_autograd_saves(kind: str, arithmetic: Arithmetic) -> None:
+    # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
+    one, two = (kept_bytes(kind, n, 2, arithmetic) - kept_bytes(kind, n, 1, arithmetic) for n in (1, 2))
+    assert activation_bytes(transformer(kind, 1), arithmetic) == pytest.approx((two - one) / TOKENS, rel=0.01)
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "autocast", "16-bit"])
+@pytest.mark.parametrize("how", ["selective", "full"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_recomputed_layer_keeps_less(kind: str, how: Checkpointing, arithmetic: Arithmetic) -> None:
+    one, two = (kept_bytes(kind, n, 2, arithmetic, how) - kept_bytes(kind, n, 1, arithmetic, how) for n in (1, 2))
+    shorter, longer = (activation_bytes(transformer(kind, n), arithmetic, how) for n in (1, 2))
+    assert longer - shorter == pytest.approx((two - one) / TOKENS, rel=0.01)
+    assert longer - shorter < activation_bytes(transformer(kind, 1), arithmetic) / (1.6 if how == "selective" else 6)
+
+
+def gradient(how: Checkpointing, *, half: bool, compiled: bool = False) -> tuple[float, list[torch.Tensor], int]:
+    """Loss and gradients of a model with dropout, and how many matrices were multiplied."""
+    torch.manual_seed(0)
+    model = built("gpt2", 3, resid_pdrop=0.2)
+    recompute(model, how)
+    multiplied = 0
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal multiplied
+            multiplied += function.__name__ in ("mm.default", "addmm.default")
+            return function(*args, **(kwargs or {}))
+
+    if compiled:
+        for layer in model.h:
+            layer.compile(backend="aot_eager")
+    torch.manual_seed(1)
+    with contextlib.nullcontext() if compiled else Count():
+        with torch.autocast("cpu", torch.bfloat16, half):
+            loss = forward(model, "gpt2").square().mean()
+        loss.backward()
+    return loss.item(), [p.grad for p in model.parameters() if p.grad is not None], multiplied
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_gradient_is_the_same_to_the_last_bit(half: bool) -> None:
+    loss, gradients, multiplied = gradient("none", half=half)
+    for how, more in (("full", 4 * 3), ("selective", 0)):  # four matrices in each of three layers
+        again, found, count = gradient(how, half=half)
+        assert again == loss, how
+        assert all(map(torch.equal, found, gradients)), how
+        assert len(found) == len(gradients) > 30
+        assert count == multiplied + more, how
+
+
+@pytest.mark.filterwarnings("default")  # of dynamo itself
+@pytest.mark.parametrize("how", ["full", "selective"])
+def test_compiled_layers_are_recomputed_too(how: Checkpointing) -> None:
+    loss, gradients, _ = gradient("none", half=False, compiled=True)
+    again, found, _ = gradient(how, half=False, compiled=True)
+    assert again == pytest.approx(loss, rel=1e-6)
+    assert len(found) == len(gradients) > 30
+    for mine, theirs in zip(found, gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_what_cannot_be_computed_twice_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no layer to recompute"):
+        recompute(nn.Linear(2, 2), "full")
+    layers = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))])
+    with pytest.raises(SystemExit, match="BatchNorm would count each batch twice"):
+        recompute(nn.Sequential(layers), "full")

@@ -1,0 +1,76 @@
+"""Activation checkpointing: layers keep little of the forward pass, and compute the rest again for the backward pass.
+
+The gradient is the same to the last bit, dropout included.
+"""
+
+from __future__ import annotations
+
+import functools
+
+# feature: selective
+from typing import Any
+
+# end: selective
+from torch import nn
+
+from torch.utils.checkpoint import checkpoint
+
+# feature: selective
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+# end: selective
+
+
+def repeated_layers(model: nn.Module, class_names: tuple[str, ...]) -> list[nn.Module]:
+    """Return the layers of these classes; without names, the members of the outermost module lists."""
+    if class_names:
+        return [module for module in model.modules() if type(module).__name__ in class_names]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    inner = {module for outer in lists for module in outer.modules() if module is not outer}
+    return [layer for outer in lists if outer not in inner for layer in outer]
+
+
+def recomputable(model: nn.Module, class_names: tuple[str, ...]) -> list[nn.Module]:
+    """Return the repeated layers. Exit if there are none, or if computing them twice would change them."""
+    layers = repeated_layers(model, class_names)
+    if not layers:
+        raise SystemExit("no layer to recompute; name the class of the repeated layers in SHARDED_LAYERS of task.py")
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for layer in layers for part in layer.modules()):
+        raise SystemExit("BatchNorm would count each batch twice in layers that are computed again; use GroupNorm")
+    return layers
+
+
+# feature: selective
+KEPT = {
+    *("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "convolution"),
+    *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_varlen_attn", "_flash_attn_forward", "_flash_attn_varlen_forward", "flex_attention"),
+}
+"""Names of the operators whose results are kept: they take nearly all of a layer's time."""
+
+
+def policy(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+    """Return whether an operator's result is kept."""
+    name = operator.__name__.partition(".")[0]  # of mm.default, for example
+    return CheckpointPolicy.MUST_SAVE if name in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+# end: selective
+# feature: full
+def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
+    """Make each repeated layer keep its input alone, and compute itself again in the backward pass."""
+    for layer in recomputable(model, class_names):
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+# end: full
+# feature: selective
+def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
+    """Make each repeated layer keep its input and what `KEPT` computed, and the rest be computed again."""
+    kept = functools.partial(create_selective_checkpoint_contexts, policy)
+    for layer in recomputable(model, class_names):
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, context_fn=kept)
+
+
+# end: selective
