@@ -65,16 +65,16 @@ def test_nothing_typed_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem", "remedy"),
     [
-        (["chek"], "unknown command chek; did you mean check?", "trainwiz --help"),
-        (["zzz"], "unknown command zzz", "trainwiz --help"),
-        (["init", "--stepz", "3"], "unknown option --stepz; did you mean --steps?", "trainwiz init --help"),
-        (["check", "--qqqq"], "unknown option --qqqq", "trainwiz check --help"),
-        (["doctor", "a", "b", "c"], "unexpected arguments: b c", "trainwiz doctor --help"),
+        (["chek"], "unknown command chek; did you mean check?", "run: trainwiz --help"),
+        (["zzz"], "unknown command zzz", "run: trainwiz --help"),
+        (["init", "--stepz", "3"], "unknown option --stepz; did you mean --steps?", "run: trainwiz init --help"),
+        (["check", "--qqqq"], "unknown option --qqqq", "run: trainwiz check --help"),
+        (["doctor", "a", "b", "c"], "unexpected arguments: b c", "run: trainwiz doctor --help"),
         (["init", "--steps"], "--steps needs a value", ""),
         (["init", "--yes=3"], "--yes takes no value", ""),
-        (["launch", "--grace", "soon"], "--grace: not a number", "trainwiz launch --help"),
-        (["launch", "--grace", "-3"], "--grace: must be at least 0", "trainwiz launch --help"),
-        (["launch", "--machine-rank", "x"], "--machine-rank: not an integer", "trainwiz launch --help"),
+        (["launch", "--grace", "soon"], "--grace: not a number", "run: trainwiz launch --help"),
+        (["launch", "--grace", "-3"], "--grace: must be at least 0", "run: trainwiz launch --help"),
+        (["launch", "--machine-rank", "x"], "--machine-rank: not an integer", "run: trainwiz launch --help"),
     ],
 )
 def test_usage_errors_say_what_is_wrong(
