@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -59,6 +59,10 @@ class Violation:
     """Where it is in a file."""
 
 
+Violations = Iterator[Violation]
+"""All that a rule yields."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A rule's violation with the rule's name and level."""
@@ -95,6 +99,12 @@ class Finding:
 def remedy(template: str, changes: Mapping[str, Any] | None = None, /, **values: object) -> Fix:
     """A remedy in one literal sentence (see `message.say`), with the changes of a plan or a file that it means."""
     return Fix(message=Message(template, values), changes=changes or {})
+
+
+def setting(key: str, value: Any) -> Fix:
+    """The remedy that sets one key of a plan."""
+    shown = str(value).lower() if isinstance(value, bool) else value
+    return remedy("set {key} to {value}", {key: value}, key=key, value=shown)
 
 
 def violation(

@@ -42,6 +42,11 @@ class Gpu:
         """Memory that is not in use now."""
         return self.memory_bytes - self.used_bytes
 
+    @property
+    def capability(self) -> str:
+        """The compute capability as people write it; empty where it is unknown."""
+        return ".".join(map(str, self.compute_capability or ()))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cpu:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from trainwiz.cli import run
+from trainwiz.engines import transformers as heads
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
-from trainwiz.rules.files import heads
 from trainwiz.script import read as read_script
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 12, "num_key_value_heads": 4, "num_hidden_layers": 2}
@@ -53,7 +53,7 @@ def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[str
 def test_a_model_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configured(folder / "mine", LLAMA)
     assert found(capsys) == []
-    assert found(capsys, "--model", "mine") == [("TW387", "sp_size 8 does not divide the 12 attention heads of mine")]
+    assert found(capsys, "--model", "mine") == [("TW387", "sp_size 8 does not divide num_attention_heads 12 of mine")]
     assert found(capsys, "--model", "llama-1b") == []
     ((id, message),) = found(capsys, "--model", "gpt2-124m")
     assert (id, "gpt2" in message) == ("TW387", True)
@@ -134,6 +134,9 @@ def test_shapes_of_nested_and_broken_configurations(tmp_path: Path) -> None:
 
 
 def test_types_of_models_are_as_transformers_has_them() -> None:
+    one_kind, cut, without = (
+        sorted(kinds) for kinds in (heads.ONE_KIND_OF_HEADS, heads.CUT_BY_HEADS, heads.WITHOUT_PLAN)
+    )
     program = f"""
 import json
 from transformers import AutoConfig
@@ -143,10 +146,10 @@ def styles(kind):
     return sorted({{style for name, style in plan.items() if name.rpartition(".")[2] in of_heads}})
 others = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "starcoder2"]
 print(json.dumps([
-    [kind for kind in {heads.ONE_KIND_OF_HEADS!r} if hasattr(AutoConfig.for_model(kind), "num_key_value_heads")],
+    [kind for kind in {one_kind} if hasattr(AutoConfig.for_model(kind), "num_key_value_heads")],
     [kind for kind in others if not hasattr(AutoConfig.for_model(kind), "num_key_value_heads")],
-    [kind for kind in {heads.CUT_BY_HEADS!r} if styles(kind) != ["colwise"]],
-    [kind for kind in {heads.WITHOUT_PLAN!r} if getattr(AutoConfig.for_model(kind), "base_model_tp_plan", None)],
+    [kind for kind in {cut} if styles(kind) != ["colwise"]],
+    [kind for kind in {without} if getattr(AutoConfig.for_model(kind), "base_model_tp_plan", None)],
 ]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)

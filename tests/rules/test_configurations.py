@@ -37,7 +37,6 @@ from trainwiz.finding import Finding
 from trainwiz.probe import model as probing
 from trainwiz.probe.cache import HubCache
 from trainwiz.render import training_files
-from trainwiz.rules.files import parameters
 from trainwiz.script import read as read_script
 from trainwiz.store import plans as store
 from trainwiz.store import templates
@@ -320,9 +319,9 @@ print(json.dumps([found, {name: taken(getattr(lr_schedules, name)) for name in l
     assert set(found["int"]) == types.WHOLE
     assert set(found["int from 0"]) == types.WHOLE_FROM_0
     assert set(found["float"]) == types.NUMBERS
-    assert {name: set(known) for name, known in schedulers.items()} == parameters.SCHEDULERS
-    assert set(adam) < parameters.OPTIMIZERS["adamw"]
-    assert set(lion) == parameters.OPTIMIZERS["lion"]
+    assert {name: set(known) for name, known in schedulers.items()} == deepspeed.SCHEDULERS
+    assert set(adam) < deepspeed.OPTIMIZER_PARAMETERS["adamw"]
+    assert set(lion) == deepspeed.OPTIMIZER_PARAMETERS["lion"]
 
 
 def test_what_trainwiz_renders_is_judged_right() -> None:

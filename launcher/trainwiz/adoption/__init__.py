@@ -7,19 +7,17 @@ beside the plan's keys to run as it did, and `remainder` everything that the pro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwiz.adoption import accelerate as accelerates
 from trainwiz.adoption import deepspeed as deepspeeds
 from trainwiz.adoption import free, fsdp, settings
 from trainwiz.adoption import script as scripts
-from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left
+from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left, Page
+from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate, DeepSpeed
-    from trainwiz.plan import Plan
-    from trainwiz.script import Script
+from trainwiz.plan import Plan
+from trainwiz.script import Script
 
 __all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
 
@@ -32,9 +30,9 @@ class Adoption:
         self._ledger = Ledger()
         self._settings = settings.of(accelerate, deepspeed)
         if accelerate is not None:
-            accelerates.read(self._ledger, accelerate)
+            accelerates.read(Page(self._ledger, accelerate), accelerate)
         if self._settings is not None:
-            deepspeeds.read(self._ledger, self._settings, accelerate)
+            deepspeeds.read(self._settings.page(self._ledger), self._settings, accelerate)
         if script is not None:
             scripts.read(self._ledger, script, accelerate, self._settings)
 
@@ -64,20 +62,13 @@ class Adoption:
         ledger = self._ledger.copy()
         for key, one in self._ledger.carried.items():
             if not one.why and plan.get(key) != one.value:
-                otherwise = Left(
-                    kind="lost",
-                    path=one.path,
-                    value=str(one.value),
-                    place=one.place,
-                    key=key,
-                    why=say("a different value was set"),
-                )
-                ledger.left.append(otherwise)
+                ledger.add("lost", one.path, str(one.value), one.place, say("a different value was set"), key=key)
         if self._settings is not None:
-            deepspeeds.compare(ledger, self._settings, self._accelerate, plan)
+            deepspeeds.compare(self._settings.page(ledger), self._settings, self._accelerate, plan)
         if self._accelerate is not None:
-            fsdp.compare(ledger, self._accelerate, plan)
-            accelerates.finish(ledger, self._accelerate, plan)
+            page = Page(ledger, self._accelerate)
+            fsdp.compare(page, self._accelerate, plan)
+            accelerates.finish(page, self._accelerate, plan)
         return tuple(sorted(ledger.left, key=lambda left: (left.place.file, left.place.line, left.place.column)))
 
 

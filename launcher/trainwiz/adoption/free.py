@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwiz import vocabulary
+from trainwiz.adoption.settings import Settings
 from trainwiz.engines.deepspeed import DEFAULTS, STRICT_BLOCKS
 from trainwiz.message import say
+from trainwiz.plan import Plan
 from trainwiz.render import deepspeed
-
-if TYPE_CHECKING:
-    from trainwiz.adoption.settings import Settings
-    from trainwiz.plan import Plan
 
 ACCELERATE_SAYS = {
     "steps_per_print": say("accelerate always sets it to infinity"),

@@ -3,69 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainwiz.adoption.ledger import Ledger
+from trainwiz.adoption.ledger import Page
 from trainwiz.command import settings
+from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import BLOCKS, FSDP_DEFAULTS, FSDP_PLUGIN_DEFAULTS
 from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate
-    from trainwiz.plan import Plan
+from trainwiz.plan import Plan
 
 _ONLY_1 = {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_sync_module_states"}
 _STRATEGIES = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD"}
 
 
-def compare(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
+def compare(page: Page, accelerate: Accelerate, plan: Plan) -> None:
     """Enter every setting of FSDP that the project does otherwise, also those that the file leaves to accelerate."""
     if accelerate.kind != "FSDP":
         return
     held = accelerate.fsdp
     if plan.strategy.kind != "fsdp":
         for path, _ in held.values():
-            ledger.leave(accelerate, path, "lost", say("the plan's strategy is not FSDP"), key="strategy.kind")
+            page.leave(path, "lost", say("the plan's strategy is not FSDP"), key="strategy.kind")
         return
     ours = settings.for_accelerate(plan)["fsdp_config"]
     first = accelerate.fsdp_version == 1
     usual = {**FSDP_DEFAULTS, **FSDP_PLUGIN_DEFAULTS[1 if first else 2]}
     if first:
-        _first_version(ledger, accelerate)
+        _first_version(page, accelerate)
     for key in dict.fromkeys([*held, *ours]):
         path, value = held.get(key, ("fsdp_config", usual.get(key)))
         # The block counts as seen once a key of it is; a key that is left out is named by its own path.
         path = path if key in held else f"fsdp_config.{key}"
-        if ledger.knows(accelerate, path):
+        if page.knows(path):
             continue
         if key not in BLOCKS["fsdp_config"][1]:
             continue
         now = ours.get(key, usual.get(key))
         if _same(value, now) or _matters_not(key, value, held, ours):
-            ledger.same(accelerate, path)
+            page.same(path)
         else:
-            ledger.leave(accelerate, path, "lost", _why(key, value, now, said=key in held), value=_shown(value))
+            page.leave(path, "lost", _why(key, value, now, said=key in held), value=_shown(value))
 
 
-def _first_version(ledger: Ledger, accelerate: Accelerate) -> None:
+def _first_version(page: Page, accelerate: Accelerate) -> None:
     held = accelerate.fsdp
     path = held["fsdp_version"][0] if "fsdp_version" in held else "fsdp_config.fsdp_version"
-    ledger.leave(accelerate, path, "lost", say("the project uses FSDP 2, which shards the same state"), value="1")
+    page.leave(path, "lost", say("the project uses FSDP 2, which shards the same state"), value="1")
     path, value = held.get("fsdp_sharding_strategy", ("", "FULL_SHARD"))
     strategy = _STRATEGIES.get(str(value), str(value).upper())
     if path and strategy == "FULL_SHARD":
-        ledger.same(accelerate, path)
+        page.same(path)
     elif path:
-        ledger.leave(accelerate, path, "lost", say("the project shards everything across all ranks, like FULL_SHARD"))
+        page.leave(path, "lost", say("the project shards everything across all ranks, like FULL_SHARD"))
     if "fsdp_reshard_after_forward" in held:
-        ledger.leave(
-            accelerate,
-            held["fsdp_reshard_after_forward"][0],
-            "inert",
-            say("FSDP 1 uses fsdp_sharding_strategy instead"),
-        )
+        path = held["fsdp_reshard_after_forward"][0]
+        page.leave(path, "inert", say("FSDP 1 uses fsdp_sharding_strategy instead"))
     for key in sorted(_ONLY_1 & held.keys()):
-        ledger.leave(accelerate, held[key][0], "lost", say("FSDP 2 has no such setting"))
+        page.leave(held[key][0], "lost", say("FSDP 2 has no such setting"))
 
 
 def _why(key: str, value: Any, now: Any, *, said: bool) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate, DeepSpeed, Document
-    from trainwiz.finding import Place
-    from trainwiz.message import Message
+from trainwiz.config import Accelerate, DeepSpeed, Document
+from trainwiz.finding import Place
+from trainwiz.message import Message
 
 Kind = Literal["open", "launch", "lost", "inert", "unknown"]
 """Why a value is left out.
@@ -57,44 +56,13 @@ class Ledger:
     def __init__(self) -> None:
         self.carried: dict[str, Carried] = {}
         self.left: list[Left] = []
-        self._seen: set[tuple[str, str]] = set()
+        self.seen: set[tuple[str, str]] = set()
 
     def copy(self) -> Ledger:
         """Another one with the same entries."""
         other = Ledger()
-        other.carried, other.left, other._seen = dict(self.carried), list(self.left), set(self._seen)
+        other.carried, other.left, other.seen = dict(self.carried), list(self.left), set(self.seen)
         return other
-
-    def carry(self, file: Accelerate | DeepSpeed, path: str, key: str, value: Any, why: Message | None = None) -> None:
-        """Enter a value that a key of the plan takes; the first one counts."""
-        self.same(file, path)
-        place = place_of(file.document, path)
-        self.carried.setdefault(key, Carried(value=value, place=place, path=path, why=why))
-
-    def same(self, file: Accelerate | DeepSpeed, path: str) -> None:
-        """Enter a value that needs no word: the project does the same."""
-        value = file.get(path)
-        # One key of a block, or one that it leaves out, says nothing about the rest of the block.
-        if not (isinstance(value, Mapping) and value):
-            self._seen.add((file.document.path, path))
-
-    def leave(
-        self,
-        file: Accelerate | DeepSpeed,
-        path: str,
-        kind: Kind,
-        why: Message,
-        *,
-        key: str | None = None,
-        value: str | None = None,
-    ) -> None:
-        """Enter a value that does not fit, or one that the file leaves out and the project does otherwise."""
-        if self.knows(file, path):
-            return
-        self.same(file, path)
-        shown = value if value is not None else raw(file.document, path)
-        place = place_of(file.document, path)
-        self.left.append(Left(kind=kind, path=path, value=shown, place=place, why=why, key=key))
 
     def fill(self, key: str, value: Any, place: Place, path: str, why: Message | None) -> None:
         """Let the script decide a key that no file decides."""
@@ -105,7 +73,7 @@ class Ledger:
     def replace(self, key: str, value: Any, place: Place, path: str, why: Message | None, lost: Message) -> None:
         """Let the script decide a key; what the file says for it has no effect."""
         old = self.carried.pop(key)
-        self.left.append(Left(kind="inert", path=old.path, value=str(old.value), place=old.place, why=lost))
+        self.add("inert", old.path, str(old.value), old.place, lost)
         self.carried[key] = Carried(value=value, place=place, path=path, why=why)
 
     def settle(self, key: str) -> None:
@@ -119,13 +87,50 @@ class Ledger:
             self.add("open", path, value, place, why, key=key)
 
     def add(self, kind: Kind, path: str, value: str, place: Place, why: Message, *, key: str | None = None) -> None:
-        """Enter a value of the script that does not become part of the plan."""
+        """Enter a value that does not become part of the plan."""
         self.left.append(Left(kind=kind, path=path, value=value, place=place, why=why, key=key))
 
-    def knows(self, file: Accelerate | DeepSpeed, path: str) -> bool:
+
+@dataclass(frozen=True)
+class Page:
+    """The part of a ledger that is about one file."""
+
+    ledger: Ledger
+    """Where the entries go."""
+    file: Accelerate | DeepSpeed
+    """The file."""
+    path_of: Callable[[str], str] = str
+    """The dotted path in the file under which a name is written."""
+
+    def carry(self, name: str, key: str, value: Any, why: Message | None = None) -> None:
+        """Enter a value that a key of the plan takes; the first one counts."""
+        self.same(name)
+        path = self.path_of(name)
+        place = place_of(self.file.document, path)
+        self.ledger.carried.setdefault(key, Carried(value=value, place=place, path=path, why=why))
+
+    def same(self, name: str) -> None:
+        """Enter a value that needs no word: the project does the same."""
+        path = self.path_of(name)
+        value = self.file.get(path)
+        # One key of a block, or one that it leaves out, says nothing about the rest of the block.
+        if not (isinstance(value, Mapping) and value):
+            self.ledger.seen.add((self.file.document.path, path))
+
+    def leave(self, name: str, kind: Kind, why: Message, *, key: str | None = None, value: str | None = None) -> None:
+        """Enter a value that does not fit, or one that the file leaves out and the project does otherwise."""
+        if self.knows(name):
+            return
+        self.same(name)
+        path = self.path_of(name)
+        shown = value if value is not None else raw(self.file.document, path)
+        self.ledger.add(kind, path, shown, place_of(self.file.document, path), why, key=key)
+
+    def knows(self, name: str) -> bool:
         """Whether a value has been entered, alone or with its block."""
-        parts = path.split(".")
-        return any((file.document.path, ".".join(parts[:n])) in self._seen for n in range(1, len(parts) + 1))
+        parts = self.path_of(name).split(".")
+        here = self.file.document.path
+        return any((here, ".".join(parts[:n])) in self.ledger.seen for n in range(1, len(parts) + 1))
 
 
 def leaves(document: Document) -> Iterator[tuple[str, Any]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainwiz.adoption.ledger import Page
+from trainwiz.adoption.settings import Settings
 from trainwiz.message import say
-
-if TYPE_CHECKING:
-    from trainwiz.adoption.ledger import Ledger
-    from trainwiz.adoption.settings import Settings
 
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}
 _BETAS, _EPS, _MOMENTUM = [0.9, 0.95], 1e-8, 0.9
@@ -16,103 +14,78 @@ _BETAS, _EPS, _MOMENTUM = [0.9, 0.95], 1e-8, 0.9
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 
 
-def read(ledger: Ledger, settings: Settings) -> None:
+def read(page: Page, settings: Settings) -> None:
     """Enter the numbers that a plan has keys for."""
-    _optimizer(ledger, settings)
-    _schedule(ledger, settings)
+    _optimizer(page, settings)
+    _schedule(page, settings)
 
 
-def _optimizer(ledger: Ledger, settings: Settings) -> None:
+def _optimizer(page: Page, settings: Settings) -> None:
     kind = settings.values.get("optimizer.type")
     if not isinstance(kind, str):
         return
-    path = settings.path("optimizer.type")
     name = _OPTIMIZERS.get(kind.lower())
     # DeepSpeed's Adam is AdamW unless adam_w_mode says no.
-    if kind.lower() == "adam" and settings.values.get("optimizer.params.adam_w_mode") is False:
-        name = None
-    if name is None:
-        _lose_block(
-            ledger,
-            settings,
-            "optimizer",
-            say("the generated loop supports adamw and sgd, not {kind}", kind=kind),
-            key="optimizer.name",
-        )
+    if name is None or (kind.lower() == "adam" and settings.values.get("optimizer.params.adam_w_mode") is False):
+        why = say("the generated loop supports adamw and sgd, not {kind}", kind=kind)
+        _lose_block(page, settings, "optimizer", why, key="optimizer.name")
         return
-    ledger.carry(settings.file, path, "optimizer.name", name)
+    page.carry("optimizer.type", "optimizer.name", name)
     for part, key in (("lr", "optimizer.learning_rate"), ("weight_decay", "optimizer.weight_decay")):
-        _number(ledger, settings, f"optimizer.params.{part}", key)
+        _number(page, settings, f"optimizer.params.{part}", key)
     for part, ours in (("betas", _BETAS), ("eps", _EPS), ("momentum", _MOMENTUM)):
         full = f"optimizer.params.{part}"
         value = settings.values.get(full)
         if value == ours or value is None:
-            ledger.same(settings.file, settings.path(full))
+            page.same(full)
         elif value == "auto":
-            ledger.leave(
-                settings.file,
-                settings.path(full),
-                "open",
-                say("only the script knows the value; train.py uses {value}", value=str(ours)),
-            )
+            why = say("only the script knows the value; train.py uses {value}", value=str(ours))
+            page.leave(full, "open", why)
         else:
-            ledger.leave(
-                settings.file,
-                settings.path(full),
-                "lost",
-                say("train.py uses {value}; change it in build_optimizer", value=str(ours)),
-            )
+            page.leave(full, "lost", say("train.py uses {value}; change it in build_optimizer", value=str(ours)))
     for part in ("torch_adam", "adam_w_mode", "bias_correction", "fused"):
-        ledger.same(settings.file, settings.path(f"optimizer.params.{part}"))
+        page.same(f"optimizer.params.{part}")
 
 
-def _schedule(ledger: Ledger, settings: Settings) -> None:
+def _schedule(page: Page, settings: Settings) -> None:
     kind = settings.values.get("scheduler.type")
     if not isinstance(kind, str):
         return
     if kind not in _SCHEDULES:
-        _lose_block(
-            ledger,
-            settings,
-            "scheduler",
-            say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind),
-            key="schedule.lr_scheduler_type",
-        )
+        why = say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind)
+        _lose_block(page, settings, "scheduler", why, key="schedule.lr_scheduler_type")
         return
-    ledger.carry(settings.file, settings.path("scheduler.type"), "schedule.lr_scheduler_type", _SCHEDULES[kind])
-    _number(ledger, settings, "scheduler.params.warmup_num_steps", "schedule.n_warmup_steps", whole=True)
-    _number(ledger, settings, "scheduler.params.total_num_steps", "schedule.n_steps", whole=True)
-    _number(ledger, settings, "scheduler.params.warmup_max_lr", "optimizer.learning_rate")
+    page.carry("scheduler.type", "schedule.lr_scheduler_type", _SCHEDULES[kind])
+    _number(page, settings, "scheduler.params.warmup_num_steps", "schedule.n_warmup_steps", whole=True)
+    _number(page, settings, "scheduler.params.total_num_steps", "schedule.n_steps", whole=True)
+    _number(page, settings, "scheduler.params.warmup_max_lr", "optimizer.learning_rate")
     for part, ours in (("warmup_min_lr", 0), ("cos_min_ratio", 0), ("warmup_min_ratio", 0), ("warmup_type", "linear")):
         full = f"scheduler.params.{part}"
         value = settings.values.get(full)
         if value in (ours, "auto"):
-            ledger.same(settings.file, settings.path(full))
+            page.same(full)
         elif value is not None:
-            ledger.leave(
-                settings.file, settings.path(full), "lost", say("train.py warms up linearly from 0 and ends at 0")
-            )
+            page.leave(full, "lost", say("train.py warms up linearly from 0 and ends at 0"))
     if kind != "WarmupCosineLR" and "scheduler.params.warmup_type" not in settings.values:
         why = say("not set; DeepSpeed warms up logarithmically, train.py linearly")
-        ledger.leave(settings.file, "scheduler.params.warmup_type", "lost", why, value="log")
+        page.leave("scheduler.params.warmup_type", "lost", why, value="log")
 
 
-def _number(ledger: Ledger, settings: Settings, name: str, key: str, *, whole: bool = False) -> None:
+def _number(page: Page, settings: Settings, name: str, key: str, *, whole: bool = False) -> None:
     value: Any = settings.values.get(name)
-    path = settings.path(name)
     if value == "auto":
-        ledger.leave(settings.file, path, "open", say("only the script knows the value"), key=key)
+        page.leave(name, "open", say("only the script knows the value"), key=key)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        earlier = ledger.carried.get(key)
+        earlier = page.ledger.carried.get(key)
         if earlier is not None and earlier.value != value:
-            ledger.leave(settings.file, path, "lost", say("already set by another value"), key=key)
+            page.leave(name, "lost", say("already set by another value"), key=key)
         else:
-            ledger.carry(settings.file, path, key, int(value) if whole else float(value))
+            page.carry(name, key, int(value) if whole else float(value))
 
 
-def _lose_block(ledger: Ledger, settings: Settings, block: str, why: Any, key: str) -> None:
-    for name, path in settings.paths.items():
+def _lose_block(page: Page, settings: Settings, block: str, why: Any, key: str) -> None:
+    for name in settings.paths:
         if name == f"{block}.type":
-            ledger.leave(settings.file, path, "lost", why, key=key)
+            page.leave(name, "lost", why, key=key)
         elif name.startswith(f"{block}."):
-            ledger.leave(settings.file, path, "lost", say("belongs to {type}", type=settings.values[f"{block}.type"]))
+            page.leave(name, "lost", say("belongs to {type}", type=settings.values[f"{block}.type"]))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainwiz.message import say
+from trainwiz.adoption.ledger import Ledger
+from trainwiz.adoption.settings import Settings
+from trainwiz.config import Accelerate
+from trainwiz.message import Message, say
+from trainwiz.script import Script
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
-
-if TYPE_CHECKING:
-    from trainwiz.adoption.ledger import Ledger
-    from trainwiz.adoption.settings import Settings
-    from trainwiz.config import Accelerate
-    from trainwiz.message import Message
-    from trainwiz.script import Script
 
 _OPTIMIZERS = {"AdamW": "adamw", "Adam": "adamw", "SGD": "sgd"}
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
@@ -150,13 +147,8 @@ def _clipped_by_accelerate(ledger: Ledger, script: Script, found: dict[str, list
         return
     for number in found.pop("clipping", []):
         if not number.left_out:
-            ledger.add(
-                "inert",
-                number.name,
-                _source(script, number),
-                script.place(number.node),
-                say("under DeepSpeed, clipping is set in the DeepSpeed configuration"),
-            )
+            why = say("under DeepSpeed, clipping is set in the DeepSpeed configuration")
+            ledger.add("inert", number.name, _source(script, number), script.place(number.node), why)
     place = script.place(script.called("accelerate.Accelerator")[0].node)
     ledger.fill("optimizer.gradient_clipping", 1.0, place, "Accelerator", say("accelerate replaces auto with 1.0"))
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainwiz.adoption.ledger import leaves, place_of
+from trainwiz.adoption.ledger import Ledger, Page, leaves, place_of
+from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
 from trainwiz.engines.deepspeed import DEFAULTS, OTHER_NAMES
-
-if TYPE_CHECKING:
-    from trainwiz.config import Accelerate, DeepSpeed
 
 BLOCK = "deepspeed_config."
 
@@ -34,6 +32,10 @@ class Settings:
         if name in self.paths:
             return self.paths[name]
         return "deepspeed_config" if self.block else name
+
+    def page(self, ledger: Ledger) -> Page:
+        """The entries of these settings in a ledger, by their path in DeepSpeed's own file."""
+        return Page(ledger, self.file, self.path)
 
     def shown(self, name: str) -> str | None:
         """`ds.json:7`; None where the file does not say it."""

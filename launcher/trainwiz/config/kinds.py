@@ -10,11 +10,11 @@ from typing import Any, Literal
 from trainwiz.config.document import Document
 from trainwiz.engines.accelerate import ACCELERATE_MARKS
 from trainwiz.engines.deepspeed import DEEPSPEED_MARKS
-from trainwiz.finding import Fix, Violation
-from trainwiz.message import Message
 
 Kind = Literal["accelerate", "deepspeed", "plan", "unknown"]
 Version = tuple[int, ...]
+PARALLEL = "parallelism_config.parallelism_config_"
+"""What the paths of sizes begin with."""
 
 
 def version_of(text: str) -> Version:
@@ -39,14 +39,15 @@ class _Configuration:
         """Whether the file has this dotted path."""
         return self.document.has(path)
 
+    @property
+    def shown_version(self) -> str:
+        """The version as people write it."""
+        return ".".join(map(str, self.version))
+
     def section(self, path: str) -> Mapping[str, Any]:
         """The mapping at a dotted path, empty where there is none."""
         value = self.document.get(path)
         return value if isinstance(value, Mapping) else {}
-
-    def wrong(self, path: str, message: Message, fix: Fix | None = None) -> Violation:
-        """The violation at a dotted path of this file."""
-        return Violation(message, fix, where=path, place=self.document.place(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,20 @@ class Accelerate(_Configuration):
     def machines(self) -> int:
         """`num_machines`."""
         return self._count("num_machines", 1) or 1
+
+    @property
+    def on_sagemaker(self) -> bool:
+        """Whether it is for SageMaker."""
+        return bool(self.get("compute_environment") == "AMAZON_SAGEMAKER")
+
+    def size(self, path: str) -> int:
+        """How many ranks share something, by the number at a dotted path; 1 where it is not a positive number."""
+        return self._count(path, 1) or 1
+
+    @property
+    def block_decides(self) -> bool:
+        """Whether DeepSpeed is told by `deepspeed_config` itself, and not by a file that it names."""
+        return self.kind == "DEEPSPEED" and not self.deepspeed_file
 
     @property
     def deepspeed_file(self) -> str | None:

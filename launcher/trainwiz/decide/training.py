@@ -124,11 +124,8 @@ def decide_batch(d: Decision) -> None:
 def decide_schedule(d: Decision) -> None:
     """Length, warm-up and shape; all counted in updates."""
     by_epochs = d.given("schedule.n_epochs") and not d.given("schedule.n_steps")
-    d.settle(
-        "schedule.train_strategy",
-        "epochs" if by_epochs else "steps",
-        say("depends on whether n_steps or n_epochs is set"),
-    )
+    why = say("depends on whether n_steps or n_epochs is set")
+    d.settle("schedule.train_strategy", "epochs" if by_epochs else "steps", why)
     if d.values["schedule.train_strategy"] == "epochs":
         d.settle("schedule.n_epochs", 1, say("each sample once"))
         d.settle("schedule.n_steps", None, say("n_epochs sets the length"))
@@ -142,11 +139,8 @@ def decide_schedule(d: Decision) -> None:
             d.settle("schedule.n_steps", 1000, say("enough for a first test of a larger model"))
     updates = updates_of(d)
     if updates is None:
-        d.settle(
-            "schedule.n_warmup_steps",
-            10,
-            say("a small number; the number of updates is only known once the data is read"),
-        )
+        why = say("a small number; the number of updates is only known once the data is read")
+        d.settle("schedule.n_warmup_steps", 10, why)
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
     d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
@@ -179,16 +173,10 @@ def decide_records(d: Decision) -> None:
         d.settle("checkpoint.checkpointing_steps", 100, say("common default"))
         d.settle("tracking.logging_steps", 10, say("common default"))
     else:
-        d.settle(
-            "checkpoint.checkpointing_steps",
-            min(500, max(1, math.ceil(updates / 4))),
-            say("a quarter of {updates} updates, at most 500", updates=updates),
-        )
-        d.settle(
-            "tracking.logging_steps",
-            min(10, max(1, updates // 20)),
-            say("a twentieth of {updates} updates, at most 10", updates=updates),
-        )
+        why = say("a quarter of {updates} updates, at most 500", updates=updates)
+        d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))), why)
+        why = say("a twentieth of {updates} updates, at most 10", updates=updates)
+        d.settle("tracking.logging_steps", min(10, max(1, updates // 20)), why)
     d.settle_default("checkpoint.checkpoints_total_limit", say("the newest checkpoint and two to go back to"))
     d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
     d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))

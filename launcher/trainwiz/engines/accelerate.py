@@ -241,3 +241,8 @@ SETTINGS_OF_BLOCK = {
 def knows_keys_of(version: tuple[int, ...]) -> bool:
     """Whether these lists hold for a version, as far as is known; files for other versions are judged mildly."""
     return (1, 10) <= version < (1, 16)
+
+
+def starts_sagemaker(version: tuple[int, ...]) -> bool:
+    """Whether the launcher takes files for SageMaker. Source: `_validate_launch_command` in commands/launch.py."""
+    return not (1, 15) <= version < (1, 16)

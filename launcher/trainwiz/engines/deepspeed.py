@@ -6,9 +6,12 @@ installed version.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from trainwiz.engines.names import names
+
+Version = tuple[int, ...]
 
 TRIED = "0.19.8"
 """The version that the rules were tried with."""
@@ -151,8 +154,64 @@ DEEPSPEED_MARKS = names(
     """
 )
 """Keys by which a file is recognized as DeepSpeed's."""
-SCHEDULERS = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
-"""Source: `VALID_LR_SCHEDULES` in deepspeed/runtime/lr_schedules.py."""
+_WARM_UP = names("last_batch_iteration warmup_max_lr warmup_min_lr warmup_num_steps warmup_type")
+SCHEDULERS = {
+    "LRRangeTest": names(
+        """
+        last_batch_iteration lr_range_test_min_lr lr_range_test_staircase lr_range_test_step_rate
+        lr_range_test_step_size
+        """
+    ),
+    "OneCycle": names(
+        """
+        cycle_first_stair_count cycle_first_step_size cycle_max_lr cycle_max_mom cycle_min_lr cycle_min_mom
+        cycle_momentum cycle_second_stair_count cycle_second_step_size decay_lr_rate decay_mom_rate decay_step_size
+        last_batch_iteration
+        """
+    ),
+    "WarmupLR": _WARM_UP,
+    "WarmupDecayLR": _WARM_UP | {"total_num_steps"},
+    "WarmupCosineLR": names(
+        """
+        cos_min_ratio last_batch_iteration total_num_steps warmup_min_ratio warmup_num_steps warmup_type
+        """
+    ),
+}
+"""The schedulers with their parameters. Source: deepspeed/runtime/lr_schedules.py (`VALID_LR_SCHEDULES`)."""
+OPTIMIZERS = names("adagrad adam adamw lamb lion muadam muadamw muon musgd")
+"""Names that are taken in any case. Source: `DEEPSPEED_OPTIMIZERS` in deepspeed/runtime/config.py."""
+ONE_BIT_OPTIMIZERS = names("onebitadam onebitlamb zerooneadam")
+"""The same, until `REMOVALS`."""
+TESTED_OPTIMIZERS = names("adagrad adam adamw lion muon")
+"""Those tested with ZeRO. Source: `ZERO_SUPPORTED_OPTIMIZERS` in deepspeed/runtime/zero/utils.py."""
+_ADAM = names(
+    """
+    adam_w_mode adamw_mode amsgrad betas bias_correction capturable decoupled_weight_decay differentiable eps foreach
+    fp32_optimizer_states fused lr maximize set_grad_none torch_adam weight_decay
+    """
+)
+"""Of FusedAdam, DeepSpeedCPUAdam and torch's: which of them is made depends on the device and on offload."""
+OPTIMIZER_PARAMETERS = {
+    "adam": _ADAM,
+    "adamw": _ADAM,
+    "lion": names("betas fp32_optimizer_states lr set_grad_none weight_decay"),
+}
+"""What the optimizers take, by their names in lower case."""
+_DTYPES = names(
+    """
+    bf16 bfloat16 float float16 float32 fp16 fp32 half int8 torch.bfloat16 torch.float16 torch.float32 torch.int8
+    """
+)
+DTYPES_OF = {
+    "communication_data_type": names("bf16 fp16 fp32"),
+    "data_types.grad_accum_dtype": _DTYPES,
+    "torch_autocast.dtype": _DTYPES,
+}
+"""The names of data types that each setting takes. Source: `DtypeEnum` in deepspeed/runtime/config.py."""
+LAUNCHER_PROGRAMS = {"pdsh": "pdsh", "slurm": "sinfo"}
+"""What launchers look for. Source: `backend_exists` in deepspeed/launcher/multinode_runner.py."""
+LAUNCHERS_WITHOUT_FILTERS = ("openmpi", "mpich", "mvapich", "impi")
+"""Launchers that refuse --num_gpus and filters. Source: `validate_args`, same file."""
 OTHER_NAMES = {
     **{
         name: f"stage3_{name}"
@@ -212,3 +271,34 @@ DEFAULTS: dict[str, Any] = {
 
 The default of `overlap_comm` depends on the stage.
 """
+
+STRICT_PRECISION = (0, 18)
+"""Since then, fp16 and bf16 are read by classes that refuse unknown keys (0.16.5: not yet; 0.18.9: yes)."""
+REMOVALS = (0, 19)
+"""Since then, features are gone (`REMOVED_IN_0_19`), and a file that does not say otherwise clips at 1.0."""
+UNREAD = (0, 20)
+"""The first version that nobody has read for these lists; it may have more keys."""
+
+
+def default_clipping(version: Version) -> float:
+    """The norm that gradients are clipped at where a file does not say; 0.0 for no clipping."""
+    return 1.0 if version >= REMOVALS else 0.0
+
+
+def is_removed(key: str, version: Version) -> bool:
+    """Whether a version stops at a key that older ones took."""
+    return version >= REMOVALS and key in REMOVED_IN_0_19 | ZERO_UNTIL_0_18
+
+
+def strict_blocks(version: Version) -> dict[str, Collection[str]]:
+    """The blocks in which a version refuses unknown keys, with the keys that it knows."""
+    zero = ZERO_KEYS
+    if version < REMOVALS:
+        zero = (zero - ZERO_SINCE_0_19) | ZERO_UNTIL_0_18
+    # Somewhere between these two, so neither is called unknown there.
+    if version <= (0, 16, 5):
+        zero -= ZERO_SINCE_0_17
+    loose = STRICT_IN_0_19 if version < REMOVALS else frozenset()
+    loose |= {"fp16", "bf16"} if version < STRICT_PRECISION else frozenset()
+    known: dict[str, Collection[str]] = {**STRICT_BLOCKS, "zero_optimization": zero}
+    return {block: keys for block, keys in known.items() if block not in loose}

@@ -1,8 +1,10 @@
-"""transformers: the defaults of its Trainer."""
+"""transformers: the defaults of its Trainer, and which model types can be split in which way."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from trainwiz.engines.names import names
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 8,
@@ -19,3 +21,23 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "adam_beta2": 0.999,
 }
 """What TrainingArguments (5.23) takes for arguments that are left out; a test compares."""
+ONE_KIND_OF_HEADS = names(
+    """
+    albert bert biogpt bloom codegen ctrl deberta-v2 distilbert electra gpt2 gpt_neo gpt_neox gptj mpt opt roberta
+    xglm xlm-roberta
+    """
+)
+"""Model types whose configuration class has no num_key_value_heads, not even a default one (5.23)."""
+CUT_BY_HEADS = names(
+    """
+    cohere cohere2 ernie4_5 gemma gemma2 gemma3_text glm glm4 gpt_neox granite helium internlm3 llama ministral mistral
+    mixtral nemotron olmo phi qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
+    """
+)
+"""Model types of whose queries, keys and values each rank keeps its rows; others gather them first."""
+WITHOUT_PLAN = names(
+    """
+    biogpt bloom codegen ctrl falcon gpt2 gpt_bigcode gpt_neo gptj mpt opt persimmon stablelm xglm
+    """
+)
+"""Model types that transformers (5.23) cannot cut for tensor parallelism."""

@@ -5,21 +5,27 @@ only where all of them are known, and yields a `Violation` for each thing that i
 the manual entry that `trainwiz explain` shows:
 
     @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
-    def real_batch_size_divides(plan: Plan) -> Iterator[Violation]:
+    def real_batch_size_divides(plan: Plan) -> Violations:
         '''The real batch is the product of micro-batch, accumulation and world.
 
         Without it: …  Why: …  Instead: …  Source: …
         '''
+
+A violation in a file stands at its key. A sentence may show what it was not given: `{key}` and `{value}` are the last
+name and the value of that key, `{num_machines}` is what the plan says for it, and `{kind}` what another fact of the
+rule has under that name.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import Formatter
 from typing import TYPE_CHECKING
 
-from trainwiz.finding import Finding, Level, Violation
+from trainwiz.finding import Finding, Level, Violation, Violations
+from trainwiz.message import Message
 
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed, Document
@@ -45,7 +51,7 @@ class Facts:
     script: Script | None = None
     """The training script."""
     document: Document | None = None
-    """The text and the values of a configuration file."""
+    """The configuration file that is judged."""
     mistakes: Sequence[Violation] | None = None
     """What keeps the document from being a plan."""
     accelerate: Accelerate | None = None
@@ -56,7 +62,7 @@ class Facts:
     """The shape of the model that a configuration file is for."""
 
 
-RuleFunction = Callable[..., Iterator[Violation]]
+RuleFunction = Callable[..., Violations]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +97,23 @@ class Rule:
         given = {name: getattr(facts, name) for name in self.needs}
         if any(value is None for value in given.values()):
             return
+        document = facts.document
         for violation in self.check(**given):
+            where, fix = violation.where or self.field, violation.fix
+            known = {**(_of_plan(facts.plan) if facts.plan else {}), **(_of_key(document, where) if document else {})}
             yield Finding(
                 rule=self.id,
                 level=self.level,
-                where=violation.where or self.field,
-                message=violation.message,
-                fix=violation.fix,
-                place=violation.place,
+                where=where,
+                message=_completed(violation.message, known, given),
+                fix=fix and replace(fix, message=_completed(fix.message, known, given)),
+                place=violation.place or (document.place(where) if document else None),
             )
 
 
 REGISTRY: dict[str, Rule] = {}
+_LONG = 40
+"""Characters of a value that a message does not show as a whole."""
 
 
 def rule(id: str, *, level: Level, field: str) -> Callable[[RuleFunction], RuleFunction]:
@@ -119,6 +130,30 @@ def rule(id: str, *, level: Level, field: str) -> Callable[[RuleFunction], RuleF
         return function
 
     return register
+
+
+def _completed(message: Message, known: Mapping[str, object], facts: Mapping[str, object]) -> Message:
+    """The message with the values that its sentence shows and that it was not given."""
+    missing = {name for _, name, _, _ in Formatter().parse(message.template) if name} - message.values.keys()
+    owners = {name: fact for name in missing - known.keys() for fact in facts.values() if hasattr(fact, name)}
+    found = {name: getattr(fact, name) for name, fact in owners.items()}
+    return Message(
+        message.template, {**{name: known[name] for name in missing & known.keys()}, **found, **message.values}
+    )
+
+
+def _of_key(document: Document, where: str) -> dict[str, object]:
+    written = document.raw(where) if document.has(where) else ""
+    return {
+        "key": where.rpartition(".")[2],
+        "value": written if len(written) < _LONG else f"{written[: _LONG - 4]} …",
+    }
+
+
+def _of_plan(plan: Plan) -> dict[str, object]:
+    """The values of a plan by the last names of their keys."""
+    sections = [section for section in vars(plan).values() if hasattr(section, "__dict__")]
+    return {name: value for part in (plan, *sections) for name, value in vars(part).items()}
 
 
 def check(facts: Facts, *, rules: Iterable[Rule], ignore: Sequence[str] = ()) -> tuple[Finding, ...]:

@@ -1,7 +1,8 @@
-"""How long a training is in updates."""
+"""How long a training is in updates, and which of a machine's GPUs it uses."""
 
 from __future__ import annotations
 
+from trainwiz.machine import Gpu, Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 
@@ -17,3 +18,8 @@ def total_updates(plan: Plan, project: Project | None = None) -> int | None:
     if samples is None or plan.schedule.n_epochs is None:
         return None
     return plan.schedule.n_epochs * -(-samples // plan.batch.real_batch_size)
+
+
+def used_gpus(plan: Plan, machine: Machine) -> tuple[Gpu, ...]:
+    """The GPUs that the plan's ranks run on; none where its device is another one."""
+    return machine.gpus[: plan.machine.ranks_per_machine] if plan.machine.device == "cuda" else ()

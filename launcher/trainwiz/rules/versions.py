@@ -1,10 +1,11 @@
-"""Version numbers that can be compared, and the line that installs a package."""
+"""Version numbers that can be compared, packages that are missing, and the line that installs them."""
 
 from __future__ import annotations
 
 import re
 
 from trainwiz.finding import Fix, remedy
+from trainwiz.machine import Machine
 
 
 def parts(version: str) -> tuple[int, ...]:
@@ -17,3 +18,10 @@ def install(python: str, *requirements: str) -> Fix:
     """What to type so that an interpreter has the packages."""
     wanted = " ".join(f"'{r}'" for r in requirements)
     return remedy("run: {python} -m pip install {packages}", python=python, packages=wanted)
+
+
+def lacks(machine: Machine, package: str) -> str | None:
+    """The training interpreter's path if it is known to lack the package."""
+    interpreter = machine.interpreter
+    known = interpreter and interpreter.packages.get(package, "unknown") is None
+    return interpreter.python if interpreter and known else None

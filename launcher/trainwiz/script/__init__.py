@@ -19,7 +19,7 @@ from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree
+from trainwiz.script.tree import Tree, constant
 from trainwiz.script.values import Values
 
 __all__ = ["Call", "Script", "read"]
@@ -60,6 +60,16 @@ class Script:
             if way and way.value == "max_length" and length and type(length.value) is int and length.value > 0:
                 found.append((length.value, call.node.lineno))
         return found
+
+    @cached_property
+    def accumulation(self) -> ast.expr | None:
+        """What the Accelerator is told to accumulate, unless that is one micro-batch."""
+        for call in self.called("accelerate.Accelerator"):
+            for name in ("gradient_accumulation_steps", "gradient_accumulation_plugin"):
+                value = call.keyword(name)
+                if value is not None and constant(value) != 1:
+                    return value
+        return None
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""

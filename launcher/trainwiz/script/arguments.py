@@ -76,7 +76,7 @@ def is_trainer(name: str) -> bool:
 
 def of_trainer(script: Script, call: Call) -> Iterator[Number]:
     own = call.name in _TRAINERS
-    last, owner = call.name.rpartition(".")[2], "transformers"
+    last, owner = call.last, "transformers"
     for argument, kind in _OF_TRAINER.items():
         inherited = (own or argument in _KEPT_BY_TRL) and not call.has_spread()
         default = TRAINER_DEFAULTS.get(argument) if inherited else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from trainwiz.script.tree import method
+
 
 @dataclass(frozen=True)
 class Call:
@@ -18,6 +20,25 @@ class Call:
     def keyword(self, name: str) -> ast.expr | None:
         """The value of a keyword argument."""
         return next((k.value for k in self.node.keywords if k.arg == name), None)
+
+    def argument(self, name: str, position: int) -> ast.expr | None:
+        """The value of an argument that is given by its name or by its position."""
+        return self.keyword(name) or next(iter(self.node.args[position : position + 1]), None)
+
+    @property
+    def arguments(self) -> list[ast.expr]:
+        """The values of all arguments."""
+        return [*self.node.args, *(k.value for k in self.node.keywords)]
+
+    @property
+    def last(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def method(self) -> str:
+        """`step` of `optimizer.step()`, whatever the optimizer is; empty for a function."""
+        return method(self.node)
 
     def has_spread(self) -> bool:
         """Whether arguments come from elsewhere: `f(*args, **kwargs)`."""

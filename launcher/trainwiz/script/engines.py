@@ -6,24 +6,20 @@ import ast
 import re
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Tree, dotted
+from trainwiz.script.tree import Tree, dotted, method
 
 DEPTH = 5
 """How many names are followed from one to the next."""
 _MADE_BY = {
     "accelerate.Accelerator": "Accelerator",
-    "accelerate.accelerator.Accelerator": "Accelerator",
     "colossalai.booster.Booster": "Booster",
     "torch.nn.parallel.DistributedDataParallel": "Module",
     "torch.utils.data.DataLoader": "DataLoader",
-    "torch.utils.data.distributed.DistributedSampler": "DistributedSampler",
     "torch.utils.data.DistributedSampler": "DistributedSampler",
     "evaluate.load": "Metric",
     "evaluate.combine": "Metric",
     "datasets.load_metric": "Metric",
-    "torch.cuda.amp.GradScaler": "GradScaler",
     "torch.amp.GradScaler": "GradScaler",
-    "torch.amp.grad_scaler.GradScaler": "GradScaler",
 }
 _SCHEDULER = re.compile(r"torch\.optim\.lr_scheduler\.|(^|\.)get_([a-z]+_)*(scheduler|schedule(_with_\w+)?)$")
 _TRAINER = re.compile(r"(^|\.)\w*Trainer$")
@@ -92,7 +88,7 @@ class Engines:
         name = self.names.resolved(call.func)
         if name in ("deepspeed.initialize", "torch.nn.parallel.DistributedDataParallel"):
             return True
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("prepare", "prepare_model", "boost"):
+        if isinstance(call.func, ast.Attribute) and method(call) in ("prepare", "prepare_model", "boost"):
             return self.kind(call.func.value) in ("Accelerator", "Booster")
         return False
 

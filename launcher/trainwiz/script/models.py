@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -27,12 +26,10 @@ def loaded(calls: Iterable[Call], values: Values) -> Loaded:
     attention: set[object] = set()
     for call in calls:
         owner = dotted(call.node.func).rpartition(".")[0].rpartition(".")[2]
-        if not isinstance(call.node.func, ast.Attribute) or call.node.func.attr != "from_pretrained":
+        models = "Model" in owner or "ForCausalLM" in owner or owner.endswith(("ForSequenceClassification", "Config"))
+        if call.method != "from_pretrained" or not models:
             continue
-        if not ("Model" in owner or "ForCausalLM" in owner or owner.endswith(("ForSequenceClassification", "Config"))):
-            continue
-        given = call.keyword("pretrained_model_name_or_path") or next(iter(call.node.args), None)
-        name = values.of(given)
+        name = values.of(call.argument("pretrained_model_name_or_path", 0))
         if name and isinstance(name.value, str):
             names[name.value] = None
         word = values.of(call.keyword("attn_implementation"))

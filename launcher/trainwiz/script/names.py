@@ -8,7 +8,26 @@ from dataclasses import dataclass
 
 from trainwiz.script.tree import Function, Tree, dotted
 
-MODULE_ALIASES = {"torch.distributed.distributed_c10d": "torch.distributed", "tqdm.auto": "tqdm"}
+MODULE_ALIASES = {
+    "accelerate.accelerator": "accelerate",
+    "torch.amp.grad_scaler": "torch.amp",
+    "torch.cuda.amp": "torch.amp",
+    "torch.distributed.distributed_c10d": "torch.distributed",
+    "torch.nn.utils.clip_grad": "torch.nn.utils",
+    "torch.optim.adam": "torch.optim",
+    "torch.optim.adamw": "torch.optim",
+    "torch.optim.sgd": "torch.optim",
+    "torch.random": "torch",
+    "torch.utils.data.dataloader": "torch.utils.data",
+    "torch.utils.data.distributed": "torch.utils.data",
+    "torch.utils.tensorboard.writer": "torch.utils.tensorboard",
+    "tqdm.auto": "tqdm",
+    "tqdm.autonotebook": "tqdm",
+    "tqdm.notebook": "tqdm",
+    "tqdm.std": "tqdm",
+    "transformers.trainer_utils": "transformers",
+}
+"""Modules whose names are known by another one as well: everything is looked for by its public name."""
 
 
 @dataclass(frozen=True)

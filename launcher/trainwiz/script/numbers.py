@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
 from trainwiz.script.arguments import Number, is_trainer, number, of_trainer, read
-from trainwiz.script.tree import Loop, dotted
+from trainwiz.script.tree import Loop, constant, dotted
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
 _OPTIMIZERS = {
     "torch.optim.AdamW": "AdamW",
-    "torch.optim.adamw.AdamW": "AdamW",
     "torch.optim.Adam": "Adam",
-    "torch.optim.adam.Adam": "Adam",
     "torch.optim.SGD": "SGD",
-    "torch.optim.sgd.SGD": "SGD",
 }
 _SEEDS = (
     "accelerate.utils.set_seed",
     "transformers.set_seed",
-    "transformers.trainer_utils.set_seed",
     "torch.manual_seed",
     "lightning.seed_everything",
     "pytorch_lightning.seed_everything",
@@ -54,7 +50,7 @@ def numbers(script: Script) -> list[Number]:
 
 
 def _of_accelerator(script: Script) -> Iterator[Number]:
-    for call in script.called("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+    for call in script.called("accelerate.Accelerator"):
         steps, precision = call.keyword("gradient_accumulation_steps"), call.keyword("mixed_precision")
         named = "Accelerator(gradient_accumulation_steps)"
         if steps is not None or not (call.keyword("gradient_accumulation_plugin") or script.training.windows):
@@ -65,20 +61,19 @@ def _of_accelerator(script: Script) -> Iterator[Number]:
             if value is None or value.value is not None:
                 yield from number(script, "precision", "Accelerator(mixed_precision)", precision, None, call.node, "")
     for call in script.called("accelerate.utils.GradientAccumulationPlugin"):
-        given = call.keyword("num_steps") or next(iter(call.node.args), None)
-        named = "GradientAccumulationPlugin(num_steps)"
+        given, named = call.argument("num_steps", 0), "GradientAccumulationPlugin(num_steps)"
         yield from number(script, "accumulation", named, given, None, call.node, "")
     for window in script.training.windows:
         yield from number(script, "accumulation", ast.unparse(window.test), window.size, None, window.step, "")
 
 
 def _of_loaders(script: Script) -> Iterator[Number]:
-    loaders = script.called("DataLoader", "torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+    loaders = script.called("DataLoader", "torch.utils.data.DataLoader")
     chosen = [c for c in loaders if "train" in _target(script, c.node).lower()]
     chosen = chosen or [c for c in loaders if _true(script, c.keyword("shuffle"))] or loaders
     split = any(_true(script, c.keyword("split_batches")) for c in script.calls)
     for call in chosen:
-        given = call.keyword("batch_size") or next(iter(call.node.args[1:2]), None)
+        given = call.argument("batch_size", 1)
         if split and given is not None:
             yield Number(kind="micro_batch", name="split_batches", node=given)
         elif given is not None or call.keyword("batch_sampler") is None:
@@ -102,7 +97,7 @@ def _of_optimizers(script: Script) -> Iterator[Number]:
             continue
         if call.has_spread():
             defaults = dict.fromkeys(defaults)
-        rate = call.keyword("lr") or next(iter(call.node.args[1:2]), None)
+        rate = call.argument("lr", 1)
         yield from number(script, "learning_rate", f"{last}(lr)", rate, defaults.get("lr"), call.node, owner)
         yield from _weight_decay(script, call, last, defaults.get("weight_decay"), owner)
         for name in ("betas", "momentum"):
@@ -140,11 +135,7 @@ def _groups(script: Script, call: Call) -> list[ast.expr]:
     found = []
     for node in script.names.feeding(call.node.args[0], call.node) if call.node.args else ():
         if isinstance(node, ast.Dict):
-            found += [
-                v
-                for k, v in zip(node.keys, node.values, strict=True)
-                if isinstance(k, ast.Constant) and k.value == "weight_decay"
-            ]
+            found += [v for k, v in zip(node.keys, node.values, strict=True) if constant(k) == "weight_decay"]
     return found
 
 
@@ -162,10 +153,10 @@ def _literal(script: Script, call: Call, name: str, kind: str, default: Any) -> 
 
 def _of_schedules(script: Script) -> Iterator[Number]:
     for call in script.calls:
-        last = call.name.rpartition(".")[2]
+        last = call.last
         if last in ("get_scheduler", "DummyScheduler"):
-            name = call.keyword("name") or next(iter(call.node.args[:1]), None)
             if last == "get_scheduler":
+                name = call.argument("name", 0)
                 yield from number(script, "schedule", "get_scheduler(name)", name, None, call.node, "")
             place = 2
         elif last == "get_constant_schedule" or (last.startswith("get_") and last.endswith("_schedule_with_warmup")):
@@ -176,8 +167,7 @@ def _of_schedules(script: Script) -> Iterator[Number]:
             if script.engines.kind(call.node) == "Scheduler":
                 yield Number(kind="schedule", name=last, node=call.node)
             continue
-        warmup = call.keyword("num_warmup_steps") or call.keyword("warmup_num_steps")
-        warmup = warmup or next(iter(call.node.args[place : place + 1]), None)
+        warmup = call.keyword("warmup_num_steps") or call.argument("num_warmup_steps", place)
         if last == "get_constant_schedule":
             yield Number(kind="warmup", name=last, node=call.node, value=0)
         else:
@@ -185,14 +175,12 @@ def _of_schedules(script: Script) -> Iterator[Number]:
 
 
 def _of_clipping(script: Script) -> Iterator[Number]:
-    calls = [c for c in script.calls if c.name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_")]
+    calls = [c for c in script.calls if c.last in ("clip_grad_norm_", "clip_grad_value_")]
     for call in calls:
-        last = call.name.rpartition(".")[2]
-        if last == "clip_grad_norm_":
-            given = call.keyword("max_norm") or next(iter(call.node.args[1:2]), None)
-            yield from number(script, "clipping", "clip_grad_norm_", given, None, call.node, "")
+        if call.last == "clip_grad_norm_":
+            yield from number(script, "clipping", call.last, call.argument("max_norm", 1), None, call.node, "")
         else:
-            yield Number(kind="clipping", name=last, node=call.node)
+            yield Number(kind="clipping", name=call.last, node=call.node)
     if not calls and script.training.steps:
         step = script.training.steps[0]
         yield Number(kind="clipping", name=ast.unparse(step.func), node=step, value=0.0, left_out="script")
@@ -209,15 +197,10 @@ def _of_epochs(script: Script) -> Iterator[Number]:
         source = loop.iter if isinstance(loop, ast.For | ast.AsyncFor) else None
         while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] == "tqdm" and source.args:
             source = source.args[0]
-        if (
-            isinstance(source, ast.Call)
-            and dotted(source.func).rpartition(".")[2] in ("range", "trange")
-            and source.args
-        ):
+        ranges = isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in ("range", "trange")
+        if ranges and isinstance(source, ast.Call) and source.args:
             # range(start, epochs) goes on after a resume; a whole training is all of them.
-            yield from _epochs(
-                script, f"for … in {ast.unparse(source)}", source.args[min(1, len(source.args) - 1)], loop
-            )
+            yield from _epochs(script, f"for … in {ast.unparse(source)}", source.args[:2][-1], loop)
 
 
 def _epochs(script: Script, name: str, given: ast.expr, loop: ast.AST) -> Iterator[Number]:
@@ -235,8 +218,7 @@ def _epochs(script: Script, name: str, given: ast.expr, loop: ast.AST) -> Iterat
 
 def _of_seeds(script: Script) -> Iterator[Number]:
     for call in script.called(*_SEEDS):
-        given = call.keyword("seed") or next(iter(call.node.args), None)
-        yield from number(script, "seed", call.name.rpartition(".")[2], given, None, call.node, "")
+        yield from number(script, "seed", call.last, call.argument("seed", 0), None, call.node, "")
 
 
 def _of_lengths(script: Script) -> Iterator[Number]:

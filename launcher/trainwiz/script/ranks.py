@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import ast
 
+from trainwiz.engines.names import names
 from trainwiz.script.names import Names
-from trainwiz.script.tree import Guard, Tree, dotted
+from trainwiz.script.tree import Guard, Tree, constant, dotted
 
-MAIN = {
-    "is_main_process",
-    "is_local_main_process",
-    "is_last_process",
-    "is_world_process_zero",
-    "is_local_process_zero",
-    "is_master",
-    "is_main",
-    "is_main_rank",
-    "is_rank_0",
-    "is_rank0",
-    "is_rank_zero",
-    "is_global_zero",
-    "is_primary",
-    "is_global_primary",
-    "is_chief",
-    "master_process",
-    "main_process",
-}
-RANKS = {
-    "rank",
-    "local_rank",
-    "global_rank",
-    "world_rank",
-    "process_index",
-    "local_process_index",
-    "ddp_rank",
-    "ddp_local_rank",
-    "proc_id",
-    "process_rank",
-}
-_RANK_CALLS = {"get_rank", "get_local_rank", "get_node_local_rank", "get_global_rank"}
-_DECORATORS = {
-    "on_main_process",
-    "on_local_main_process",
-    "on_last_process",
-    "on_process",
-    "on_local_process",
-    "rank_zero_only",
-    "master_only",
-    "main_process_only",
-}
+MAIN = names(
+    """
+    is_chief is_global_primary is_global_zero is_last_process is_local_main_process is_local_process_zero is_main
+    is_main_process is_main_rank is_master is_primary is_rank0 is_rank_0 is_rank_zero is_world_process_zero main_process
+    master_process
+    """
+)
+RANKS = names(
+    """
+    ddp_local_rank ddp_rank global_rank local_process_index local_rank proc_id process_index process_rank rank
+    world_rank
+    """
+)
+_RANK_CALLS = names("get_global_rank get_local_rank get_node_local_rank get_rank")
+_DECORATORS = names(
+    """
+    main_process_only master_only on_last_process on_local_main_process on_local_process on_main_process on_process
+    rank_zero_only
+    """
+)
 
 
 class Ranks:
@@ -105,17 +84,12 @@ class Ranks:
         if isinstance(node, ast.Call):
             if dotted(node.func).rpartition(".")[2] in _RANK_CALLS:
                 return True
-            return any(
-                isinstance(part, ast.Constant) and part.value in ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-                for argument in [*node.args, node.func]
-                for part in ast.walk(argument)
-            )
+            words = {constant(part) for argument in (*node.args, node.func) for part in ast.walk(argument)}
+            return not words.isdisjoint(("RANK", "LOCAL_RANK", "SLURM_PROCID"))
         name = dotted(node).rpartition(".")[2]
         if name.lower() in RANKS:
             return True
-        if isinstance(node, ast.Subscript):
-            return isinstance(node.slice, ast.Constant) and node.slice.value in ("RANK", "LOCAL_RANK")
-        return False
+        return isinstance(node, ast.Subscript) and constant(node.slice) in ("RANK", "LOCAL_RANK")
 
     def mentions_rank(self, node: ast.AST) -> bool:
         """Whether the value is made from the rank's number."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names
-from trainwiz.script.tree import Guard, Loop, Tree, dotted
+from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method
 
 _SHOWING = ("tqdm", "trange", "track", "progress_bar")
 
@@ -70,7 +70,7 @@ class Training:
         kind = self.engines.kind(owner)
         if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Optimizer"):
             return Backward(call, call.args[0], kind, loop) if call.args else None
-        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute) and owner.func.attr == "scale":
+        if isinstance(owner, ast.Call) and method(owner) == "scale":
             return Backward(call, owner.args[0], "GradScaler", loop) if owner.args else None
         if self.engines.deepspeed and call.args and self.engines.is_prepared(owner):
             return Backward(call, call.args[0], "DeepSpeedEngine", loop)
@@ -116,7 +116,7 @@ class Training:
                 same = self.engines.kind(node.func.value) in ("Optimizer", "GradScaler")
                 if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
                     return True
-        return any(isinstance(n, ast.Attribute) and n.attr == "step" for part in loop.orelse for n in ast.walk(part))
+        return any(method(n) == "step" for part in loop.orelse for n in ast.walk(part))
 
 
 def loop_source(loop: Loop) -> ast.expr | None:
@@ -209,7 +209,7 @@ def _plus_number(rest: ast.expr, size: ast.expr) -> int | None:
 
 
 def _number(node: ast.expr) -> int | None:
-    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+    return constant(node) if type(constant(node)) is int else None
 
 
 def describe(guard: Guard) -> str:

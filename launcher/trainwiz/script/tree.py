@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -154,3 +155,25 @@ def dotted(node: ast.AST) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def constant(node: ast.AST | None) -> Any:
+    """The value of a literal; None for anything else."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def method(node: ast.AST) -> str:
+    """`step` of `optimizer.step` and of `optimizer.step()`, whatever the optimizer is; empty for anything else."""
+    function = node.func if isinstance(node, ast.Call) else node
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def operates(node: ast.AST, *operators: type[ast.operator]) -> bool:
+    """Whether a node is an operation of one of these kinds on two values."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, operators)
+
+
+def opened(block: ast.With, name: str) -> list[ast.Call]:
+    """The calls of a method that open a with-block: `with accelerator.accumulate(model):`."""
+    calls = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+    return [call for call in calls if method(call) == name]

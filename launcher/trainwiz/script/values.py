@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Function, Tree, dotted
+from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
 _DEPTH = 12
 """Steps from a name to where its value is written."""
@@ -48,7 +48,7 @@ class Values:
         self._classes = {node.name: node for node in tree.nodes if isinstance(node, ast.ClassDef)}
         self._options: dict[str, list[ast.Call]] = {}
         for call in tree.calls:
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and (name := _option(call)):
+            if method(call) == "add_argument" and (name := _option(call)):
                 self._options.setdefault(name[1], []).append(call)
         # `config["lr"] = …` anywhere: what the dictionary was made with no longer counts.
         self._stored = {
@@ -106,14 +106,9 @@ class Values:
             return self._of_attribute(node, depth)
         if isinstance(node, ast.Subscript):
             return self._of_item(node.value, _key(node), None, depth)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and node.args
-        ):
-            key = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-            return self._of_item(node.func.value, key, node.args[1] if len(node.args) == 2 else None, depth)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and method(node) == "get" and node.args:
+            default = node.args[1] if len(node.args) == 2 else None
+            return self._of_item(node.func.value, constant(node.args[0]), default, depth)
         return []
 
     def _of_name(self, node: ast.Name) -> list[ast.expr]:
@@ -231,7 +226,7 @@ class Values:
         given = {k.arg: k.value for k in call.keywords}
         name = (_option(call) or ("", ""))[0]
         action = given.get("action")
-        flag = _FLAGS.get(str(action.value)) if isinstance(action, ast.Constant) else None
+        flag = _FLAGS.get(str(constant(action)))
         if "default" not in given:
             required = "required" in given or not name.startswith("-")
             return None if required else Value(flag, call, name)
@@ -259,8 +254,7 @@ def _option(call: ast.Call) -> tuple[str, str] | None:
     word = next((w for w in words if w.startswith("--")), words[0] if words else None)
     if word is None:
         return None
-    name = dest.value if isinstance(dest, ast.Constant) else word.lstrip("-").replace("-", "_")
-    return word, str(name)
+    return word, str(constant(dest) or word.lstrip("-").replace("-", "_"))
 
 
 def _default_of(function: Function, name: str) -> ast.expr | None:
@@ -287,7 +281,7 @@ def _items(node: ast.expr) -> dict[Any, ast.expr] | None:
 
 
 def _key(node: ast.Subscript) -> Any:
-    return node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return constant(node.slice)
 
 
 def _cast(value: Value | None, kind: str) -> Value | None:

@@ -1,31 +1,21 @@
-"""DeepSpeed inside an accelerate file."""
+"""The DeepSpeed block of an accelerate file."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Level, Violation, remedy
-from trainwiz.message import say
+from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 _BLOCK = "deepspeed_config"
-_IN_THE_FILE = (
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "zero_stage",
-    "offload_optimizer_device",
-    "offload_param_device",
-    "offload_param_nvme_path",
-    "offload_optimizer_nvme_path",
-    "zero3_save_16bit_model",
-)
+_CLIPPING = f"{_BLOCK}.gradient_clipping"
 
 
 @rule("TW331", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
-def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]:
+def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Violations:
     """With deepspeed_config_file, do not repeat that file's settings (such as mixed_precision) here.
 
     Without it: every rank stops after the imports with `When using deepspeed_config_file, the following accelerate
@@ -36,39 +26,32 @@ def a_deepspeed_file_stands_alone(accelerate: Accelerate) -> Iterator[Violation]
     """
     if not accelerate.deepspeed_file:
         return
-    paths = [f"{_BLOCK}.{key}" for key in _IN_THE_FILE if accelerate.has(f"{_BLOCK}.{key}")]
+    paths = [f"{_BLOCK}.{key}" for key in SETTINGS_OF_BLOCK if accelerate.has(f"{_BLOCK}.{key}")]
     if accelerate.get("mixed_precision") is not None:
         paths.append("mixed_precision")
     for path in paths:
-        yield accelerate.wrong(
-            path,
-            say("{key} is set next to deepspeed_config_file; accelerate stops", key=path.rpartition(".")[2]),
-            remedy("set it in {file}, and delete it here", {path: None}, file=accelerate.deepspeed_file),
-        )
+        fix = remedy("set it in {file}, and delete it here", {path: None}, file=accelerate.deepspeed_file)
+        yield violation("{key} is set next to deepspeed_config_file; accelerate stops", fix, where=path)
 
 
 @rule("TW332", level=Level.ERROR, field="deepspeed_config.deepspeed_config_file")
-def the_deepspeed_file_exists(accelerate: Accelerate) -> Iterator[Violation]:
+def the_deepspeed_file_exists(accelerate: Accelerate) -> Violations:
     """The file set in deepspeed_config_file must exist.
 
     Without it: every rank fails after the imports with `Expected a string path to an existing deepspeed config, or
     a dictionary, or a base64 encoded string`.
-    Why: accelerate treats anything that is not a file as base64. A relative path starts at the folder where you run
-    the launch command.
+    Why: accelerate treats anything that is not a file as base64. Relative paths start where you launch.
     Instead: set a path relative to that folder, or an absolute path.
     Source: seen with accelerate 1.15.0
     """
     path = accelerate.deepspeed_file
     if path and accelerate.files.get(path) is None:
-        yield accelerate.wrong(
-            f"{_BLOCK}.deepspeed_config_file",
-            say("{file} not found, neither in the current folder nor next to this file", file=path),
-            remedy("write the path relative to the folder that you launch from"),
-        )
+        fix = remedy("write the path relative to the folder that you launch from")
+        yield violation("{file} not found, neither in the current folder nor next to this file", fix, file=path)
 
 
 @rule("TW333", level=Level.ERROR, field="deepspeed_config.zero_stage")
-def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
+def deepspeed_values_are_legal(accelerate: Accelerate) -> Violations:
     """zero_stage is 0 to 3, offload devices are none, cpu or nvme, accumulation and clipping are numbers.
 
     Without it: pydantic's ValidationError deep in the log of every rank, after the model is built; for a clipping
@@ -81,37 +64,22 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Iterator[Violation]:
         return
     stage = accelerate.get(f"{_BLOCK}.zero_stage")
     if stage is not None and str(stage) not in ("0", "1", "2", "3"):
-        yield accelerate.wrong(f"{_BLOCK}.zero_stage", say("zero_stage is {stage}; it must be 0 to 3", stage=stage))
-    for key in ("offload_optimizer_device", "offload_param_device"):
-        value = accelerate.get(f"{_BLOCK}.{key}")
+        yield violation("zero_stage is {stage}; it must be 0 to 3", stage=stage)
+    for path in (f"{_BLOCK}.offload_optimizer_device", f"{_BLOCK}.offload_param_device"):
+        value = accelerate.get(path)
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
-            yield accelerate.wrong(
-                f"{_BLOCK}.{key}",
-                say(
-                    "{key} is {value}; it must be none, cpu or nvme",
-                    key=key,
-                    value=accelerate.document.raw(f"{_BLOCK}.{key}"),
-                ),
-                remedy("write cpu or none", {f"{_BLOCK}.{key}": "none" if value is False else "cpu"}),
-            )
-    for key in ("gradient_accumulation_steps", "gradient_clipping"):
-        value = accelerate.get(f"{_BLOCK}.{key}")
+            fix = remedy("write cpu or none", {path: "none" if value is False else "cpu"})
+            yield violation("{key} is {value}; it must be none, cpu or nvme", fix, where=path)
+    for path in (f"{_BLOCK}.gradient_accumulation_steps", _CLIPPING):
+        value = accelerate.get(path)
         if isinstance(value, bool) or (isinstance(value, str) and value != "auto" and not _is_number(value)):
-            yield accelerate.wrong(
-                f"{_BLOCK}.{key}",
-                say(
-                    "{key} is {value}; it must be a number or auto",
-                    key=key,
-                    value=accelerate.document.raw(f"{_BLOCK}.{key}"),
-                ),
-                remedy("write a norm such as 1.0, or .inf to disable clipping", {f"{_BLOCK}.{key}": math.inf})
-                if value is False and key == "gradient_clipping"
-                else None,
-            )
+            off = remedy("write a norm such as 1.0, or .inf to disable clipping", {path: math.inf})
+            meant = off if value is False and path == _CLIPPING else None
+            yield violation("{key} is {value}; it must be a number or auto", meant, where=path)
 
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
-def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Violation]:
+def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Violations:
     """An accelerate file cannot set the nvme path for offload at ZeRO stage 3.
 
     Without it: offload_optimizer_nvme_path and offload_param_nvme_path never reach DeepSpeed, which uses `none` as
@@ -122,61 +90,61 @@ def nvme_goes_through_a_deepspeed_file(accelerate: Accelerate) -> Iterator[Viola
     """
     at_stage_3 = str(accelerate.get(f"{_BLOCK}.zero_stage", 2)) == "3"
     for part in ("optimizer", "param") if at_stage_3 else ():
-        key = f"{_BLOCK}.offload_{part}_device"
+        key, path = f"{_BLOCK}.offload_{part}_device", f"{_BLOCK}.offload_{part}_nvme_path"
         if accelerate.kind == "DEEPSPEED" and str(accelerate.get(key)).lower() == "nvme":
-            yield accelerate.wrong(
-                f"{_BLOCK}.offload_{part}_nvme_path" if accelerate.has(f"{_BLOCK}.offload_{part}_nvme_path") else key,
-                say("an nvme path in an accelerate file never reaches DeepSpeed, which would swap to ./none"),
+            yield violation(
+                "an nvme path in an accelerate file never reaches DeepSpeed, which would swap to ./none",
                 remedy(
                     "set it in a DeepSpeed file (zero_optimization.offload_{part}.nvme_path), and set "
                     "deepspeed_config_file to that file",
-                    part="optimizer" if part == "optimizer" else "param",
+                    part=part,
                 ),
+                where=path if accelerate.has(path) else key,
             )
 
 
 @rule("TW335", level=Level.WARNING, field="deepspeed_config.zero_stage")
-def some_keys_act_at_stage_3(accelerate: Accelerate) -> Iterator[Violation]:
+def some_keys_act_at_stage_3(accelerate: Accelerate) -> Violations:
     """offload_param_device, nvme and the zero3_ keys need ZeRO stage 3; optimizer offload needs stage 1 or higher.
 
     Without it: offload_param_device, zero3_init_flag and zero3_save_16bit_model are ignored, and the model no
     longer fits as planned. An optimizer meant for nvme stays in host memory. At stage 0, an optimizer meant for the
     CPU becomes DeepSpeed's CPUAdam, which fails in its first step on GPU weights with `CPUAdam param is on cuda`.
-    Why: below stage 3, every rank holds its full weights, and only the stage 3 optimizer supports swapping. Stage 0
-    moves nothing at all.
+    Why: below stage 3, every rank holds all weights, and the optimizer cannot swap. Stage 0 moves nothing at all.
     Instead: set zero_stage: 3, or remove these keys.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
     stage = accelerate.get(f"{_BLOCK}.zero_stage", 2)
-    if accelerate.kind != "DEEPSPEED" or accelerate.deepspeed_file or str(stage) not in ("0", "1", "2"):
+    if not accelerate.block_decides or str(stage) not in ("0", "1", "2"):
         return
-    for key in ("offload_param_device", "zero3_init_flag", "zero3_save_16bit_model"):
-        path, value = f"{_BLOCK}.{key}", accelerate.get(f"{_BLOCK}.{key}")
+    for path in (f"{_BLOCK}.{key}" for key in ("offload_param_device", "zero3_init_flag", "zero3_save_16bit_model")):
+        value = accelerate.get(path)
         if value is True or str(value).lower() in ("cpu", "nvme", "true"):
-            yield accelerate.wrong(
-                path,
-                say(
-                    "{key} {value} has no effect at ZeRO stage {stage}", key=key, value=str(value).lower(), stage=stage
-                ),
+            yield violation(
+                "{key} {value} has no effect at ZeRO stage {stage}",
                 remedy("set zero_stage: 3, or delete it", {path: None}),
+                where=path,
+                value=str(value).lower(),
+                stage=stage,
             )
     path = f"{_BLOCK}.offload_optimizer_device"
     if str(accelerate.get(path)).lower() == "nvme" and str(stage) != "0":
-        yield accelerate.wrong(
-            path,
-            say("at ZeRO stage {stage}, the optimizer is offloaded to host memory, not to nvme", stage=stage),
+        yield violation(
+            "at ZeRO stage {stage}, the optimizer is offloaded to host memory, not to nvme",
             remedy("use stage 3, or set the device to cpu", {path: "cpu"}),
+            where=path,
+            stage=stage,
         )
     elif str(accelerate.get(path)).lower() in ("cpu", "nvme") and str(stage) == "0":
-        yield accelerate.wrong(
-            path,
-            say("at ZeRO stage 0, the weights stay on the GPU, and DeepSpeed's CPUAdam stops with an error"),
+        yield violation(
+            "at ZeRO stage 0, the weights stay on the GPU, and DeepSpeed's CPUAdam stops with an error",
             remedy("use stage 1 or higher, or set the device to none", {path: "none"}),
+            where=path,
         )
 
 
 @rule("TW336", level=Level.WARNING, field="deepspeed_config.zero3_save_16bit_model")
-def stage_3_can_save_its_weights(accelerate: Accelerate) -> Iterator[Violation]:
+def stage_3_can_save_its_weights(accelerate: Accelerate) -> Violations:
     """Saving the full weights at ZeRO stage 3 needs zero3_save_16bit_model.
 
     Without it: the first `get_state_dict` or `save_pretrained` fails after the training with `Cannot get 16bit
@@ -185,23 +153,15 @@ def stage_3_can_save_its_weights(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: set zero3_save_16bit_model: true, or run zero_to_fp32.py on the checkpoint afterwards.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8
     """
-    if (
-        accelerate.kind != "DEEPSPEED"
-        or accelerate.deepspeed_file
-        or str(accelerate.get(f"{_BLOCK}.zero_stage")) != "3"
-    ):
-        return
     path = f"{_BLOCK}.zero3_save_16bit_model"
-    if accelerate.get(path) in (None, False):
-        yield accelerate.wrong(
-            path,
-            say("ZeRO stage 3 cannot save its weights in one piece without zero3_save_16bit_model"),
-            remedy("set zero3_save_16bit_model: true", {path: True}),
-        )
+    at_stage_3 = accelerate.block_decides and str(accelerate.get(f"{_BLOCK}.zero_stage")) == "3"
+    if at_stage_3 and accelerate.get(path) in (None, False):
+        fix = remedy("set zero3_save_16bit_model: true", {path: True})
+        yield violation("ZeRO stage 3 cannot save its weights in one piece without zero3_save_16bit_model", fix)
 
 
 @rule("TW438", level=Level.HINT, field="deepspeed_config.gradient_clipping")
-def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
+def clipping_is_said(accelerate: Accelerate) -> Violations:
     """Under DeepSpeed, an accelerate file should set gradient_clipping; the default is 1.0.
 
     Without it: the engine clips at 1.0, even if you answered no in the questionnaire; the value that the script
@@ -210,18 +170,17 @@ def clipping_is_said(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: set the norm you want, or gradient_clipping: .inf for no clipping (0.0 is dropped, see TW440).
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2791
     """
-    path = f"{_BLOCK}.gradient_clipping"
-    if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and accelerate.get(path) is None:
-        yield accelerate.wrong(
-            _BLOCK if accelerate.has(_BLOCK) else "distributed_type",
-            say("gradient_clipping is not set; gradients are clipped at 1.0"),
-            remedy("write gradient_clipping: 1.0 to keep this, or .inf to disable clipping", {path: 1.0}),
+    if accelerate.block_decides and accelerate.get(_CLIPPING) is None:
+        yield violation(
+            "gradient_clipping is not set; gradients are clipped at 1.0",
+            remedy("write gradient_clipping: 1.0 to keep this, or .inf to disable clipping", {_CLIPPING: 1.0}),
+            where=_BLOCK if accelerate.has(_BLOCK) else "distributed_type",
         )
 
 
 # docs/decisions/deepspeed.md: In an accelerate file, `.inf` turns gradient clipping off
 @rule("TW440", level=Level.WARNING, field="deepspeed_config.gradient_clipping")
-def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violation]:
+def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Violations:
     """To disable clipping in an accelerate file, set gradient_clipping: .inf, not 0.0.
 
     Without it: accelerate silently drops the 0.0, and DeepSpeed 0.19 clips at its default of 1.0.
@@ -230,18 +189,11 @@ def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Iterator[Violatio
     Instead: set gradient_clipping: .inf, which no norm exceeds; or use a DeepSpeed file with 0.0.
     Source: seen with accelerate 1.15.0 and DeepSpeed 0.19.8: the engine's `gradient_clipping()` is 1.0
     """
-    path = f"{_BLOCK}.gradient_clipping"
-    value = accelerate.get(path)
+    value = accelerate.get(_CLIPPING)
     zero = value is not None and not isinstance(value, bool) and _is_number(value) and float(value) == 0
-    if zero and accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file:
-        yield accelerate.wrong(
-            path,
-            say(
-                "accelerate drops gradient_clipping {value}; DeepSpeed then clips at its default, 1.0",
-                value=accelerate.document.raw(path),
-            ),
-            remedy("write .inf to disable clipping, or the norm you want", {path: math.inf}),
-        )
+    if zero and accelerate.block_decides:
+        fix = remedy("write .inf to disable clipping, or the norm you want", {_CLIPPING: math.inf})
+        yield violation("accelerate drops gradient_clipping {value}; DeepSpeed then clips at its default, 1.0", fix)
 
 
 def _is_number(value: Any) -> bool:

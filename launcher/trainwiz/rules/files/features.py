@@ -1,35 +1,13 @@
-"""Less common features of DeepSpeed: what each of them needs beside itself."""
+"""Offload and less common features of DeepSpeed: what each of them needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.config.spelling import nearest
-from trainwiz.finding import Level, Violation, remedy
-from trainwiz.message import say
+from trainwiz.engines.deepspeed import DTYPES_OF
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
-_ANY = {
-    "fp32",
-    "float32",
-    "float",
-    "torch.float32",
-    "fp16",
-    "float16",
-    "half",
-    "int8",
-    "torch.float16",
-    "bf16",
-    "bfloat16",
-    "torch.bfloat16",
-    "torch.int8",
-}
-_TYPES = {
-    "communication_data_type": {"fp16", "bf16", "fp32"},
-    "data_types.grad_accum_dtype": _ANY,
-    "torch_autocast.dtype": _ANY,
-}
 _LONG = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _PLUS_PLUS = ("zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights")
 
@@ -40,7 +18,7 @@ def _short(name: str) -> str:
 
 
 @rule("TW350", level=Level.ERROR, field="zero_optimization.allgather_bucket_size")
-def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def gather_buckets_are_even(deepspeed: DeepSpeed) -> Violations:
     """allgather_bucket_size must be an even number.
 
     Without it: every rank fails with `AssertionError: allgather_bucket_size must be a multiple of
@@ -53,15 +31,12 @@ def gather_buckets_are_even(deepspeed: DeepSpeed) -> Iterator[Violation]:
     size = deepspeed.get(path)
     if deepspeed.stage in (1, 2) and isinstance(size, int | float) and size % 2 == 1:
         even = int(size) + 1
-        yield deepspeed.wrong(
-            path,
-            say("allgather_bucket_size {size} is odd; it must be even", size=size),
-            remedy("write {number}", {path: even}, number=even),
-        )
+        fix = remedy("write {number}", {path: even}, number=even)
+        yield violation("allgather_bucket_size {size} is odd; it must be even", fix, size=size)
 
 
 @rule("TW351", level=Level.ERROR, field="prescale_gradients")
-def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Violations:
     """prescale_gradients does not work with ZeRO stage 3.
 
     Without it: `AssertionError: pre-scale gradients is not yet supported with ZeRO-3 with reduce scatter enabled`.
@@ -71,15 +46,11 @@ def stage_3_scales_afterwards(deepspeed: DeepSpeed) -> Iterator[Violation]:
     """
     scatter = deepspeed.get("zero_optimization.reduce_scatter", True)
     if deepspeed.stage == 3 and deepspeed.get("prescale_gradients") is True and scatter is True:
-        yield deepspeed.wrong(
-            "prescale_gradients",
-            say("ZeRO stage 3 rejects prescale_gradients"),
-            remedy("delete it", {"prescale_gradients": None}),
-        )
+        yield violation("ZeRO stage 3 rejects prescale_gradients", remedy("delete it", {"prescale_gradients": None}))
 
 
 @rule("TW374", level=Level.ERROR, field="data_types.grad_accum_dtype")
-def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Violations:
     """At ZeRO stage 0, grad_accum_dtype must equal the data type of the model.
 
     Without it: every rank fails with `NotImplementedError: unsupported mix of model_dtype=torch.bfloat16 and
@@ -91,18 +62,19 @@ def stage_0_accumulates_in_the_models_type(deepspeed: DeepSpeed) -> Iterator[Vio
     path = "data_types.grad_accum_dtype"
     wanted = str(deepspeed.get(path))
     model = next((kind for kind in ("bf16", "fp16") if deepspeed.enabled(kind)), None)
-    if deepspeed.stage != 0 or model is None or wanted not in _TYPES[path]:
+    if deepspeed.stage != 0 or model is None or wanted not in DTYPES_OF[path]:
         return
     if _short(wanted) != model:
-        yield deepspeed.wrong(
-            path,
-            say("at stage 0, gradients of a {model} model cannot be accumulated in {type}", model=model, type=wanted),
+        yield violation(
+            "at stage 0, gradients of a {model} model cannot be accumulated in {type}",
             remedy("delete it, or use stage 1", {path: None}),
+            model=model,
+            type=wanted,
         )
 
 
 @rule("TW375", level=Level.ERROR, field="data_types.grad_accum_dtype")
-def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Violations:
     """communication_data_type, grad_accum_dtype and torch_autocast.dtype must use DeepSpeed's type names.
 
     Without it: every rank fails with `ValueError: Invalid communication_data_type. Supported data types: ['fp16',
@@ -111,23 +83,24 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Iterator[Violation]:
     Instead: use fp32, bf16 or fp16.
     Source: seen with DeepSpeed 0.19.8
     """
-    for path, known in _TYPES.items():
+    for path, known in DTYPES_OF.items():
         value = deepspeed.get(path)
-        # Of these words one alone may be in capitals.
+        # Only communication_data_type ignores case.
         word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
         if value is None or value == "auto" or (isinstance(word, str) and word in known):
             continue
         near = nearest(str(value).removeprefix("torch."), known)
         shown = _short(near) if near else None
-        yield deepspeed.wrong(
-            path,
-            say("{key} is {value}; use fp32, bf16 or fp16", key=path.rpartition(".")[2], value=str(value)),
+        yield violation(
+            "{key} is {value}; use fp32, bf16 or fp16",
             remedy("did you mean {key}?", {path: shown}, key=shown) if shown else None,
+            where=path,
+            value=str(value),
         )
 
 
 @rule("TW376", level=Level.WARNING, field="zero_optimization")
-def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Violations:
     """ZeRO++ (zero_hpz_partition_size, zero_quantized_weights, zero_quantized_gradients) needs ZeRO stage 3.
 
     Without it: DeepSpeed accepts the key but does nothing: below stage 3, every rank has the full weights.
@@ -141,15 +114,12 @@ def zero_plus_plus_is_stage_3(deepspeed: DeepSpeed) -> Iterator[Violation]:
         path = f"zero_optimization.{key}"
         value = deepspeed.get(path)
         if value is True or (type(value) is int and value > 1):
-            yield deepspeed.wrong(
-                path,
-                say("{key} only works at ZeRO stage 3; the stage is {stage}", key=key, stage=deepspeed.stage),
-                remedy("delete it, or use stage 3", {path: None}),
-            )
+            fix = remedy("delete it, or use stage 3", {path: None})
+            yield violation("{key} only works at ZeRO stage 3; the stage is {stage}", fix, where=path)
 
 
 @rule("TW377", level=Level.WARNING, field="zero_optimization.zero_hpz_partition_size")
-def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
+def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Violations:
     """zero_hpz_partition_size must divide the number of ranks per machine.
 
     Without it: a size larger than the world size is silently reduced to it. Groups that span two machines gather
@@ -164,17 +134,16 @@ def secondary_partitions_fit_the_world(accelerate: Accelerate, deepspeed: DeepSp
         return
     ranks = max(1, world // accelerate.machines)
     if ranks % size:
-        yield deepspeed.wrong(
-            path,
-            say(
-                "zero_hpz_partition_size {size} does not divide the {ranks} ranks of a machine", size=size, ranks=ranks
-            ),
+        yield violation(
+            "zero_hpz_partition_size {size} does not divide the {ranks} ranks of a machine",
             remedy("set it to {ranks}", {path: ranks}, ranks=ranks) if ranks > 1 else None,
+            size=size,
+            ranks=ranks,
         )
 
 
 @rule("TW378", level=Level.ERROR, field="tensor_parallel.autotp_size")
-def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Iterator[Violation]:
+def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: DeepSpeed) -> Violations:
     """tensor_parallel.autotp_size must divide num_processes.
 
     Without it: every rank fails with an `AssertionError` without text from DeepSpeed's groups.
@@ -185,37 +154,30 @@ def tensor_parallel_ranks_divide_the_world(accelerate: Accelerate, deepspeed: De
     path = "tensor_parallel.autotp_size"
     size, world = deepspeed.get(path), accelerate.world
     if type(size) is int and size > 1 and world is not None and world % size:
-        yield deepspeed.wrong(
-            path,
-            say("autotp_size {size} does not divide num_processes {world}", size=size, world=world),
-            remedy("set autotp_size to a divisor of {world}, or use more processes", world=world),
-        )
+        fix = remedy("set autotp_size to a divisor of {world}, or use more processes")
+        yield violation("autotp_size {size} does not divide num_processes {world}", fix, size=size)
 
 
 @rule("TW379", level=Level.WARNING, field="activation_checkpointing")
-def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Violations:
     """contiguous_memory_optimization needs partition_activations and number_checkpoints.
 
     Without it: `Contiguous Checkpointing is only available with partitioned activations` as soon as a model calls
     DeepSpeed's checkpointing. Models from transformers never call it, and the whole block is ignored.
     Why: the buffers are allocated for pieces of a known size and number.
-    Instead: set partition_activations: true with number_checkpoints, or call gradient_checkpointing_enable() on the
-    model.
+    Instead: set partition_activations: true with number_checkpoints, or call model.gradient_checkpointing_enable().
     Source: deepspeed/runtime/activation_checkpointing/checkpointing.py (0.19.8)
     """
     block = "activation_checkpointing"
     path = f"{block}.contiguous_memory_optimization"
     missing = [key for key in ("partition_activations", "number_checkpoints") if not deepspeed.get(f"{block}.{key}")]
     if deepspeed.get(path) is True and missing:
-        yield deepspeed.wrong(
-            path,
-            say("contiguous_memory_optimization needs {keys}", keys=", ".join(missing)),
-            remedy("delete it", {path: None}),
-        )
+        fix = remedy("delete it", {path: None})
+        yield violation("contiguous_memory_optimization needs {keys}", fix, where=path, keys=", ".join(missing))
 
 
 @rule("TW380", level=Level.WARNING, field="compile.deepcompile")
-def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Violations:
     """compile.deepcompile needs ZeRO, and a call of engine.compile() in the script.
 
     Without it: at stage 0, DeepSpeed falls back to plain torch.compile and only logs one line.
@@ -224,8 +186,78 @@ def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Iterator[Violation]:
     Source: deepspeed/runtime/engine.py, `compile` (0.19.8)
     """
     if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0:
-        yield deepspeed.wrong(
-            "compile.deepcompile",
-            say("deepcompile has no effect at ZeRO stage 0"),
-            remedy("delete it, or use stage 1", {"compile.deepcompile": None}),
+        fix = remedy("delete it, or use stage 1", {"compile.deepcompile": None})
+        yield violation("deepcompile has no effect at ZeRO stage 0", fix)
+
+
+@rule("TW345", level=Level.WARNING, field="zero_optimization.offload_param")
+def offload_fits_its_stage(deepspeed: DeepSpeed) -> Violations:
+    """Parameter offload and nvme need ZeRO stage 3; optimizer offload to the CPU needs stage 1 or higher.
+
+    Without it: below stage 3, offload_param is ignored, and an optimizer meant for nvme stays in host memory, both
+    without any message. At stage 0, the optimizer becomes DeepSpeed's CPUAdam, which fails in its first step on GPU
+    weights with `CPUAdam param is on cuda`.
+    Why: below stage 3, every rank holds all weights, and the optimizer cannot swap. Stage 0 moves nothing at all.
+    Instead: use stage 3, or offload only the optimizer to cpu at stage 1 or 2.
+    Source: seen with DeepSpeed 0.19.8 at stages 0, 1 and 2
+    """
+    stage = deepspeed.stage
+    if stage is None or stage == 3:
+        return
+    device = deepspeed.get("zero_optimization.offload_param.device", "none")
+    if device in ("cpu", "nvme"):
+        fix = remedy("use stage 3, or delete the block", {"zero_optimization.offload_param": None})
+        yield violation("offload_param {device} is ignored at ZeRO stage {stage}", fix, device=device)
+    if deepspeed.get("zero_optimization.offload_optimizer.device") == "nvme" and stage:
+        path = "zero_optimization.offload_optimizer.device"
+        yield violation(
+            "at ZeRO stage {stage}, the optimizer is offloaded to host memory, not to nvme",
+            remedy("use stage 3, or set the device to cpu", {path: "cpu"}),
+            where=path,
         )
+    away = deepspeed.get("zero_optimization.offload_optimizer.device")
+    if stage == 0 and away in ("cpu", "nvme") and deepspeed.get("zero_force_ds_cpu_optimizer", True) is not False:
+        yield violation(
+            "at ZeRO stage 0, the weights stay on the GPU, and DeepSpeed's CPUAdam stops with an error",
+            remedy("use stage 1 or higher, or delete the block", {"zero_optimization.offload_optimizer": None}),
+            where="zero_optimization.offload_optimizer",
+        )
+
+
+@rule("TW346", level=Level.ERROR, field="zero_optimization.offload_optimizer.ratio")
+def partial_offload_needs_stage_3(deepspeed: DeepSpeed) -> Violations:
+    """offload_optimizer.ratio must be between 0 and 1; a value below 1 needs ZeRO stage 3.
+
+    Without it: every rank fails with `Partial offloading only supported for ZeRO Stage 3` after the model is built.
+    Why: only stage 3 splits the optimizer by parameters.
+    Instead: set ratio to 1.0, or use stage 3.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    path = "zero_optimization.offload_optimizer.ratio"
+    ratio = deepspeed.get(path)
+    if not isinstance(ratio, int | float) or isinstance(ratio, bool):
+        return
+    if not 0 <= ratio <= 1:
+        yield violation("ratio is {ratio}; it must be between 0 and 1", ratio=ratio)
+    elif ratio < 1 and deepspeed.stage in (0, 1, 2):
+        fix = remedy("set ratio to 1.0, or use stage 3", {path: 1.0})
+        yield violation("ratio {ratio} needs ZeRO stage 3; the stage is {stage}", fix, ratio=ratio)
+
+
+@rule("TW347", level=Level.ERROR, field="zero_optimization.offload_optimizer.nvme_path")
+def nvme_has_a_folder(deepspeed: DeepSpeed) -> Violations:
+    """Offload to nvme needs nvme_path, the folder to swap to.
+
+    Without it: after the model is built, DeepSpeed fails: for parameters with `"nvme_path" in DeepSpeed Config
+    cannot be None`; for the optimizer, deep inside DeepSpeed, with `TypeError: expected str, bytes or os.PathLike
+    object, not NoneType`.
+    Why: the path has no default.
+    Instead: set nvme_path to a folder on a fast local disk.
+    Source: seen with DeepSpeed 0.19.8; https://www.deepspeed.ai/docs/config-json/#parameter-offloading
+    """
+    for part in ("offload_optimizer", "offload_param"):
+        block = f"zero_optimization.{part}"
+        wanted = deepspeed.get(f"{block}.device") == "nvme" and deepspeed.stage == 3
+        if wanted and not deepspeed.get(f"{block}.nvme_path"):
+            fix = remedy("add nvme_path: a folder on a local NVMe disk, such as /local_nvme")
+            yield violation("{part} uses nvme, but nvme_path is not set", fix, where=f"{block}.device", part=part)

@@ -1,13 +1,12 @@
-"""FSDP in an accelerate file: two versions with different keys, and words that are looked up late."""
+"""FSDP in an accelerate file: two versions with different keys, and values that are checked late."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from trainwiz.config import Accelerate
-from trainwiz.config.spelling import nearest
-from trainwiz.finding import Fix, Level, Violation, remedy
+from trainwiz.config.spelling import not_one_of
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 
@@ -23,14 +22,14 @@ _FIRST_VERSION_ONLY: dict[str, tuple[Any, ...]] = {
     "fsdp_forward_prefetch": (False,),
     "fsdp_backward_prefetch": ("BACKWARD_PRE", "NO_PREFETCH"),
 }
-"""Keys that version 2 does not read, with the values that it acts by all the same."""
+"""Keys that version 2 ignores, with the values that describe what it does anyway."""
 _SWITCHES = ("fsdp_activation_checkpointing", "fsdp_cpu_ram_efficient_loading", "fsdp_offload_params")
-"""Those that both versions read."""
+"""Keys that both versions read."""
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f")
 
 
 @rule("TW361", level=Level.ERROR, field="fsdp_config.fsdp_sharding_strategy")
-def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violation]:
+def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
     """FSDP options must use names that torch and accelerate know; switches must be true or false.
 
     Without it: every rank fails after the imports with `KeyError: 'SHARDED'` or `Invalid auto wrap policy`; for a
@@ -41,57 +40,46 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Iterator[Violat
     """
     for name, (path, value) in accelerate.fsdp.items():
         allowed = _CHOICES.get(name, ())
-        # Version 2 never looks at the strategy.
+        # Version 2 ignores the strategy.
         unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
         if not allowed or unread or not isinstance(value, str) or value.isdigit() or value.upper() in allowed:
             continue
-        near = nearest(value.upper(), allowed)
-        yield accelerate.wrong(
-            path,
-            say("{key} is {value}; it must be one of {choices}", key=name, value=value, choices=", ".join(allowed)),
-            remedy("did you mean {key}?", {path: near}, key=near) if near else None,
-        )
+        yield not_one_of(allowed, value, where=path, key=name, near=value.upper())
     for name in _SWITCHES:
         path, value = accelerate.fsdp.get(name, ("", False))
         if str(value).lower() not in _TRUTH:
-            yield accelerate.wrong(
-                path,
-                say(
-                    "{key} is {value}; it must be true or false",
-                    key=name,
-                    value=accelerate.document.raw(path) or "null",
-                ),
+            yield violation(
+                "{key} is {value}; it must be true or false",
                 remedy("delete it", {path: None}) if value is None else None,
+                where=path,
+                key=name,
+                value=accelerate.document.raw(path) or "null",
             )
 
 
 @rule("TW362", level=Level.ERROR, field="fsdp_config.fsdp_version")
-def fsdp_has_two_versions(accelerate: Accelerate) -> Iterator[Violation]:
+def fsdp_has_two_versions(accelerate: Accelerate) -> Violations:
     """fsdp_version must be 1 or 2.
 
     Without it: every rank fails after the imports with `KeyError: 'TRUE'`, which does not mention the version.
-    Why: any other number matches neither version, and the default value of one version is read as a value of the
-    other.
+    Why: any other number matches neither version, and the defaults of one version are read as values of the other.
     Instead: use 2, with torch 2.6 or newer.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_version", ("", None))
     if value is not None and str(value) not in ("1", "2"):
-        yield accelerate.wrong(
-            path,
-            say("fsdp_version is {value}; it must be 1 or 2", value=value),
-            remedy("write 2", {path: 2}),
+        yield violation(
+            "fsdp_version is {value}; it must be 1 or 2", remedy("write 2", {path: 2}), where=path, value=value
         )
 
 
 @rule("TW363", level=Level.WARNING, field="fsdp_config.fsdp_reshard_after_forward")
-def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
+def resharding_is_of_version_2(accelerate: Accelerate) -> Violations:
     """fsdp_reshard_after_forward needs fsdp_version 2; version 1 uses fsdp_sharding_strategy.
 
     Without it: `fsdp_reshard_after_forward: SHARD_GRAD_OP`, which accelerate's own questionnaire writes for version
     1, trains with FULL_SHARD: less memory and more communication than you chose.
-    Why: the launcher always passes a sharding strategy (FULL_SHARD if the file has none), and the strategy takes
-    precedence.
+    Why: the launcher always passes a sharding strategy (FULL_SHARD if the file has none), which takes precedence.
     Instead: set fsdp_sharding_strategy: SHARD_GRAD_OP, or fsdp_version: 2 with true or false.
     Source: seen with accelerate 1.15.0
     """
@@ -103,41 +91,39 @@ def resharding_is_of_version_2(accelerate: Accelerate) -> Iterator[Violation]:
         return
     named = isinstance(value, str) and value.upper() in _CHOICES["fsdp_sharding_strategy"]
     right = "fsdp_config.fsdp_sharding_strategy"
-    yield accelerate.wrong(
-        path,
-        say(
-            "fsdp_version 1 ignores fsdp_reshard_after_forward {value} and uses {strategy}",
-            value=str(value).lower() if isinstance(value, bool) else value,
-            strategy=strategy,
-        ),
+    yield violation(
+        "fsdp_version 1 ignores fsdp_reshard_after_forward {value} and uses {strategy}",
         remedy("write fsdp_sharding_strategy: {value}", {path: None, right: value}, value=value)
         if named
         else remedy("set fsdp_version: 2, or delete it", {path: None}),
+        where=path,
+        value=str(value).lower() if isinstance(value, bool) else value,
+        strategy=strategy,
     )
 
 
 @rule("TW364", level=Level.ERROR, field="fsdp_config.fsdp_reshard_after_forward")
-def version_2_reshards_or_not(accelerate: Accelerate) -> Iterator[Violation]:
+def version_2_reshards_or_not(accelerate: Accelerate) -> Violations:
     """With fsdp_version 2, fsdp_reshard_after_forward must be true or false.
 
     Without it: every rank fails with `invalid truth value full_shard` after the imports.
-    Why: version 2 has no sharding strategies; it only decides whether to free the gathered weights after the
-    forward pass.
+    Why: version 2 has no sharding strategies; it only decides whether the forward pass frees gathered weights.
     Instead: use true for FULL_SHARD, false for SHARD_GRAD_OP.
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
     if isinstance(value, str) and accelerate.fsdp_version == 2 and value.lower() not in _TRUTH:
         meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
-        yield accelerate.wrong(
-            path,
-            say("fsdp_reshard_after_forward is {value}; with fsdp_version 2 it must be true or false", value=value),
+        yield violation(
+            "fsdp_reshard_after_forward is {value}; with fsdp_version 2 it must be true or false",
             remedy("write {value}", {path: meant}, value=str(meant).lower()),
+            where=path,
+            value=value,
         )
 
 
 @rule("TW365", level=Level.WARNING, field="fsdp_config.fsdp_sharding_strategy")
-def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
+def version_2_has_dropped_keys(accelerate: Accelerate) -> Violations:
     """fsdp_version 2 ignores the keys for sharding strategy, prefetch and original parameters.
 
     Without it: the keys have no effect; only fsdp_backward_prefetch gets a line in the log.
@@ -150,12 +136,14 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Iterator[Violation]:
     if accelerate.fsdp_version != 2:
         return
     for name, (path, value) in accelerate.fsdp.items():
-        # What version 2 does anyway is no disappointment.
+        # Values that version 2 implies anyway are fine.
         if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
-            yield accelerate.wrong(
-                path,
-                say("{key} {value} has no effect with fsdp_version 2", key=name, value=str(value)),
+            yield violation(
+                "{key} {value} has no effect with fsdp_version 2",
                 Fix(message=_instead(name, value), changes={path: None}),
+                where=path,
+                key=name,
+                value=str(value),
             )
 
 
@@ -168,7 +156,7 @@ def _instead(name: str, value: object) -> Message:
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
-def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Iterator[Violation]:
+def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Violations:
     """fsdp_cpu_ram_efficient_loading (on by default) needs fsdp_sync_module_states.
 
     Without it: the launch stops with `When using --fsdp_cpu_ram_efficient_loading set --fsdp_sync_module_states to
@@ -180,15 +168,12 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Itera
     values = accelerate.fsdp
     path, sync = values.get("fsdp_sync_module_states", ("", True))
     if sync is False and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
-        yield accelerate.wrong(
-            path,
-            say("fsdp_cpu_ram_efficient_loading is on, but fsdp_sync_module_states is false"),
-            remedy("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false", {path: True}),
-        )
+        fix = remedy("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false", {path: True})
+        yield violation("fsdp_cpu_ram_efficient_loading is on, but fsdp_sync_module_states is false", fix, where=path)
 
 
 @rule("TW369", level=Level.ERROR, field="fsdp_config.fsdp_activation_checkpointing_offload")
-def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[Violation]:
+def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Violations:
     """fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing and fsdp_version 2.
 
     Without it: every rank fails after the imports with `activation_checkpointing_offload=True requires
@@ -205,24 +190,21 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Iterator[V
     changes: dict[str, Any] = {} if accelerate.fsdp_version == 2 else {path: None}
     if not changes:
         changes = {values.get("fsdp_activation_checkpointing", ("fsdp_config.fsdp_activation_checkpointing",))[0]: True}
-    yield accelerate.wrong(
-        path,
-        say(
-            "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
-            "fsdp_version 2 (here {version})",
-            checkpointing=str(bool(checkpointing)).lower(),
-            version=accelerate.fsdp_version,
-        ),
+    yield violation(
+        "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing (here {checkpointing}) and "
+        "fsdp_version 2 (here {fsdp_version})",
         remedy(
             "set fsdp_activation_checkpointing: true and fsdp_version: 2, or delete "
             "fsdp_activation_checkpointing_offload",
             changes,
         ),
+        where=path,
+        checkpointing=str(bool(checkpointing)).lower(),
     )
 
 
 @rule("TW370", level=Level.ERROR, field="fsdp_config.fsdp_state_dict_type")
-def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violation]:
+def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Violations:
     """fsdp_version 2 cannot save LOCAL_STATE_DICT, only full or sharded state dicts.
 
     Without it: every rank fails with `FSDP2 does not support LOCAL_STATE_DICT` after the imports.
@@ -232,8 +214,5 @@ def version_2_has_no_local_state_dict(accelerate: Accelerate) -> Iterator[Violat
     """
     path, value = accelerate.fsdp.get("fsdp_state_dict_type", ("", None))
     if accelerate.fsdp_version == 2 and str(value).upper() == "LOCAL_STATE_DICT":
-        yield accelerate.wrong(
-            path,
-            say("fsdp_version 2 does not support LOCAL_STATE_DICT"),
-            remedy("write SHARDED_STATE_DICT", {path: "SHARDED_STATE_DICT"}),
-        )
+        fix = remedy("write SHARDED_STATE_DICT", {path: "SHARDED_STATE_DICT"})
+        yield violation("fsdp_version 2 does not support LOCAL_STATE_DICT", fix, where=path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainwiz.config import Accelerate, DeepSpeed
-from trainwiz.finding import Fix, Level, Violation, remedy
+from trainwiz.config.kinds import PARALLEL
+from trainwiz.engines.transformers import CUT_BY_HEADS, ONE_KIND_OF_HEADS, WITHOUT_PLAN
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
 from trainwiz.message import Message, say
 from trainwiz.project import Architecture
 from trainwiz.rules.registry import rule
@@ -14,83 +15,13 @@ from trainwiz.rules.registry import rule
 if TYPE_CHECKING:
     from trainwiz.script import Script
 
-_PREFIX = "parallelism_config.parallelism_config_"
-_SP, _CP, _TP, _LENGTH = (f"{_PREFIX}{name}" for name in ("sp_size", "cp_size", "tp_size", "sp_seq_length"))
+_SP, _CP, _TP, _LENGTH = (f"{PARALLEL}{name}" for name in ("sp_size", "cp_size", "tp_size", "sp_seq_length"))
 _AUTOTP = "tensor_parallel.autotp_size"
 _MEGATRON = "megatron_lm_config.megatron_lm_"
-ONE_KIND_OF_HEADS = (
-    "gpt2",
-    "gpt_neo",
-    "gpt_neox",
-    "gptj",
-    "opt",
-    "bloom",
-    "mpt",
-    "codegen",
-    "xglm",
-    "biogpt",
-    "ctrl",
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "distilbert",
-    "electra",
-    "deberta-v2",
-    "albert",
-)
-"""Model types whose configuration class has no num_key_value_heads, not even a default one (transformers 5.23)."""
-CUT_BY_HEADS = (
-    "llama",
-    "mistral",
-    "ministral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "cohere",
-    "cohere2",
-    "granite",
-    "gpt_neox",
-    "phi",
-    "olmo",
-    "starcoder2",
-    "helium",
-    "smollm3",
-    "ernie4_5",
-    "seed_oss",
-    "nemotron",
-    "internlm3",
-)
-"""Model types of whose queries, keys and values each rank keeps its rows; others gather them first."""
-WITHOUT_PLAN = (
-    "gpt2",
-    "gpt_neo",
-    "gptj",
-    "gpt_bigcode",
-    "opt",
-    "bloom",
-    "mpt",
-    "codegen",
-    "falcon",
-    "stablelm",
-    "persimmon",
-    "xglm",
-    "biogpt",
-    "ctrl",
-)
-"""Model types that transformers (5.23) cannot cut for tensor parallelism."""
 
 
 @rule("TW387", level=Level.ERROR, field="parallelism_config")
-def heads_divide_into_sequence_parallel_ranks(
-    accelerate: Accelerate, architecture: Architecture
-) -> Iterator[Violation]:
+def heads_divide_into_sequence_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Violations:
     """sp_size must divide the attention heads, and divide or be a multiple of the key-value heads.
 
     Without it: every rank fails after the model is loaded, with `Attention head count 12 is not divisible by SP
@@ -102,45 +33,32 @@ def heads_divide_into_sequence_parallel_ranks(
     Instead: use a size that divides the heads. Context parallelism (cp_size, under FSDP 2) does not split heads.
     Source: seen with DeepSpeed 0.19.8; deepspeed/runtime/sequence_parallel/ulysses_sp.py
     """
-    size = _size(accelerate, _SP)
+    size = accelerate.size(_SP)
     if size < 2 or accelerate.kind != "DEEPSPEED":
         return
     heads, kv = architecture.heads, architecture.key_value_heads
     if architecture.model_type in ONE_KIND_OF_HEADS:
-        yield accelerate.wrong(
-            _SP,
-            say(
-                "{model} has type {type}; its configuration has no number of key-value heads, which Ulysses needs",
-                model=architecture.name,
-                type=architecture.model_type,
-            ),
+        yield violation(
+            "{model} has type {model_type}; its configuration has no number of key-value heads, which Ulysses needs",
+            where=_SP,
+            model=architecture.name,
         )
     elif heads and heads % size:
-        yield accelerate.wrong(
-            _SP,
-            say(
-                "sp_size {size} does not divide the {heads} attention heads of {model}",
-                size=size,
-                heads=heads,
-                model=architecture.name,
-            ),
-            Fix(message=_sequence_sizes(heads, kv or heads, accelerate.world)),
-        )
+        fitting = _sequence_sizes(heads, kv or heads, accelerate.world)
+        yield _undivided(accelerate, _SP, "num_attention_heads", heads, architecture, fitting)
     elif kv and kv % size and size % kv:
-        yield accelerate.wrong(
-            _SP,
-            say(
-                "sp_size {size} and the {heads} key-value heads of {model}: one must divide the other",
-                size=size,
-                heads=kv,
-                model=architecture.name,
-            ),
+        yield violation(
+            "sp_size {size} and the {heads} key-value heads of {model}: one must divide the other",
             Fix(message=_sequence_sizes(heads or kv, kv, accelerate.world)),
+            where=_SP,
+            size=size,
+            heads=kv,
+            model=architecture.name,
         )
 
 
 @rule("TW388", level=Level.ERROR, field="parallelism_config")
-def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Script) -> Violations:
     """sp_attn_implementation must match the attention that the script loads the model with.
 
     Without it: every rank fails with `core_attn_implementation='sdpa' does not match model config
@@ -149,23 +67,21 @@ def sequence_parallel_attention_is_the_models(accelerate: Accelerate, script: Sc
     Instead: use the same name in both places.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
-    path = f"{_PREFIX}sp_attn_implementation"
+    path = f"{PARALLEL}sp_attn_implementation"
     there = script.loaded.attention
     here = accelerate.get(path, "sdpa")
-    if accelerate.kind == "DEEPSPEED" and _size(accelerate, _SP) > 1 and there and there != here:
-        yield accelerate.wrong(
-            path if accelerate.has(path) else _SP,
-            say(
-                "sequence parallelism replaces {here} attention, but the script loads the model with {there}",
-                here=str(here),
-                there=there,
-            ),
+    if accelerate.kind == "DEEPSPEED" and accelerate.size(_SP) > 1 and there and there != here:
+        yield violation(
+            "sequence parallelism replaces {here} attention, but the script loads the model with {there}",
             remedy("write {key}", {path: there}, key=f"parallelism_config_sp_attn_implementation: {there}"),
+            where=path if accelerate.has(path) else _SP,
+            here=str(here),
+            there=there,
         )
 
 
 @rule("TW389", level=Level.ERROR, field="parallelism_config")
-def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violation]:
+def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Violations:
     """For sequences of a fixed length, sp_seq_length must be set to a multiple of sp_size.
 
     Without it: the start fails with `when sp_seq_length_is_variable is False sp_seq_length must be provided`, or
@@ -176,29 +92,25 @@ def fixed_sequences_divide_into_ranks(accelerate: Accelerate) -> Iterator[Violat
     still needs a multiple of sp_size for each batch.
     Source: seen with DeepSpeed 0.19.8 and accelerate 1.15.0
     """
-    size, length = _size(accelerate, _SP), accelerate.get(_LENGTH)
-    variable = accelerate.get(f"{_PREFIX}sp_seq_length_is_variable", True)
-    if size < 2 or accelerate.kind != "DEEPSPEED":
+    size, length = accelerate.size(_SP), accelerate.get(_LENGTH)
+    path = f"{PARALLEL}sp_seq_length_is_variable"
+    if size < 2 or accelerate.kind != "DEEPSPEED" or str(accelerate.get(path, True)).lower() != "false":
         return
-    if str(variable).lower() == "false" and not length:
-        yield accelerate.wrong(
-            f"{_PREFIX}sp_seq_length_is_variable",
-            say("sp_seq_length_is_variable is false, but sp_seq_length is not set"),
-            remedy(
-                "add parallelism_config_sp_seq_length, or set this to true",
-                {f"{_PREFIX}sp_seq_length_is_variable": True},
-            ),
-        )
-    elif type(length) is int and length > 0 and length % size and str(variable).lower() == "false":
-        yield accelerate.wrong(
-            _LENGTH,
-            say("sp_size {size} does not divide sp_seq_length {length}", size=size, length=length),
+    if not length:
+        fix = remedy("add parallelism_config_sp_seq_length, or set this to true", {path: True})
+        yield violation("sp_seq_length_is_variable is false, but sp_seq_length is not set", fix, where=path)
+    elif type(length) is int and length > 0 and length % size:
+        yield violation(
+            "sp_size {size} does not divide sp_seq_length {length}",
             remedy("write {low} or {high}", low=max(1, length // size) * size, high=(length // size + 1) * size),
+            where=_LENGTH,
+            size=size,
+            length=length,
         )
 
 
 @rule("TW390", level=Level.ERROR, field="parallelism_config")
-def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Architecture) -> Violations:
     """Context parallelism needs full attention; sequence parallelism does not support recurrent layers.
 
     Without it: prepare fails after the model is loaded, with `Context parallelism does not support attention layers
@@ -213,23 +125,21 @@ def the_models_layers_can_be_split(accelerate: Accelerate, architecture: Archite
     windows = [kind for kind in architecture.layer_types if kind != "full_attention"]
     recurrent = [kind for kind in architecture.layer_types if "linear_attention" in kind]
     for path, kind, refused in ((_CP, "FSDP", windows), (_SP, "DEEPSPEED", recurrent)):
-        size = _size(accelerate, path)
+        size = accelerate.size(path)
         if accelerate.kind == kind and size > 1 and refused:
-            yield accelerate.wrong(
-                path,
-                say(
-                    "{model} has layers of type {kinds}; their sequences cannot be split across {size} ranks",
-                    model=architecture.name,
-                    kinds=", ".join(refused),
-                    size=size,
-                ),
+            yield violation(
+                "{model} has layers of type {kinds}; their sequences cannot be split across {size} ranks",
                 remedy("write 1, and use the ranks for data parallelism"),
+                where=path,
+                model=architecture.name,
+                kinds=", ".join(refused),
+                size=size,
             )
 
 
 # docs/decisions/rules.md: Attention heads are compared by model type
 @rule("TW391", level=Level.ERROR, field="parallelism_config")
-def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture: Architecture) -> Violations:
     """tp_size must divide the attention and key-value heads, and the model must support tensor parallelism.
 
     Without it: the first forward pass of every rank fails with `shape '[1, 8, -1, 16]' is invalid for input of size
@@ -241,40 +151,27 @@ def heads_divide_into_tensor_parallel_ranks(accelerate: Accelerate, architecture
     dp_shard_size to the rest of the ranks.
     Source: seen with transformers 5.23; transformers/distributed/tensor_parallel.py
     """
-    size, model, kind = _size(accelerate, _TP), architecture.name, architecture.model_type
+    size, kind = accelerate.size(_TP), architecture.model_type
     if size < 2 or accelerate.kind in ("DEEPSPEED", "MEGATRON_LM"):
         return
     if kind in WITHOUT_PLAN:
-        yield accelerate.wrong(
-            _TP,
-            say(
-                "tp_size is {size}, but transformers has no tensor parallel plan for models of type {type}",
-                size=size,
-                type=kind,
-            ),
+        yield violation(
+            "tp_size is {size}, but transformers has no tensor parallel plan for models of type {model_type}",
             remedy("write 1, and use the ranks for data parallelism"),
+            where=_TP,
+            size=size,
         )
     if kind not in CUT_BY_HEADS:
         return
     for heads, what in ((architecture.heads, "num_attention_heads"), (architecture.kv, "num_key_value_heads")):
         if heads and heads % size:
             fitting = _sizes(heads, accelerate.world, architecture.heads, architecture.kv)
-            yield accelerate.wrong(
-                _TP,
-                say(
-                    "tp_size {size} does not divide {what} {heads} of {model}",
-                    size=size,
-                    what=what,
-                    heads=heads,
-                    model=model,
-                ),
-                Fix(message=fitting),
-            )
+            yield _undivided(accelerate, _TP, what, heads, architecture, fitting)
             return
 
 
 @rule("TW392", level=Level.WARNING, field=_AUTOTP)
-def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architecture) -> Iterator[Violation]:
+def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architecture) -> Violations:
     """tensor_parallel.autotp_size should divide the number of key-value heads.
 
     Without it: training works, but unevenly. Ranks get different numbers of heads, and ranks beyond the number of
@@ -288,28 +185,24 @@ def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architect
     if type(size) is not int or size < 2 or not kv or kv % size == 0:
         return
     most, least = -(-kv // size), kv // size
-    yield deepspeed.wrong(
-        _AUTOTP,
-        say(
-            "key-value heads of {model}: {heads}; with {size} ranks, some get {most}, others {least}",
-            model=architecture.name,
-            heads=kv,
-            size=size,
-            most=most,
-            least=least,
-        ),
+    yield violation(
+        "key-value heads of {model}: {heads}; with {size} ranks, some get {most}, others {least}",
         Fix(message=_sizes(kv, None, kv)),
+        model=architecture.name,
+        heads=kv,
+        size=size,
+        most=most,
+        least=least,
     )
 
 
 @rule("TW393", level=Level.ERROR, field="megatron_lm_config")
-def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Architecture) -> Iterator[Violation]:
+def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Architecture) -> Violations:
     """Megatron's tensor size must divide the attention heads; its pipeline size must divide the layers.
 
     Without it: every rank fails after the imports with `num_attention_heads (12) must be a multiple of
     tensor_model_parallel_size (8)`, or `num_layers must be divisible by pipeline_model_parallel_size`.
-    Why: each rank of a tensor group computes the same number of whole heads, and each pipeline stage the same
-    number of whole layers.
+    Why: each rank of a tensor group computes equally many whole heads, each pipeline stage equally many layers.
     Instead: use sizes that divide them. If the last stage should have a different number of layers, set
     megatron_lm_decoder_last_pipeline_num_layers.
     Source: the first seen by hand with megatron-core 0.16.1 (`TransformerConfig.__post_init__`), which trainwiz's
@@ -323,24 +216,13 @@ def megatrons_sizes_divide_the_model(accelerate: Accelerate, architecture: Archi
         ("tp_degree", architecture.heads, "num_attention_heads"),
         ("pp_degree", None if uneven else architecture.layers, "num_layers"),
     ):
-        size = _size(accelerate, f"{_MEGATRON}{key}")
-        if count and size > 1 and count % size:
-            yield accelerate.wrong(
-                f"{_MEGATRON}{key}",
-                say(
-                    "{key} {size} does not divide {what} {count} of {model}",
-                    key=key,
-                    size=size,
-                    what=what,
-                    count=count,
-                    model=architecture.name,
-                ),
-                Fix(message=_sizes(count, accelerate.world, count)),
-            )
+        path = f"{_MEGATRON}{key}"
+        if count and count % accelerate.size(path):
+            yield _undivided(accelerate, path, what, count, architecture, _sizes(count, accelerate.world, count))
 
 
 @rule("TW394", level=Level.ERROR, field="parallelism_config")
-def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
+def context_parallelism_is_fsdps(accelerate: Accelerate) -> Violations:
     """cp_size larger than 1 needs distributed_type FSDP with fsdp_version 2.
 
     Without it: every rank fails after the imports with `cp_size > 1 specified in the parallelism_config, but no
@@ -349,32 +231,18 @@ def context_parallelism_is_fsdps(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: set distributed_type: FSDP with fsdp_version: 2. Under DEEPSPEED, use sp_size instead of cp_size.
     Source: seen with accelerate 1.15.0; accelerate/state.py
     """
-    size = _size(accelerate, _CP)
+    size = accelerate.size(_CP)
     if size < 2 or not accelerate.kind.startswith(("MULTI_", "FSDP")) or accelerate.kind == "MULTI_CPU":
         return
     if accelerate.kind != "FSDP":
-        yield accelerate.wrong(
-            _CP,
-            say(
-                "cp_size {size} needs distributed_type FSDP, not {kind}",
-                size=size,
-                kind=accelerate.kind,
-            ),
-        )
+        yield violation("cp_size {size} needs distributed_type FSDP, not {kind}", where=_CP, size=size)
     elif accelerate.fsdp_version != 2:
-        yield accelerate.wrong(
-            _CP,
-            say(
-                "cp_size {size} needs fsdp_version 2, not {version}",
-                size=size,
-                version=accelerate.fsdp_version,
-            ),
-            remedy("write {key}", {"fsdp_config.fsdp_version": 2}, key="fsdp_version: 2"),
-        )
+        fix = remedy("write {key}", {"fsdp_config.fsdp_version": 2}, key="fsdp_version: 2")
+        yield violation("cp_size {size} needs fsdp_version 2, not {fsdp_version}", fix, where=_CP, size=size)
 
 
 @rule("TW395", level=Level.WARNING, field="parallelism_config")
-def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Violation]:
+def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Violations:
     """sp_size larger than 1 only takes effect under distributed_type DEEPSPEED.
 
     Without it: sequences are silently not split: the training runs with plain data parallelism and its memory use.
@@ -382,17 +250,14 @@ def sequence_parallelism_is_deepspeeds(accelerate: Accelerate) -> Iterator[Viola
     Instead: set distributed_type: DEEPSPEED, or use cp_size under FSDP 2.
     Source: read in accelerate 1.15.0 (`ParallelismConfig.build_device_mesh`, `_validate_accelerator`)
     """
-    size = _size(accelerate, _SP)
+    size = accelerate.size(_SP)
     if size > 1 and accelerate.kind.startswith("MULTI_") and accelerate.kind != "MULTI_CPU":
-        yield accelerate.wrong(
-            _SP,
-            say("sp_size {size} has no effect under {kind}", size=size, kind=accelerate.kind),
-            remedy("set distributed_type: DEEPSPEED, or delete it", {_SP: None}),
-        )
+        fix = remedy("set distributed_type: DEEPSPEED, or delete it", {_SP: None})
+        yield violation("sp_size {size} has no effect under {kind}", fix, where=_SP, size=size)
 
 
 @rule("TW396", level=Level.WARNING, field="parallelism_config")
-def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -> Violations:
     """The length that the script pads to must be a multiple of sp_size, or of 2 × cp_size.
 
     Without it: under DeepSpeed, the first batch fails with `batch's seqlen=1000 isn't divisible by sp-size=3`.
@@ -405,29 +270,38 @@ def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -
     (2.13)
     """
     for path, kind, parts in ((_SP, "DEEPSPEED", 1), (_CP, "FSDP", 2)):
-        size = _size(accelerate, path)
+        size = accelerate.size(path)
         for length, line in script.padded_to if size > 1 and accelerate.kind == kind else ():
             if length % (size * parts):
                 low = length // (size * parts) * size * parts
-                yield accelerate.wrong(
-                    path,
-                    say(
-                        "the script pads to {length} tokens in line {line}, which is not a multiple of {parts}",
-                        length=length,
-                        line=line,
-                        parts=size * parts,
-                    ),
+                yield violation(
+                    "the script pads to {length} tokens in line {line}, which is not a multiple of {parts}",
                     remedy("write {low} or {high}", low=max(low, size * parts), high=low + size * parts),
+                    where=path,
+                    length=length,
+                    line=line,
+                    parts=size * parts,
                 )
 
 
-def _size(accelerate: Accelerate, path: str) -> int:
-    value = accelerate.get(path, 1)
-    return value if type(value) is int and value > 0 else 1
+def _undivided(
+    accelerate: Accelerate, path: str, what: str, count: int, architecture: Architecture, fitting: Message
+) -> Violation:
+    key = path.removeprefix(PARALLEL).removeprefix(_MEGATRON)
+    return violation(
+        "{key} {size} does not divide {what} {count} of {model}",
+        Fix(message=fitting),
+        where=path,
+        key=key,
+        size=accelerate.size(path),
+        what=what,
+        count=count,
+        model=architecture.name,
+    )
 
 
 def _sizes(most: int, world: int | None, *divided: int | None) -> Message:
-    """The sizes up to `most` that divide the world and these numbers, as far as they are known."""
+    """The sizes up to `most` that divide the world and these numbers, if they are known."""
     numbers = [n for n in (world, *divided) if n]
     fitting = [size for size in range(1, most + 1) if not any(n % size for n in numbers)]
     return say("possible sizes: {sizes}", sizes=", ".join(map(str, fitting)))

@@ -1,13 +1,12 @@
-"""Keys of an accelerate file that do nothing where they stand."""
+"""Keys of an accelerate file that have no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import DISTRIBUTED_TYPES
-from trainwiz.finding import Fix, Level, Violation, remedy
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -32,7 +31,7 @@ _FP8_NAMES = {
 
 
 @rule("TW665", level=Level.WARNING, field="rdzv_backend")
-def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
+def a_key_acts(accelerate: Accelerate) -> Violations:
     """rdzv_backend, enable_cpu_affinity, downcast_bf16 and tpu_use_sudo have no effect in a config file.
 
     Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for
@@ -41,30 +40,25 @@ def a_key_acts(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: use the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
-    if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
+    if accelerate.on_sagemaker or not accelerate.kind:
         return
     for key, value in accelerate.document.values.items():
         if _silent(key, value, accelerate.kind):
-            yield accelerate.wrong(
-                key,
-                say(
-                    "{key} {value} has no effect: under {kind}, accelerate never reads it from a file",
-                    key=key,
-                    value=str(value).lower(),
-                    kind=accelerate.kind,
-                ),
-                # On the command line the one says nothing either, and the other gives up what the file is for.
+            yield violation(
+                "{key} {value} has no effect: under {kind}, accelerate never reads it from a file",
                 Fix(
                     message=say("delete it")
                     if key in ("main_training_function", "use_cpu")
                     else say("delete it, or pass it to accelerate launch on the command line"),
                     changes={key: None},
                 ),
+                where=key,
+                value=str(value).lower(),
             )
 
 
 @rule("TW666", level=Level.WARNING, field="distributed_type")
-def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
+def a_block_is_under_its_type(accelerate: Accelerate) -> Violations:
     """A block takes effect only under its own distributed_type.
 
     Without it: the whole block is silently ignored: fsdp_config under MULTI_GPU trains plain DDP, dynamo_config
@@ -73,32 +67,26 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Iterator[Violation]:
     Instead: set the distributed_type that you want, or delete the block.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
-    if accelerate.get("compute_environment") == "AMAZON_SAGEMAKER" or not accelerate.kind:
+    if accelerate.on_sagemaker or not accelerate.kind:
         return
     for key, kinds in _HOME.items():
         if accelerate.get(key) and accelerate.kind not in kinds and accelerate.kind in DISTRIBUTED_TYPES:
-            yield accelerate.wrong(
-                key,
-                say(
-                    "{key} only works with distributed_type {kinds}; here it is {kind}",
-                    key=key,
-                    kinds=", ".join(kinds),
-                    kind=accelerate.kind,
-                ),
+            yield violation(
+                "{key} only works with distributed_type {kinds}; here it is {kind}",
                 remedy("delete it, or set distributed_type {kind}", {key: None}, kind=kinds[0]),
+                where=key,
+                kinds=", ".join(kinds),
             )
     for key, kinds in _NOT_FOR.items():
         off = accelerate.get("dynamo_config.dynamo_backend") in ("NO", "no", None, False) and key == "dynamo_config"
         if accelerate.section(key) and accelerate.kind in kinds and not off:
-            yield accelerate.wrong(
-                key,
-                say("{key} has no effect with distributed_type {kind}", key=key, kind=accelerate.kind),
-                remedy("delete it", {key: None}),
+            yield violation(
+                "{key} has no effect with distributed_type {kind}", remedy("delete it", {key: None}), where=key
             )
 
 
 @rule("TW253", level=Level.WARNING, field="fp8_config")
-def fp8_needs_its_precision(accelerate: Accelerate) -> Iterator[Violation]:
+def fp8_needs_its_precision(accelerate: Accelerate) -> Violations:
     """fp8_config only takes effect with mixed_precision fp8.
 
     Without it: accelerate ignores the block, and the training uses the precision in mixed_precision.
@@ -108,15 +96,12 @@ def fp8_needs_its_precision(accelerate: Accelerate) -> Iterator[Violation]:
     """
     precision = accelerate.get("mixed_precision")
     if accelerate.section("fp8_config") and isinstance(precision, str) and precision.lower() in ("no", "fp16", "bf16"):
-        yield accelerate.wrong(
-            "fp8_config",
-            say("fp8_config is ignored because mixed_precision is {precision}", precision=precision),
-            remedy("set mixed_precision: fp8, or delete the block", {"fp8_config": None}),
-        )
+        fix = remedy("set mixed_precision: fp8, or delete the block", {"fp8_config": None})
+        yield violation("fp8_config is ignored because mixed_precision is {precision}", fix, precision=precision)
 
 
 @rule("TW254", level=Level.WARNING, field="fp8_config")
-def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Iterator[Violation]:
+def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Violations:
     """The keys of fp8_config are amax_history_len, amax_compute_algo and opt_level.
 
     Without it: amax_history_length, amax_compute_algorithm and optimization_level are ignored, and the defaults
@@ -128,11 +113,8 @@ def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Iterator[Violatio
     for old, new in _FP8_NAMES.items():
         path, right = f"fp8_config.{old}", f"fp8_config.{new}"
         if accelerate.has(path):
-            yield accelerate.wrong(
-                path,
-                say("accelerate ignores {key}; it reads {right}", key=old, right=new),
-                remedy("write {right}", {path: None, right: accelerate.get(path)}, right=new),
-            )
+            fix = remedy("write {right}", {path: None, right: accelerate.get(path)}, right=new)
+            yield violation("accelerate ignores {key}; it reads {right}", fix, where=path, key=old, right=new)
 
 
 def _silent(key: str, value: Any, kind: str) -> bool:

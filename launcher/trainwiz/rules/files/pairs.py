@@ -1,13 +1,12 @@
-"""What a script and its DeepSpeed settings both say."""
+"""Settings that a script and its DeepSpeed file both contain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.engines.accelerate import FILLED_SETTINGS
-from trainwiz.finding import Level, Violation, remedy
+from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 
@@ -20,7 +19,7 @@ _MICRO = "train_micro_batch_size_per_gpu"
 
 
 @rule("TW436", level=Level.WARNING, field="deepspeed_config.gradient_accumulation_steps")
-def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) -> Iterator[Violation]:
+def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) -> Violations:
     """Under DeepSpeed, gradient_accumulation_steps in the accelerate file must match the script.
 
     Without it: the file overrides the script. accelerate's questionnaire writes 1 by default: a script with
@@ -32,15 +31,15 @@ def the_block_accumulates_as_the_script(accelerate: Accelerate, script: Script) 
     """
     path = f"deepspeed_config.{_ACCUMULATION}"
     here, asked = accelerate.get(path), _asked(script, _ACCUMULATION)
-    if accelerate.kind == "DEEPSPEED" and not accelerate.deepspeed_file and asked and _differ(here, asked.value):
+    if accelerate.block_decides and asked and _differ(here, asked.value):
         fix = remedy("write {number}", {path: asked.value}, number=asked.value)
         if asked.option:
             fix = remedy("write auto to use the value passed to the script", {path: "auto"})
-        yield accelerate.wrong(path, _apart(here, asked), fix)
+        yield Violation(_apart(here, asked), fix)
 
 
 @rule("TW437", level=Level.WARNING, field=_ACCUMULATION)
-def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> Violations:
     """gradient_accumulation_steps in a DeepSpeed file must match the script, or be auto.
 
     Without it: the file overrides the script: `Accelerator(gradient_accumulation_steps=4)` with 1 in the file
@@ -51,11 +50,11 @@ def the_file_accumulates_as_the_script(deepspeed: DeepSpeed, script: Script) -> 
     """
     here, asked = deepspeed.get(_ACCUMULATION), _asked(script, _ACCUMULATION)
     if asked and _differ(here, asked.value):
-        yield deepspeed.wrong(_ACCUMULATION, _apart(here, asked), remedy("write auto", {_ACCUMULATION: "auto"}))
+        yield Violation(_apart(here, asked), remedy("write auto", {_ACCUMULATION: "auto"}))
 
 
 @rule("TW439", level=Level.WARNING, field=_MICRO)
-def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Violations:
     """train_micro_batch_size_per_gpu must equal the batch size of the script's DataLoader.
 
     Without it: the training uses the DataLoader's number, but DeepSpeed silently computes with the other: its batch
@@ -70,19 +69,16 @@ def the_micro_batch_is_the_loaders(deepspeed: DeepSpeed, script: Script) -> Iter
     sizes = {value.value if value and type(value.value) is int else None for value in found}
     if type(here) is not int or not sizes or None in sizes or here in sizes:
         return
-    yield deepspeed.wrong(
-        _MICRO,
-        say(
-            "the file sets {here}, but the script's DataLoader uses {there}",
-            here=here,
-            there=", ".join(map(str, sorted(map(int, filter(None, sizes))))),
-        ),
+    yield violation(
+        "the file sets {here}, but the script's DataLoader uses {there}",
         remedy("write auto", {_MICRO: "auto"}),
+        here=here,
+        there=", ".join(map(str, sorted(map(int, filter(None, sizes))))),
     )
 
 
 @rule("TW356", level=Level.ERROR, field="optimizer")
-def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Violations:
     """The script and the DeepSpeed file must not both create an optimizer.
 
     Without it: prepare fails with `You cannot specify an optimizer in the config file and in the code at the same
@@ -95,15 +91,15 @@ def there_is_one_optimizer(deepspeed: DeepSpeed, script: Script) -> Iterator[Vio
     made = [call for call, name in names if name.startswith("torch.optim.") and name.count(".") == 2]
     dummies = any(name.endswith("DummyOptim") for _, name in names)
     if deepspeed.has("optimizer") and made and not dummies and script.called("accelerate.Accelerator"):
-        yield deepspeed.wrong(
-            "optimizer",
-            say("the file creates an optimizer, and the script creates one in line {line}", line=made[0].node.lineno),
+        yield violation(
+            "the file creates an optimizer, and the script creates one in line {line}",
             remedy("delete this block, or use accelerate.utils.DummyOptim in the script", {"optimizer": None}),
+            line=made[0].node.lineno,
         )
 
 
 @rule("TW255", level=Level.ERROR, field="bf16.enabled")
-def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Violations:
     """`Accelerator(mixed_precision=…)` and the DeepSpeed file must name the same precision.
 
     Without it: bf16 in the script and fp16 in the file stop with `--mixed_precision arg cannot be set to bf16 when
@@ -118,20 +114,18 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Iterat
     for kind, other in (("bf16", "fp16"), ("fp16", "bf16")):
         path, here = f"{kind}.enabled", deepspeed.get(f"{kind}.enabled")
         if (asked in (other, "no") and here is True) or (asked == kind and here is False):
-            yield deepspeed.wrong(
-                path,
-                say(
-                    "{key} is {here}, but the script asks for mixed_precision {asked}",
-                    key=path,
-                    here=str(here).lower(),
-                    asked=asked,
-                ),
+            yield violation(
+                "{key} is {here}, but the script asks for mixed_precision {asked}",
                 remedy("write auto", {path: "auto"}),
+                where=path,
+                key=path,
+                here=str(here).lower(),
+                asked=asked,
             )
 
 
 @rule("TW338", level=Level.ERROR, field="deepspeed")
-def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script) -> Iterator[Violation]:
+def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script) -> Violations:
     """If the script calls deepspeed.initialize itself, its DeepSpeed file must not contain `auto`.
 
     Without it: every rank fails with `TypeError: '>' not supported between instances of 'str' and 'int'` after the
@@ -146,15 +140,15 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
     for keys, entry in deepspeed.document.entries.items():
         path = ".".join(keys)
         if entry.key and deepspeed.get(path) == "auto" and path in FILLED_SETTINGS:
-            yield deepspeed.wrong(
-                path,
-                say("DeepSpeed itself does not replace auto, and the script uses nothing that does"),
+            yield violation(
+                "DeepSpeed itself does not replace auto, and the script uses nothing that does",
                 remedy("write a value"),
+                where=path,
             )
 
 
 def _alone(script: Script) -> bool:
-    """Whether the script hands a file to DeepSpeed as it is; a dictionary may have been filled before."""
+    """Whether the script passes a file to DeepSpeed unchanged; a dictionary may have been filled in before."""
     others = any(
         call.name.endswith(("Accelerator", "Trainer", "TrainingArguments", "DeepSpeedConfig")) for call in script.calls
     )
@@ -165,7 +159,7 @@ def _alone(script: Script) -> bool:
 
 
 def _asked(script: Script, argument: str) -> Value | None:
-    """What the script gives to its one Accelerator; None where it gives nothing that can be read."""
+    """The argument of the script's only Accelerator; None if it is missing or cannot be read."""
     calls = script.called("accelerate.Accelerator")
     return script.values.of(calls[0].keyword(argument)) if len(calls) == 1 else None
 

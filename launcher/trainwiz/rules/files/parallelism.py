@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
+from trainwiz.config.kinds import PARALLEL
 from trainwiz.engines.accelerate import BLOCKS
-from trainwiz.finding import Level, Violation, remedy
-from trainwiz.message import say
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 _PREFIX = "parallelism_config_"
@@ -16,7 +15,7 @@ _SIZES = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 
 @rule("TW381", level=Level.WARNING, field="parallelism_config")
-def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violation]:
+def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Violations:
     """Keys of parallelism_config need its prefix: parallelism_config_tp_size.
 
     Without it: `tp_size: 2` is silently ignored, and every size stays 1.
@@ -29,15 +28,12 @@ def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Iterator[Violati
         full = f"{_PREFIX}{key}"
         if full in known:
             path, right = f"parallelism_config.{key}", f"parallelism_config.{full}"
-            yield accelerate.wrong(
-                path,
-                say("accelerate ignores {key}; it reads {right}", key=key, right=full),
-                remedy("write {right}", {path: None, right: value}, right=full),
-            )
+            fix = remedy("write {right}", {path: None, right: value}, right=full)
+            yield violation("accelerate ignores {key}; it reads {right}", fix, where=path, key=key, right=full)
 
 
 @rule("TW382", level=Level.ERROR, field="parallelism_config")
-def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violation]:
+def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Violations:
     """The product of the sizes in parallelism_config must equal num_processes.
 
     Without it: every rank fails after the imports with `ParallelismConfig total_size (4) does not match
@@ -47,35 +43,30 @@ def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Iterator[Violati
     Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
     """
     sizes, world = _sizes(accelerate), accelerate.world
-    # Under DeepSpeed, sequence parallelism is checked by nobody, and all sizes 1 mean plain data parallelism.
+    # Nothing checks sequence parallelism under DeepSpeed, and all sizes 1 mean plain data parallelism.
     if world is None or not sizes or math.prod(sizes.values()) in (1, world) or sizes.get("sp", 1) > 1:
         return
     total = math.prod(sizes.values())
     others = total // sizes.get("dp_shard", 1)
-    key = "parallelism_config.parallelism_config_dp_shard_size"
+    key = f"{PARALLEL}dp_shard_size"
     fits = world % others == 0 and (accelerate.has(key) or accelerate.kind == "FSDP")
-    yield accelerate.wrong(
-        "parallelism_config",
-        say(
-            "{product} = {total}, but num_processes is {world}",
-            total=total,
-            world=world,
-            product=" × ".join(f"{name} {size}" for name, size in sizes.items()),
-        ),
+    yield violation(
+        "{product} = {total}, but num_processes is {world}",
         remedy("set parallelism_config_dp_shard_size: {size}", {key: world // others}, size=world // others)
         if fits
         else None,
+        total=total,
+        product=" × ".join(f"{name} {size}" for name, size in sizes.items()),
     )
 
 
 @rule("TW383", level=Level.ERROR, field="parallelism_config")
-def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
+def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Violations:
     """Under FSDP 2, dp_shard_size or cp_size must be larger than 1.
 
     Without it: every rank fails after the imports with `FSDP is enabled but the parallelism config has no dimension
     for FSDP to shard across`.
-    Why: if tensor parallelism uses all ranks, none are left to shard over. If all sizes are 1, accelerate uses
-    plain data parallelism.
+    Why: tensor parallelism may use all ranks; with all sizes 1, accelerate uses plain data parallelism.
     Instead: use a smaller parallelism_config_tp_size, and set dp_shard_size to the rest.
     Source: read in accelerate 1.15.0 (`ParallelismConfig._validate_accelerator`)
     """
@@ -85,18 +76,81 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Iterator[Violation]:
     if accelerate.kind != "FSDP" or str(version) != "2" or not accelerate.section("parallelism_config") or invalid:
         return
     if sizes.get("dp_shard", 1) == 1 and sizes.get("cp", 1) == 1:
-        yield accelerate.wrong(
-            "parallelism_config",
-            say(
-                "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
-                tp=sizes.get("tp", 1),
-            ),
+        yield violation(
+            "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
             remedy("set parallelism_config_dp_shard_size to the number of ranks that tensor parallelism leaves"),
+            tp=sizes.get("tp", 1),
         )
 
 
+@rule("TW384", level=Level.ERROR, field="megatron_lm_config")
+def megatrons_sizes_divide_the_world(accelerate: Accelerate) -> Violations:
+    """The product of Megatron's tensor, pipeline and context sizes must divide num_processes.
+
+    Without it: every rank fails after the imports with Megatron's `RuntimeError: world_size (8) is not divisible by
+    6`.
+    Why: each copy of the model takes that many ranks; data parallelism uses the remaining factor.
+    Instead: use sizes whose product divides num_processes.
+    Source: seen by hand with megatron-core 0.16.1 (`initialize_model_parallel` in megatron/core/parallel_state.py),
+    which trainwiz's tests do not have
+    """
+    world = accelerate.world
+    if accelerate.kind != "MEGATRON_LM" or world is None:
+        return
+    keys = ("tp_degree", "pp_degree", "context_parallel_size")
+    sizes = [accelerate.get(f"megatron_lm_config.megatron_lm_{key}", 1) for key in keys]
+    if all(type(size) is int and size > 0 for size in sizes) and world % math.prod(sizes):
+        yield violation(
+            "one model takes {product} = {total} ranks, but num_processes {world} is not a multiple of that",
+            product=" × ".join(str(size) for size in sizes if size > 1),
+            total=math.prod(sizes),
+        )
+
+
+@rule("TW385", level=Level.ERROR, field="parallelism_config")
+def sequence_parallel_ranks_divide_the_world(accelerate: Accelerate) -> Violations:
+    """parallelism_config_sp_size must divide num_processes.
+
+    Without it: every rank builds the model, then fails: `world_size (4) is not divisible by sequence_parallel_size
+    3`.
+    Why: each group of that many ranks shares one sequence.
+    Instead: use a size that divides num_processes, the model's attention heads, and the sequence length.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    size, world = accelerate.size(f"{PARALLEL}sp_size"), accelerate.world
+    if accelerate.kind == "DEEPSPEED" and world is not None and world % size:
+        yield violation(
+            "sp_size {size} does not divide num_processes {world}",
+            remedy("set it to a divisor of {world}"),
+            where=f"{PARALLEL}sp_size",
+            size=size,
+        )
+
+
+@rule("TW386", level=Level.ERROR, field="parallelism_config")
+def a_sequence_is_split_in_one_way(accelerate: Accelerate) -> Violations:
+    """Use context parallelism or sequence parallelism, not both; cp_comm_strategy must be valid.
+
+    Without it: every rank fails after the imports with `Context Parallelism (CP) and Sequence Parallelism (SP) are
+    mutually exclusive`, or `Invalid cp_comm_strategy: ring. Must be one of 'allgather' or 'alltoall'`.
+    Why: cp is torch's ring attention under FSDP 2, sp is DeepSpeed's Ulysses; both split the same dimension.
+    Instead: use cp_size with FSDP 2, or sp_size with DEEPSPEED.
+    Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
+    """
+    cp, sp = accelerate.size(f"{PARALLEL}cp_size"), accelerate.size(f"{PARALLEL}sp_size")
+    if min(cp, sp) > 1:
+        path = f"{PARALLEL}sp_size"
+        fix = remedy("set one of them to 1", {path: 1})
+        yield violation("cp_size {cp} and sp_size {sp} cannot be combined", fix, where=path, cp=cp, sp=sp)
+    path = f"{PARALLEL}cp_comm_strategy"
+    way = accelerate.get(path)
+    if cp > 1 and way is not None and way not in ("allgather", "alltoall"):
+        fix = remedy("write {key}", {path: "allgather"}, key="allgather")
+        yield violation("cp_comm_strategy is {way}; it must be allgather or alltoall", fix, where=path, way=str(way))
+
+
 def _sizes(accelerate: Accelerate) -> dict[str, int]:
-    """The sizes that are given and act, by dimension; empty where one of them is no positive number."""
+    """The given sizes by dimension; empty if one of them is not a positive number."""
     section = accelerate.section("parallelism_config")
     given = {name: section[f"{_PREFIX}{name}_size"] for name in _SIZES if f"{_PREFIX}{name}_size" in section}
     return given if all(type(size) is int and size > 0 for size in given.values()) else {}

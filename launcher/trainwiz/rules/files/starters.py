@@ -1,28 +1,85 @@
-"""What starts ranks on other machines: pdsh, ssh, MPI, Slurm; the hostfile that they go by, and its filters."""
+"""What starts ranks on other machines: pdsh, ssh, MPI, Slurm; their hostfile, and its filters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Level, Place, Violation, remedy, violation
-from trainwiz.message import say
+from trainwiz.engines.deepspeed import LAUNCHER_PROGRAMS, LAUNCHERS_WITHOUT_FILTERS
+from trainwiz.finding import Level, Place, Violation, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
-PROGRAMS = {"pdsh": "pdsh", "slurm": "sinfo"}
-"""What DeepSpeed's launchers look for: `backend_exists` in deepspeed/launcher/multinode_runner.py (0.19.8)."""
-STARTERS = (*PROGRAMS.values(), "ssh", "mpirun", "mpiexec")
-_REFUSING = ("openmpi", "mpich", "mvapich", "impi")
+STARTERS = (*LAUNCHER_PROGRAMS.values(), "ssh", "mpirun", "mpiexec")
 _LAUNCHER = "deepspeed_config.deepspeed_multinode_launcher"
 _FILTERS = ("deepspeed_config.deepspeed_exclusion_filter", "deepspeed_config.deepspeed_inclusion_filter")
-"""In the order that accelerate takes them: of both, the first."""
+"""If both are set, accelerate uses the first."""
 _SLOTS = re.compile(r"^(\S+)\s+slots=(\d+)")
+"""`_parse_hostfile` in deepspeed/launcher/runner.py (0.19.8)."""
 _MPI = re.compile(r"^([^\s:#]+)(?:\s*:\s*(\d+)|\s+slots\s*=\s*(\d+))?")
 
 
+@rule("TW680", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
+def a_hostfile_names_hosts_and_slots(accelerate: Accelerate) -> Violations:
+    """Each line of a hostfile must be `host slots=N`, and each host may appear only once.
+
+    Without it: DeepSpeed stops with `Hostfile contains a bad entry: node1, unable to proceed with launching`, or
+    `Hostfile contains multiple entries for node1`.
+    Why: DeepSpeed reads only this format; the format of MPI (a bare name, or node1:8) is different.
+    Instead: write node1 slots=8
+    Source: seen with DeepSpeed 0.19.8; deepspeed/launcher/runner.py
+    """
+    if accelerate.hostfile is None or accelerate.launcher is None:
+        return
+    path, text = accelerate.hostfile
+    seen: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words, match = line.strip(), _SLOTS.search(line.strip())
+        place = Place(file=path, line=number, width=max(1, len(line.rstrip())), source=line)
+        if not words or words.startswith("#"):
+            continue
+        if not match:
+            fix = remedy("write {line}", line=f"{words.replace(':', ' ').split()[0]} slots=N")
+            yield violation("{line} is not in the form `node1 slots=8`", fix, line=repr(words), place=place)
+            seen.setdefault(words, number)
+        elif (first := seen.setdefault(match[1], number)) != number:
+            fix = remedy("delete one of them")
+            yield violation("{host} is already listed in line {first}", fix, host=match[1], first=first, place=place)
+    if not seen:
+        yield violation("the hostfile lists no hosts", place=Place(file=path, line=1))
+
+
+@rule("TW681", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
+def the_hostfile_is_the_world(accelerate: Accelerate) -> Violations:
+    """The hostfile must list num_machines hosts, each with enough slots for its ranks.
+
+    Without it: DeepSpeed starts num_processes // num_machines ranks on every host in the file, regardless of the
+    number of hosts and of their slots: the world size is not the planned one, or several ranks share a GPU.
+    Why: accelerate passes --num_gpus, which overrides the slots; it does not pass the number of machines.
+    Instead: write one line per machine, with as many slots as it has ranks.
+    Source: accelerate/utils/launch.py, `prepare_deepspeed_cmd_env` (1.15); deepspeed/launcher/runner.py (0.19.8)
+    """
+    # With a filter, the selected slots are the ranks.
+    filtered = any(accelerate.get(key) for key in _FILTERS)
+    if accelerate.hostfile is None or accelerate.world is None or accelerate.launcher is None or filtered:
+        return
+    slots, ranks = _slots(accelerate.hostfile[1]), accelerate.world // accelerate.machines
+    where, place = "deepspeed_config.deepspeed_hostfile", Place(file=accelerate.hostfile[0], line=1)
+    if slots and len(slots) != accelerate.machines:
+        yield violation(
+            "hosts in the hostfile: {hosts}; num_machines: {machines}; {world} ranks would start",
+            remedy("one line for each machine"),
+            hosts=len(slots),
+            world=len(slots) * ranks,
+            where=where,
+            place=place,
+        )
+    few = next((host for host, count in slots.items() if count < ranks), None)
+    if few:
+        yield _too_few(few, slots[few], ranks, where, place)
+
+
 @rule("TW682", level=Level.ERROR, field=_LAUNCHER)
-def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Violation]:
+def what_starts_the_others_is_installed(accelerate: Accelerate) -> Violations:
     """The program that starts ranks on other machines must be installed on the machine where you launch.
 
     Without it: `launcher 'pdsh' not installed.` or `No such file or directory: 'ssh'` from DeepSpeed; with
@@ -37,28 +94,25 @@ def what_starts_the_others_is_installed(accelerate: Accelerate) -> Iterator[Viol
     here, launcher = accelerate.programs, accelerate.launcher
     if here is None:
         return
-    if launcher in PROGRAMS:
-        missing = [name for name in (PROGRAMS[launcher], "ssh") if name not in here]
+    if launcher in LAUNCHER_PROGRAMS:
+        missing = [name for name in (LAUNCHER_PROGRAMS[launcher], "ssh") if name not in here]
         if missing:
-            yield accelerate.wrong(
-                _LAUNCHER if accelerate.has(_LAUNCHER) else "num_machines",
-                say(
-                    "{launcher} starts the other machines; missing on this machine: {programs}",
-                    launcher=launcher,
-                    programs=", ".join(missing),
-                ),
+            yield violation(
+                "{launcher} starts the other machines; missing on this machine: {programs}",
                 remedy("install it, or set deepspeed_multinode_launcher: standard", {_LAUNCHER: "standard"}),
+                where=_LAUNCHER if accelerate.has(_LAUNCHER) else "num_machines",
+                programs=", ".join(missing),
             )
     elif _by_mpi(accelerate) and not {"mpirun", "mpiexec"} & here:
-        yield accelerate.wrong(
-            "mpirun_config.mpirun_hostfile",
-            say("MPI starts the ranks, but neither mpirun nor mpiexec is installed here"),
+        yield violation(
+            "MPI starts the ranks, but neither mpirun nor mpiexec is installed here",
             remedy("install Open MPI, MPICH or Intel MPI"),
+            where="mpirun_config.mpirun_hostfile",
         )
 
 
 @rule("TW683", level=Level.ERROR, field="deepspeed_config.deepspeed_hostfile")
-def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
+def the_hostfile_is_there(accelerate: Accelerate) -> Violations:
     """The hostfile must exist on the machine where you launch.
 
     Without it: DeepSpeed reports `Unable to find hostfile, will proceed with training with local resources only`
@@ -70,15 +124,12 @@ def the_hostfile_is_there(accelerate: Accelerate) -> Iterator[Violation]:
     key = accelerate.hostfile_named
     needed = accelerate.launcher is not None or _by_mpi(accelerate)
     if key and needed and accelerate.programs is not None and accelerate.hostfile is None:
-        yield accelerate.wrong(
-            key,
-            say("file {path} not found here", path=accelerate.get(key)),
-            remedy("correct the path, or create the file with a line like node1 slots=8 for each host"),
-        )
+        fix = remedy("correct the path, or create the file with a line like node1 slots=8 for each host")
+        yield violation("file {path} not found here", fix, where=key, path=accelerate.get(key))
 
 
 @rule("TW684", level=Level.ERROR, field=_FILTERS[1])
-def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Violation]:
+def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Violations:
     """deepspeed_inclusion_filter and deepspeed_exclusion_filter must name hosts and slots of the hostfile.
 
     Without it: `Hostname 'node3' not found in hostfile`, or `No slot '8' specified on host 'node1'`, before
@@ -89,8 +140,7 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
     """
     if accelerate.hostfile is None or accelerate.launcher is None:
         return
-    _, text = accelerate.hostfile
-    slots = {match[1]: int(match[2]) for line in text.splitlines() if (match := _SLOTS.search(line.strip()))}
+    slots = _slots(accelerate.hostfile[1])
     key = next((key for key in _FILTERS if accelerate.get(key)), None)
     value = accelerate.get(key) if key else None
     if key is None or not isinstance(value, str) or not slots:
@@ -99,23 +149,21 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Iterator[Viola
         host, _, numbers = node.strip().partition(":")
         beyond = [n for n in numbers.split(",") if n.strip().isdecimal() and int(n) >= slots.get(host, 0)]
         if host not in slots:
-            yield accelerate.wrong(
-                key, say("{host} is not in the hostfile, which lists {hosts}", host=host, hosts=", ".join(slots))
+            yield violation(
+                "{host} is not in the hostfile, which lists {hosts}", where=key, host=host, hosts=", ".join(slots)
             )
         elif beyond:
-            yield accelerate.wrong(
-                key,
-                say(
-                    "{host} has slots 0 to {last}, but no slot {slot}",
-                    host=host,
-                    last=slots[host] - 1,
-                    slot=beyond[0].strip(),
-                ),
+            yield violation(
+                "{host} has slots 0 to {last}, but no slot {slot}",
+                where=key,
+                host=host,
+                last=slots[host] - 1,
+                slot=beyond[0].strip(),
             )
 
 
 @rule("TW685", level=Level.WARNING, field="mpirun_config.mpirun_hostfile")
-def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
+def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Violations:
     """The MPI hostfile must list num_machines hosts, with enough slots for the ranks of each.
 
     Without it: Open MPI stops with `There are not enough slots available in the system to satisfy the slots that
@@ -136,7 +184,6 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
             "hosts in the hostfile: {hosts}; num_machines: {machines}",
             remedy("one line for each machine"),
             hosts=len(hosts),
-            machines=accelerate.machines,
             place=Place(file=path, line=1),
         )
         return
@@ -144,18 +191,12 @@ def mpis_hosts_hold_the_ranks(accelerate: Accelerate) -> Iterator[Violation]:
     for number, match in found:
         slots = match[2] or match[3]
         if slots and int(slots) < ranks:
-            yield violation(
-                "{host} has {slots} slots, but gets {ranks} ranks",
-                remedy("correct the slots, or num_processes"),
-                host=match[1],
-                slots=int(slots),
-                ranks=ranks,
-                place=Place(file=path, line=number, width=max(1, match.end()), source=lines[number - 1]),
-            )
+            place = Place(file=path, line=number, width=max(1, match.end()), source=lines[number - 1])
+            yield _too_few(match[1], int(slots), ranks, None, place)
 
 
 @rule("TW686", level=Level.ERROR, field=_LAUNCHER)
-def deepspeeds_mpi_launchers_refuse_accelerate(accelerate: Accelerate) -> Iterator[Violation]:
+def deepspeeds_mpi_launchers_refuse_accelerate(accelerate: Accelerate) -> Violations:
     """deepspeed_multinode_launcher must not be openmpi, mpich or mvapich.
 
     Without it: `openmpi backend does not support limiting num nodes/gpus`, or `… does not support worker
@@ -167,13 +208,27 @@ def deepspeeds_mpi_launchers_refuse_accelerate(accelerate: Accelerate) -> Iterat
     `validate_args`
     """
     launcher = accelerate.launcher
-    if launcher in _REFUSING and accelerate.hostfile_named:
-        yield accelerate.wrong(
-            _LAUNCHER,
-            say("{launcher} rejects --num_gpus and filters, which accelerate passes to it", launcher=launcher),
-            remedy("set deepspeed_multinode_launcher to standard or pdsh", {_LAUNCHER: "standard"}),
-        )
+    if launcher in LAUNCHERS_WITHOUT_FILTERS and accelerate.hostfile_named:
+        fix = remedy("set deepspeed_multinode_launcher to standard or pdsh", {_LAUNCHER: "standard"})
+        yield violation("{launcher} rejects --num_gpus and filters, which accelerate passes to it", fix)
 
 
 def _by_mpi(accelerate: Accelerate) -> bool:
     return accelerate.hostfile_named == "mpirun_config.mpirun_hostfile"
+
+
+def _slots(hostfile: str) -> dict[str, int]:
+    """The slots of each host, as DeepSpeed reads them."""
+    return {match[1]: int(match[2]) for line in hostfile.splitlines() if (match := _SLOTS.search(line.strip()))}
+
+
+def _too_few(host: str, slots: int, ranks: int, where: str | None, place: Place) -> Violation:
+    return violation(
+        "slots of {host}: {slots}; ranks that start there: {ranks}",
+        remedy("correct the slots, or num_processes"),
+        host=host,
+        slots=slots,
+        ranks=ranks,
+        where=where,
+        place=place,
+    )

@@ -1,12 +1,11 @@
-"""Files that cannot be read, and keys that nobody reads."""
+"""Files and plans that cannot be read, and keys that nobody reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
 
 from trainwiz.config import Accelerate, Document
-from trainwiz.config.spelling import nearest
+from trainwiz.config.spelling import nearest, renamed
 from trainwiz.engines.accelerate import (
     BLOCKS,
     CLUSTER_KEYS,
@@ -18,13 +17,13 @@ from trainwiz.engines.accelerate import (
     knows_keys_of,
 )
 from trainwiz.engines.deepspeed import TOP_LEVEL_KEYS, ZERO_KEYS
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
 
 @rule("TW651", level=Level.ERROR, field="document")
-def a_file_can_be_read(document: Document) -> Iterator[Violation]:
+def a_file_can_be_read(document: Document) -> Violations:
     """A configuration file must be UTF-8 text with keys and values: YAML, or JSON if its name ends in .json.
 
     Without it: accelerate and DeepSpeed stop with the parser's error; for an empty file, with `'NoneType' object
@@ -43,8 +42,20 @@ def a_file_can_be_read(document: Document) -> Iterator[Violation]:
         )
 
 
+@rule("TW690", level=Level.ERROR, field="plan")
+def a_plan_has_known_keys_and_legal_values(mistakes: Sequence[Violation]) -> Violations:
+    """A plan contains only keys that trainwiz knows, each of them once and with a valid value.
+
+    Without it: no command of trainwiz accepts the plan, and its other rules cannot check it.
+    Why: if a misspelled key were ignored, the training would use a default that nobody chose.
+    Instead: use the nearest key or a valid value, which the message names; `trainwiz explain keys` lists them all.
+    Source: `Plan` in trainwiz/plan/model.py
+    """
+    yield from mistakes
+
+
 @rule("TW652", level=Level.WARNING, field="document")
-def a_key_stands_once(document: Document) -> Iterator[Violation]:
+def a_key_stands_once(document: Document) -> Violations:
     """A key must not appear twice at the same level; the last value wins.
 
     Without it: under accelerate, the first value is silently lost; DeepSpeed by itself rejects a JSON file with
@@ -66,18 +77,16 @@ def a_key_stands_once(document: Document) -> Iterator[Violation]:
 
 
 @rule("TW653", level=Level.ERROR, field="document")
-def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Violation]:
+def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Violations:
     """The top level of an accelerate file may only contain keys that this accelerate version knows.
 
     Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and
     suggests no similar key.
-    Why: files outlive versions (ipex_config has been removed), and some options exist only on the command line
-    (max_restarts).
+    Why: files outlive versions (ipex_config is gone), and some options are the command line's only (max_restarts).
     Instead: use the key as accelerate spells it, or the option of `accelerate launch`.
     Source: seen with accelerate 1.15.0; `BaseConfig.from_yaml_file` in accelerate/commands/config/config_args.py
     """
-    on_sagemaker = accelerate.get("compute_environment") == "AMAZON_SAGEMAKER"
-    known = SAGEMAKER_KEYS if on_sagemaker else CLUSTER_KEYS
+    known = SAGEMAKER_KEYS if accelerate.on_sagemaker else CLUSTER_KEYS
     for key in accelerate.document.values:
         if not isinstance(key, str) or key in known or key in OLD_KEYS:
             continue
@@ -90,14 +99,14 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Iterator[Vi
                 "delete it, and launch with {option} {value}", {key: None}, option=option, value=accelerate.get(key)
             )
         elif near and key not in REMOVED_KEYS:
-            fix = _renamed(key, near, accelerate.get(key))
+            fix = renamed(key, near, accelerate.get(key))
         else:
             fix = _moved(accelerate, key) or remedy("delete it", {key: None})
-        yield accelerate.wrong(key, say("accelerate has no key {key} and stops", key=key), fix)
+        yield violation("accelerate has no key {key} and stops", fix, where=key, key=key)
 
 
 def _moved(accelerate: Accelerate, key: str) -> Fix | None:
-    """The way into the block of the file that has such a key."""
+    """The fix that moves a key into the block where it belongs."""
     homes = {"DEEPSPEED": "deepspeed_config", "FSDP": "fsdp_config", "MEGATRON_LM": "megatron_lm_config"}
     for block, (_, known) in BLOCKS.items():
         there = accelerate.section(block) or (block == homes.get(accelerate.kind) and not accelerate.has(block))
@@ -111,7 +120,7 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
 
 
 @rule("TW654", level=Level.WARNING, field="document")
-def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Violation]:
+def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Violations:
     """Blocks of an accelerate file should only contain keys that have an effect.
 
     Without it: the key is silently ignored: `zero_stge: 3` trains ZeRO 2, and settings for DeepSpeed's own file
@@ -127,31 +136,32 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Iterator[Vi
             if not isinstance(key, str) or _reaches(block, prefix, key):
                 continue
             path, full = f"{block}.{key}", key if not prefix or key.startswith(prefix) else prefix + key
-            # These have rules of their own.
+            # TW254 reports these.
             if full in known or key in ("amax_history_length", "amax_compute_algorithm", "optimization_level"):
                 continue
-            # A misspelt name is looked for with and without its prefix.
+            # The right name may have the prefix or lack it.
             near = nearest(key, known) or nearest(full, known)
-            fix = _renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
+            fix = renamed(path, f"{block}.{near}", value) if near and not accelerate.has(f"{block}.{near}") else None
             if not near and block == "deepspeed_config" and (key in TOP_LEVEL_KEYS or key in ZERO_KEYS):
-                # Deleting what was meant would lose it; where it goes is a file that may not exist yet.
+                # Deleting the key would lose the setting, and the DeepSpeed file may not exist yet.
                 fix = remedy(
                     "this is a DeepSpeed setting: put it in a DeepSpeed file, and set deepspeed_config_file to "
                     "that file"
                 )
-            yield accelerate.wrong(
-                path,
-                say("accelerate ignores {key}: {block} has no such key", key=key, block=block),
+            yield violation(
+                "accelerate ignores {key}: {block} has no such key",
                 fix or remedy("delete it", {path: None}),
+                where=path,
+                key=key,
+                block=block,
             )
 
 
 @rule("TW655", level=Level.WARNING, field="document")
-def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
+def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Violations:
     """A block should not set launch arguments that belong outside of it.
 
-    Without it: `deepspeed_config: {num_processes: 7}` starts 7 processes, regardless of num_processes at the top
-    level.
+    Without it: `deepspeed_config: {num_processes: 7}` starts 7 processes, whatever the top level says.
     Why: accelerate copies every entry of every block to its launch arguments, without checking where it belongs.
     Instead: move the key to the top level of the file.
     Source: seen with accelerate 1.15.0; `_validate_launch_command` in accelerate/commands/launch.py
@@ -161,30 +171,24 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Iterator[Violation]:
             if key in LAUNCH_ARGUMENTS:
                 path = f"{block}.{key}"
                 top = key in CLUSTER_KEYS and not accelerate.has(key)
-                yield accelerate.wrong(
-                    path,
-                    say(
-                        "{key} inside {block} sets the launch option {key} to {value}",
-                        key=key,
-                        block=block,
-                        value=value,
-                    ),
+                yield violation(
+                    "{key} inside {block} sets the launch option {key} to {value}",
                     remedy("move it to the top level of the file", {path: None, key: value})
                     if top
                     else remedy("delete it here", {path: None}),
+                    where=path,
+                    key=key,
+                    block=block,
+                    value=value,
                 )
 
 
 def _reaches(block: str, prefix: str, key: str) -> bool:
-    """Whether an entry sets a launch argument, which accelerate decides by its name alone, whatever block it is in."""
+    """Whether an entry sets a launch argument. accelerate goes by its name alone, in any block."""
     known = BLOCKS[block][1]
     if key in known or key in LAUNCH_ARGUMENTS:
         return True
     if any(key in others for _, others in BLOCKS.values()):
         return True
-    # In these blocks, short names stand for the long ones.
+    # These blocks also accept names without the prefix.
     return block in ("fsdp_config", "fp8_config", "dynamo_config") and prefix + key in known
-
-
-def _renamed(old: str, new: str, value: Any) -> Fix:
-    return remedy("did you mean {key}?", {old: None, new: value}, key=new.rpartition(".")[2])

@@ -1,23 +1,23 @@
-"""Values of another type than DeepSpeed reads."""
+"""Values whose type is not the one that DeepSpeed expects."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trainwiz.config import DeepSpeed
 from trainwiz.engines import deepspeed_types as types
-from trainwiz.finding import Fix, Level, Violation, remedy
-from trainwiz.message import say
+from trainwiz.engines.deepspeed import REMOVALS, STRICT_PRECISION
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 _QUOTED_WHOLE = re.compile(r"\s*[+-]?\d[\d_]*(\.0*)?\s*")
 
 
 @rule("TW397", level=Level.ERROR, field="deepspeed")
-def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Iterator[Violation]:
+def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Violations:
     """Values in a DeepSpeed file must have the expected type: an object for a block, a number for a number.
 
     Without it: every rank fails after the model is built: with pydantic's `Input should be a valid integer` for
@@ -36,29 +36,27 @@ def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Iterator[Violatio
         if entry.key is None or value == "auto" or not _is_read(deepspeed, name):
             continue
         if name in types.COUNTS and value is not None:
-            yield from _number(deepspeed, name, value, whole=True, smallest=1, bare=True)
-        elif name in types.BARE_NUMBERS:
-            yield from _number(deepspeed, name, value, bare=True)
-        elif name in types.NUMBERS:
-            yield from _number(deepspeed, name, value)
-        elif name in types.WHOLE or name in types.WHOLE_FROM_0:
-            smallest = 0 if name in types.WHOLE_FROM_0 else None
-            yield from _number(deepspeed, name, value, whole=True, smallest=smallest)
-        elif name in types.TRUTH or name in types.BARE_TRUTH:
-            yield from _truth(deepspeed, name, value)
+            yield from _number(name, value, whole=True, smallest=1, bare=True)
+        elif name in types.BARE_NUMBERS | types.NUMBERS:
+            yield from _number(name, value, bare=name in types.BARE_NUMBERS)
+        elif name in types.WHOLE | types.WHOLE_FROM_0:
+            yield from _number(name, value, whole=True, smallest=0 if name in types.WHOLE_FROM_0 else None)
+        elif name in types.TRUTH | types.BARE_TRUTH:
+            yield from _truth(name, value)
         elif name in types.WORDS and not (value is None and name in types.MAY_BE_NULL):
-            yield from _word(deepspeed, name, value)
+            yield from _word(name, value)
 
 
 def _is_read(deepspeed: DeepSpeed, name: str) -> bool:
-    """Whether this version reads the value by the class whose types are known."""
-    old = (0, 18) if name.startswith(("fp16.", "bf16.")) else (0, 19) if name in types.WORDS_SINCE_0_19 else (0,)
-    return deepspeed.version >= old
+    """Whether this version reads the value with the class whose types are known."""
+    if name.startswith(("fp16.", "bf16.")):
+        return deepspeed.version >= STRICT_PRECISION
+    return name not in types.WORDS_SINCE_0_19 or deepspeed.version >= REMOVALS
 
 
-def _block(deepspeed: DeepSpeed, path: str) -> Iterator[Violation]:
+def _block(deepspeed: DeepSpeed, path: str) -> Violations:
     value = deepspeed.get(path)
-    # The oldest spelling of ZeRO is a truth value, and still read.
+    # DeepSpeed still reads the oldest form, a truth value.
     old_zero = path == "zero_optimization" and isinstance(value, bool)
     if isinstance(value, Mapping) or old_zero or value == "auto" or (value is None and path in types.MAY_BE_NULL):
         return
@@ -75,42 +73,32 @@ def _block(deepspeed: DeepSpeed, path: str) -> Iterator[Violation]:
     if inside:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
         fix = remedy("make it a block that contains {pair}", {path: inside}, pair=pair)
-    yield deepspeed.wrong(
-        path, say("{key} is {value}; DeepSpeed expects a block of keys", **_shown(deepspeed, path)), fix
-    )
+    yield violation("{key} is {value}; DeepSpeed expects a block of keys", fix, where=path, key=path)
 
 
 def _number(
-    deepspeed: DeepSpeed, path: str, value: Any, *, whole: bool = False, smallest: int | None = None, bare: bool = False
-) -> Iterator[Violation]:
-    """A number in quotes passes where a class of pydantic reads it, except that a whole one has no power of ten."""
+    path: str, value: Any, *, whole: bool = False, smallest: int | None = None, bare: bool = False
+) -> Violations:
+    """pydantic accepts a quoted number, but no power of ten for a whole one; `bare` numbers must not be quoted."""
     number = _as_number(value)
-    # Batches of 1.5 pass, and nobody writes them.
+    # DeepSpeed accepts a batch of 1.5, which nobody writes.
     if number is None or (whole and not number.is_integer() and path not in types.COUNTS):
-        message = (
-            say("{key} is {value}; DeepSpeed expects a whole number", **_shown(deepspeed, path))
-            if whole
-            else say("{key} is {value}; DeepSpeed expects a number", **_shown(deepspeed, path))
-        )
-        # A clipping that is null stops; without the key, there is a default.
-        yield deepspeed.wrong(path, message, _deleted(path) if value is None else None)
+        # DeepSpeed stops at null; without the key, it uses the default.
+        fix = _deleted(path) if value is None else None
+        if whole:
+            yield violation("{key} is {value}; DeepSpeed expects a whole number", fix, where=path, key=path)
+        else:
+            yield violation("{key} is {value}; DeepSpeed expects a number", fix, where=path, key=path)
     elif smallest is not None and number < smallest:
-        # Whether a bucket holds anything is a rule of its own.
+        # TW344 reports empty buckets.
         if not path.endswith("reduce_bucket_size"):
-            yield deepspeed.wrong(
-                path,
-                say("{key} is {value}; it must be at least {smallest}", smallest=smallest, **_shown(deepspeed, path)),
-            )
+            yield violation("{key} is {value}; it must be at least {smallest}", where=path, key=path, smallest=smallest)
     elif isinstance(value, str) and (bare or (whole and not _QUOTED_WHOLE.fullmatch(value))):
-        exact = int(number) if number.is_integer() and path != "gradient_clipping" else number
-        yield deepspeed.wrong(
-            path,
-            say("{key} is {value}; DeepSpeed expects a number without quotes", **_shown(deepspeed, path)),
-            _put(path, exact),
-        )
+        fix = _put(path, int(number) if number.is_integer() and path != "gradient_clipping" else number)
+        yield violation("{key} is {value}; DeepSpeed expects a number without quotes", fix, where=path, key=path)
 
 
-def _truth(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
+def _truth(path: str, value: Any) -> Violations:
     bare = path in types.BARE_TRUTH
     read = isinstance(value, int) if bare else value in (0, 1) or (value is None and path in types.MAY_BE_NULL)
     word = value.lower() if isinstance(value, str) else ""
@@ -118,31 +106,22 @@ def _truth(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
         return
     meant = {"true": True, "false": False, "yes": True, "no": False}.get(word)
     fix = _deleted(path) if value is None else None if meant is None else _put(path, meant)
-    yield deepspeed.wrong(
-        path, say("{key} is {value}; DeepSpeed expects true or false", **_shown(deepspeed, path)), fix
-    )
+    yield violation("{key} is {value}; DeepSpeed expects true or false", fix, where=path, key=path)
 
 
-def _word(deepspeed: DeepSpeed, path: str, value: Any) -> Iterator[Violation]:
+def _word(path: str, value: Any) -> Violations:
     allowed = types.WORDS[path]
     if not isinstance(value, str) or value.lower() not in {word.lower() for word in allowed}:
-        yield deepspeed.wrong(
-            path,
-            say("{key} is {value}; it must be one of {choices}", choices=", ".join(allowed), **_shown(deepspeed, path)),
-        )
+        choices = ", ".join(allowed)
+        yield violation("{key} is {value}; it must be one of {choices}", where=path, key=path, choices=choices)
 
 
 def _as_number(value: Any) -> float | None:
-    """The number that a value is, or that its text holds; None for what is none."""
+    """The value, or its text, as a number; None if it is not one."""
     try:
         return float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
         return None
-
-
-def _shown(deepspeed: DeepSpeed, path: str) -> dict[str, str]:
-    written = deepspeed.document.raw(path)
-    return {"key": path, "value": written if len(written) < 40 else f"{written[:36]} …"}
 
 
 def _put(path: str, value: Any) -> Fix:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Level, Violation, remedy
+from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
 _BY_TORCHRUN = ("MULTI_", "FSDP", "DEEPSPEED", "MEGATRON_LM")
-_STANDARD = "standard"
 _MOST_LISTED = 3
 
 
 @rule("TW663", level=Level.ERROR, field="gpu_ids")
-def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Violation]:
+def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Violations:
     """gpu_ids must name a different GPU for each process on the machine.
 
     Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; a single id under MULTI_GPU
@@ -33,40 +31,32 @@ def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Iterator[Viola
     ids, here = [i.strip() for i in value.split(",") if i.strip()], world // accelerate.machines
     twice = next((i for i in ids if ids.count(i) > 1), None)
     if twice is not None:
-        yield accelerate.wrong(
-            "gpu_ids",
-            say("gpu_ids {ids} lists GPU {id} twice; CUDA then shows no GPU", ids=value, id=twice),
-            remedy("list {processes} different GPUs, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
-        )
+        fix = remedy("list {processes} different GPUs, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here)
+        yield violation("gpu_ids {ids} lists GPU {id} twice; CUDA then shows no GPU", fix, ids=value, id=twice)
     elif len(ids) < here:
-        yield accelerate.wrong(
-            "gpu_ids",
-            say(
-                "gpu_ids {ids} lists {n} GPU(s) for {processes} processes on each machine",
-                ids=value,
-                n=len(ids),
-                processes=here,
-            ),
+        yield violation(
+            "gpu_ids {ids} lists {n} GPU(s) for {processes} processes on each machine",
             remedy("list {processes} GPUs, or write gpu_ids: all", {"gpu_ids": "all"}, processes=here),
+            ids=value,
+            n=len(ids),
+            processes=here,
         )
 
 
 @rule("TW667", level=Level.WARNING, field="num_processes")
-def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
+def cpu_processes_need_a_starter(accelerate: Accelerate) -> Violations:
     """`accelerate launch` starts only one process for MULTI_CPU and NO, regardless of num_processes.
 
     Without it: only one process trains, with exit code 0 and no message; `accelerate test` reports success.
-    Why: on the CPU, accelerate starts several processes only through mpirun, and only if mpirun_config names a
-    hostfile.
+    Why: on the CPU, accelerate starts several processes only by mpirun, and only if mpirun_config has a hostfile.
     Instead: use `trainwiz launch --config FILE SCRIPT.py`, which starts all of them; or use torchrun or mpirun.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2741
     """
     world = accelerate.world
     hostfile = accelerate.get("mpirun_config.mpirun_hostfile")
-    if accelerate.kind in ("NO", "MULTI_CPU") and world and world > 1 and not hostfile and not _sagemaker(accelerate):
-        yield accelerate.wrong(
-            "num_processes",
-            say("under {kind}, accelerate launch starts 1 process, not {world}", kind=accelerate.kind, world=world),
+    if accelerate.kind in ("NO", "MULTI_CPU") and world and world > 1 and not hostfile and not accelerate.on_sagemaker:
+        yield violation(
+            "under {kind}, accelerate launch starts 1 process, not {world}",
             remedy(
                 "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
                 file=accelerate.document.path,
@@ -75,7 +65,7 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Iterator[Violation]:
 
 
 @rule("TW668", level=Level.WARNING, field="num_processes")
-def the_number_of_processes_is_given(accelerate: Accelerate) -> Iterator[Violation]:
+def the_number_of_processes_is_given(accelerate: Accelerate) -> Violations:
     """An accelerate file for distributed training should set num_processes.
 
     Without it: accelerate stops with `You need to manually pass in --num_processes using this config yaml.`
@@ -83,20 +73,19 @@ def the_number_of_processes_is_given(accelerate: Accelerate) -> Iterator[Violati
     Instead: set num_processes to the number of GPUs on all machines; or pass --num_processes at every launch.
     Source: seen with accelerate 1.15.0
     """
-    if accelerate.kind not in ("", "NO") and not _sagemaker(accelerate) and accelerate.get("num_processes") is None:
-        yield accelerate.wrong(
-            "distributed_type",
-            say("num_processes is not set; accelerate launch stops without --num_processes"),
+    if accelerate.kind not in ("", "NO") and not accelerate.on_sagemaker and accelerate.get("num_processes") is None:
+        yield violation(
+            "num_processes is not set; accelerate launch stops without --num_processes",
             remedy("add num_processes: the number of GPUs on all machines together"),
+            where="distributed_type",
         )
 
 
 @rule("TW671", level=Level.ERROR, field="num_processes")
-def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
+def machines_share_the_processes(accelerate: Accelerate) -> Violations:
     """num_processes counts the processes on all machines and must be a multiple of num_machines.
 
-    Without it: 3 processes on 2 machines silently become 1 on each; 1 process on 2 machines becomes 0, and a bare
-    AssertionError.
+    Without it: 3 processes on 2 machines silently become 1 on each; 1 becomes 0, and a bare AssertionError.
     Why: accelerate divides and drops the remainder.
     Instead: set it to GPUs per machine × machines.
     Source: seen with accelerate 1.15.0
@@ -105,20 +94,12 @@ def machines_share_the_processes(accelerate: Accelerate) -> Iterator[Violation]:
     if world is None or machines < 2 or world % machines == 0 or not _distributed(accelerate):
         return
     right = max(1, world // machines) * machines
-    yield accelerate.wrong(
-        "num_processes",
-        say(
-            "{world} processes on {machines} machines become {each} per machine",
-            world=world,
-            machines=machines,
-            each=world // machines,
-        ),
-        remedy("write {low} or {high}", {"num_processes": right}, low=right, high=right + machines),
-    )
+    fix = remedy("write {low} or {high}", {"num_processes": right}, low=right, high=right + machines)
+    yield violation("{world} processes on {machines} machines become {each} per machine", fix, each=world // machines)
 
 
 @rule("TW672", level=Level.ERROR, field="machine_rank")
-def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
+def a_machine_rank_is_in_range(accelerate: Accelerate) -> Violations:
     """machine_rank must be between 0 and num_machines - 1.
 
     Without it: the machines find each other; then machine 0 waits for the missing rank, and the others wait for
@@ -129,19 +110,13 @@ def a_machine_rank_is_in_range(accelerate: Accelerate) -> Iterator[Violation]:
     """
     rank, machines = accelerate.get("machine_rank"), accelerate.machines
     if type(rank) is int and machines > 1 and not 0 <= rank < machines:
-        yield accelerate.wrong(
-            "machine_rank",
-            say(
-                "machine_rank is {rank}; with {machines} machines it must be 0 to {last}",
-                rank=rank,
-                machines=machines,
-                last=machines - 1,
-            ),
+        yield violation(
+            "machine_rank is {rank}; with {machines} machines it must be 0 to {last}", rank=rank, last=machines - 1
         )
 
 
 @rule("TW673", level=Level.HINT, field="machine_rank")
-def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]:
+def each_machine_has_its_own_rank(accelerate: Accelerate) -> Violations:
     """A file that sets machine_rank cannot be used unchanged on several machines.
 
     Without it: two machines with the same rank 0 wait for 15 minutes, then stop with `wait timeout after 900000ms`.
@@ -154,15 +129,16 @@ def each_machine_has_its_own_rank(accelerate: Accelerate) -> Iterator[Violation]
     rank = accelerate.get("machine_rank", 0)
     if type(rank) is int and 0 <= rank < accelerate.machines:
         others = [n for n in range(accelerate.machines) if n != rank]
-        yield accelerate.wrong(
-            "machine_rank" if accelerate.has("machine_rank") else "num_machines",
-            say("this file is for machine rank {rank} of {machines} machines", rank=rank, machines=accelerate.machines),
+        yield violation(
+            "this file is for machine rank {rank} of {machines} machines",
             remedy("on the other machines, launch with --machine_rank {others}", others=_listed(others)),
+            where="machine_rank" if accelerate.has("machine_rank") else "num_machines",
+            rank=rank,
         )
 
 
 @rule("TW674", level=Level.WARNING, field="main_process_ip")
-def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violation]:
+def several_machines_have_an_address(accelerate: Accelerate) -> Violations:
     """Multiple machines need main_process_ip and main_process_port for the rendezvous.
 
     Without it: torchrun looks for a host called None; with mpirun, the launch stops with `you need to specify the
@@ -171,18 +147,15 @@ def several_machines_have_an_address(accelerate: Accelerate) -> Iterator[Violati
     Instead: set the address of machine 0 as the other machines see it, and a port that is open between them.
     Source: seen with accelerate 1.15.0 (rdzv_endpoint None:29500)
     """
-    if accelerate.machines < 2 or _sagemaker(accelerate) or _by_ssh(accelerate) or accelerate.kind in ("", "XLA"):
+    if accelerate.machines < 2 or accelerate.on_sagemaker or _by_ssh(accelerate) or accelerate.kind in ("", "XLA"):
         return
     if accelerate.get("main_process_ip") in (None, ""):
-        yield accelerate.wrong(
-            "num_machines",
-            say("{machines} machines, but main_process_ip is not set", machines=accelerate.machines),
-            remedy("add main_process_ip: the address of machine 0; or launch with --main_process_ip"),
-        )
+        fix = remedy("add main_process_ip: the address of machine 0; or launch with --main_process_ip")
+        yield violation("{machines} machines, but main_process_ip is not set", fix, where="num_machines")
 
 
 @rule("TW675", level=Level.ERROR, field="main_process_ip")
-def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violation]:
+def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Violations:
     """main_process_ip must be an address of machine 0 that the other machines can reach.
 
     Without it: with 127.0.0.1, every machine waits for itself for 15 minutes; a bare number like 1234 is read as
@@ -209,34 +182,24 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Iterator[Violati
         message = say("main_process_ip {address} contains more than an address", address=address)
     else:
         return
-    yield accelerate.wrong("main_process_ip", message, remedy("write the address of machine 0"))
+    yield Violation(message, remedy("write the address of machine 0"))
 
 
 @rule("TW676", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")
-def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Iterator[Violation]:
+def pdsh_needs_a_hostfile(accelerate: Accelerate) -> Violations:
     """DeepSpeed on multiple machines needs a hostfile or the standard launcher.
 
-    Without it: accelerate runs `deepspeed --hostfile None`; DeepSpeed finds no such file and silently trains on
-    this machine only.
+    Without it: `deepspeed --hostfile None` finds no such file, and silently trains on this machine only.
     Why: pdsh is accelerate's default launcher for DeepSpeed, and without a hostfile it runs locally only.
     Instead: set deepspeed_multinode_launcher: standard and launch on every machine; or set deepspeed_hostfile.
     Source: read in accelerate 1.15.0 (`prepare_deepspeed_cmd_env`) and DeepSpeed 0.19.8 (launcher/runner.py)
     """
-    named = accelerate.get("deepspeed_config.deepspeed_hostfile")
-    if accelerate.machines > 1 and _by_ssh(accelerate) and not named and accelerate.kind == "DEEPSPEED":
-        launcher = accelerate.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
-        yield accelerate.wrong(
-            "deepspeed_config",
-            say(
-                "{launcher} starts {machines} machines, but deepspeed_hostfile is not set: only this machine would "
-                "train",
-                machines=accelerate.machines,
-                launcher=launcher,
-            ),
-            remedy(
-                "set deepspeed_multinode_launcher: standard, or set deepspeed_hostfile",
-                {"deepspeed_config.deepspeed_multinode_launcher": _STANDARD},
-            ),
+    if _by_ssh(accelerate) and not accelerate.get("deepspeed_config.deepspeed_hostfile"):
+        key = "deepspeed_config.deepspeed_multinode_launcher"
+        yield violation(
+            "{launcher} starts {machines} machines, but deepspeed_hostfile is not set: only this machine would train",
+            remedy("set deepspeed_multinode_launcher: standard, or set deepspeed_hostfile", {key: "standard"}),
+            where="deepspeed_config",
         )
 
 
@@ -246,14 +209,9 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _distributed(accelerate: Accelerate) -> bool:
-    return accelerate.kind.startswith(_BY_TORCHRUN) and accelerate.kind != "MULTI_CPU" and not _sagemaker(accelerate)
-
-
-def _sagemaker(accelerate: Accelerate) -> bool:
-    return bool(accelerate.get("compute_environment") == "AMAZON_SAGEMAKER")
+    return accelerate.kind.startswith(_BY_TORCHRUN) and accelerate.kind != "MULTI_CPU" and not accelerate.on_sagemaker
 
 
 def _by_ssh(accelerate: Accelerate) -> bool:
-    """Whether one machine starts the others, so that no other reads this file."""
-    launcher = accelerate.get("deepspeed_config.deepspeed_multinode_launcher") or "pdsh"
-    return accelerate.kind == "DEEPSPEED" and launcher not in (_STANDARD, "nossh")
+    """Whether one machine starts the others, which then do not read this file."""
+    return accelerate.launcher not in (None, "nossh")

@@ -1,11 +1,9 @@
-"""What FSDP makes a unit of: the wrapping policy of an accelerate file, and the keys that it reads."""
+"""The FSDP wrapping policy of an accelerate file, and the keys that it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz.config import Accelerate
-from trainwiz.finding import Level, Violation, remedy
+from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -13,7 +11,7 @@ _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 
 
 @rule("TW366", level=Level.ERROR, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
-def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
+def layer_classes_have_no_spaces(accelerate: Accelerate) -> Violations:
     """List the classes to wrap in one string, separated by commas without spaces.
 
     Without it: `Could not find the transformer layer class Linear in the model.` after the model is built.
@@ -34,32 +32,31 @@ def layer_classes_have_no_spaces(accelerate: Accelerate) -> Iterator[Violation]:
         message = say("the space in {value} becomes part of a class name", value=repr(value))
     else:
         return
-    yield accelerate.wrong(path, message, remedy("write {value}", {path: right}, value=right))
+    yield Violation(message, remedy("write {value}", {path: right}, value=right), where=path)
 
 
 @rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
-def fsdp_wraps_something(accelerate: Accelerate) -> Iterator[Violation]:
+def fsdp_wraps_something(accelerate: Accelerate) -> Violations:
     """FSDP needs an auto-wrap policy to save memory.
 
     Without it: the whole model is one FSDP unit, and every rank holds all weights at once in forward and backward,
     unless the script passes its own plugin.
-    Why: FSDP saves memory by gathering one unit (usually a layer) at a time. Without a policy, accelerate wraps
-    only the outermost module.
+    Why: FSDP gathers one unit (usually a layer) at a time. Without a policy, the only unit is the whole model.
     Instead: set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP; for a model that is not from transformers, also name
     the class of its layers.
     Source: seen with accelerate 1.15.0; https://pytorch.org/docs/stable/fsdp.html
     """
     policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
     if accelerate.kind == "FSDP" and (policy is None or str(policy).upper() == "NO_WRAP"):
-        yield accelerate.wrong(
-            "fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
-            say("without fsdp_auto_wrap_policy, FSDP gathers the whole model at once"),
+        yield violation(
+            "without fsdp_auto_wrap_policy, FSDP gathers the whole model at once",
             remedy("set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP in fsdp_config"),
+            where="fsdp_config.fsdp_auto_wrap_policy" if accelerate.has("fsdp_config") else "distributed_type",
         )
 
 
 @rule("TW371", level=Level.ERROR, field="fsdp_config.fsdp_min_num_params")
-def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Violation]:
+def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Violations:
     """fsdp_min_num_params must be written as an integer, such as 100000000.
 
     Without it: every rank fails with `invalid literal for int() with base 10: '1e8'` after the imports.
@@ -72,15 +69,15 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Iterator[Viol
     if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
         return
     number = _number(value)
-    yield accelerate.wrong(
-        path,
-        say("fsdp_min_num_params is {value}, which is not a whole number", value=accelerate.document.raw(path)),
+    yield violation(
+        "fsdp_min_num_params is {value}, which is not a whole number",
         remedy("write {number}", {path: number}, number=number) if number else None,
+        where=path,
     )
 
 
 @rule("TW372", level=Level.WARNING, field="fsdp_config.fsdp_transformer_layer_cls_to_wrap")
-def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation]:
+def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Violations:
     """fsdp_transformer_layer_cls_to_wrap needs TRANSFORMER_BASED_WRAP; fsdp_min_num_params needs SIZE_BASED_WRAP.
 
     Without it: the key is ignored, and other modules than intended become units.
@@ -96,18 +93,16 @@ def a_wrapping_key_fits_its_policy(accelerate: Accelerate) -> Iterator[Violation
     ):
         path, value = values.get(name, ("", None))
         if value and policy != home and policy in _POLICIES:
-            # accelerate's questions write the default beside any policy.
+            # accelerate's questionnaire writes the default with any policy.
             if name == "fsdp_min_num_params" and value in (100000000, 0):
                 continue
-            yield accelerate.wrong(
-                path,
-                say(
-                    "{key} only works with {home}; fsdp_auto_wrap_policy is {policy}",
-                    key=name,
-                    home=home,
-                    policy=policy,
-                ),
+            yield violation(
+                "{key} only works with {home}; fsdp_auto_wrap_policy is {policy}",
                 remedy("set fsdp_auto_wrap_policy: {home}, or delete the key", {path: None}, home=home),
+                where=path,
+                key=name,
+                home=home,
+                policy=policy,
             )
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies, tasks
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
-from trainwiz.rules.versions import install
+from trainwiz.rules.versions import install, lacks
 
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
 
 @rule("TW109", level=Level.ERROR, field="model.adapter")
-def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Violations:
     """Adapters need peft; 4-bit models need bitsandbytes.
 
     Without it: every rank fails with `ModuleNotFoundError: No module named 'peft'`, or transformers raises an
@@ -24,43 +22,33 @@ def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Iterato
     Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: seen with transformers 5.23, which asks for bitsandbytes 0.46.1
     """
-    interpreter = machine.interpreter
-    if interpreter is None:
-        return
-    wanted = PACKAGES.get(plan.model.adapter, ())
-    missing = [p for p in wanted if interpreter.packages.get(p.partition(">")[0], "unknown") is None]
-    if missing:
+    missing = [p for p in PACKAGES.get(plan.model.adapter, ()) if lacks(machine, p.partition(">")[0])]
+    if missing and machine.interpreter:
+        python = machine.interpreter.python
         yield violation(
             "model.adapter is {adapter}, which needs {packages}; not installed in {python}",
-            install(interpreter.python, *missing),
-            adapter=plan.model.adapter,
+            install(python, *missing),
             packages=", ".join(missing),
-            python=interpreter.python,
+            python=python,
         )
 
 
 @rule("TW531", level=Level.ERROR, field="model.adapter")
-def adapters_belong_to_sft(plan: Plan) -> Iterator[Violation]:
+def adapters_belong_to_sft(plan: Plan) -> Violations:
     """Adapters need the task sft and the engine accelerate.
 
-    Without it: the plan's adapter is ignored, and all weights are trained: this needs many times the memory and
-    gives a different model.
+    Without it: the adapter is ignored, and all weights are trained: many times the memory, and a different model.
     Why: the task.py generated for other tasks has no adapter, and the Colossal-AI loop saves whole models.
     Instead: use task sft with engine accelerate, or set model.adapter none.
     Source: seen in the generated scripts
     """
     if plan.model.adapter != "none" and (not tasks.of(plan).adapters or plan.engine != "accelerate"):
-        yield violation(
-            "model.adapter is {adapter}, but the task {task} on {engine} trains all weights",
-            remedy("set model.adapter to none, or task to sft", {"model.adapter": "none"}),
-            adapter=plan.model.adapter,
-            task=plan.task,
-            engine=plan.engine,
-        )
+        fix = remedy("set model.adapter to none, or task to sft", {"model.adapter": "none"})
+        yield violation("model.adapter is {adapter}, but the task {task} on {engine} trains all weights", fix)
 
 
 @rule("TW532", level=Level.ERROR, field="model.adapter")
-def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
+def adapters_need_trained_weights(plan: Plan) -> Violations:
     """An adapter needs a model with trained weights.
 
     Without it: the generated script creates no adapter and trains all of the random weights. With an adapter, the
@@ -73,14 +61,13 @@ def adapters_need_trained_weights(plan: Plan) -> Iterator[Violation]:
         yield violation(
             "model.adapter is {adapter}, but {model} starts from random weights, which are never trained",
             remedy("set model.from_scratch to false, or model.adapter to none", {"model.adapter": "none"}),
-            adapter=plan.model.adapter,
             model=plan.model.name,
         )
 
 
 # docs/decisions/tasks.md: QLoRA off CUDA is a warning, not an error
 @rule("TW533", level=Level.WARNING, field="model.adapter")
-def four_bits_need_cuda(plan: Plan) -> Iterator[Violation]:
+def four_bits_need_cuda(plan: Plan) -> Violations:
     """QLoRA should run on CUDA devices.
 
     Without it: on a CPU it trains, but the code is slower than the 16-bit code, and the 4-bit weights only save
@@ -90,34 +77,27 @@ def four_bits_need_cuda(plan: Plan) -> Iterator[Violation]:
     Source: seen with bitsandbytes 0.50.2 on a CPU; https://huggingface.co/docs/bitsandbytes/main/en/installation
     """
     if plan.model.adapter == "qlora" and plan.machine.device != "cuda":
-        yield violation(
-            "model.adapter is qlora, but machine.device is {device}",
-            remedy("set model.adapter to lora", {"model.adapter": "lora"}),
-            device=plan.machine.device,
-        )
+        yield violation("model.adapter is qlora, but machine.device is {device}", setting("model.adapter", "lora"))
 
 
 @rule("TW534", level=Level.ERROR, field="strategy.kind")
-def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Iterator[Violation]:
+def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
     """QLoRA works with DDP and ZeRO, but not with FSDP.
 
     Without it: it trains, but writing the adapter at the end fails: `RuntimeError: Attempted to access the data
     pointer on an invalid python storage`.
     Why: a 4-bit weight is a byte tensor with a separate quantization state, which FSDP2 does not know about.
-    Instead: use ddp: half a byte per parameter rarely needs sharding. ZeRO 3 shards it, with the same losses as
-    DDP.
+    Instead: use ddp: half a byte per parameter rarely needs sharding. ZeRO 3 shards it, with DDP's losses.
     Source: seen with accelerate 1.15, bitsandbytes 0.50.2 and DeepSpeed 0.19.8 on 2 CPU ranks;
     https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
     if plan.model.adapter == "qlora" and strategies.of(plan).uses_fsdp:
-        yield violation(
-            "model.adapter is qlora, which strategy.kind fsdp cannot save at the end",
-            remedy("set strategy.kind to ddp, or model.adapter to lora", {"strategy.kind": "ddp"}),
-        )
+        fix = remedy("set strategy.kind to ddp, or model.adapter to lora", {"strategy.kind": "ddp"})
+        yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
 
 @rule("TW535", level=Level.WARNING, field="model.merge_adapter")
-def merging_into_four_bits_is_another_model(plan: Plan) -> Iterator[Violation]:
+def merging_into_four_bits_is_another_model(plan: Plan) -> Violations:
     """A QLoRA adapter should not be merged into unquantized weights.
 
     Without it: it works, but the merged model uses the adapter with unquantized weights, while training used
@@ -127,7 +107,5 @@ def merging_into_four_bits_is_another_model(plan: Plan) -> Iterator[Violation]:
     Source: https://arxiv.org/abs/2305.14314
     """
     if plan.model.adapter == "qlora" and plan.model.merge_adapter:
-        yield violation(
-            "model.merge_adapter merges an adapter trained on 4-bit weights into unquantized weights",
-            remedy("set model.merge_adapter to false", {"model.merge_adapter": False}),
-        )
+        fix = setting("model.merge_adapter", False)
+        yield violation("model.merge_adapter merges an adapter trained on 4-bit weights into unquantized weights", fix)

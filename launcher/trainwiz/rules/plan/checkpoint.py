@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
@@ -16,7 +14,7 @@ from trainwiz.rules.sizes import total_updates
 
 
 @rule("TW501", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")
-def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
+def some_checkpoint_is_kept(plan: Plan) -> Violations:
     """checkpoints_total_limit must be empty (keep all) or at least 1.
 
     Without it: tools read 0 in opposite ways: the generated script keeps all checkpoints; accelerate deletes all of
@@ -36,7 +34,7 @@ def some_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW502", level=Level.WARNING, field="checkpoint.checkpoints_total_limit")
-def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
+def more_than_one_checkpoint_is_kept(plan: Plan) -> Violations:
     """Keep at least two checkpoints.
 
     Without it: there is only one checkpoint. If it is damaged, or the loss had already gone wrong when it was
@@ -47,14 +45,12 @@ def more_than_one_checkpoint_is_kept(plan: Plan) -> Iterator[Violation]:
     Source: 40 trials of kill -9 during `Accelerator.save_state` (1.15)
     """
     if plan.checkpoint.checkpoints_total_limit == 1:
-        yield violation(
-            "checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to fall back to",
-            remedy("set checkpoint.checkpoints_total_limit to 2", {"checkpoint.checkpoints_total_limit": 2}),
-        )
+        fix = setting("checkpoint.checkpoints_total_limit", 2)
+        yield violation("checkpoint.checkpoints_total_limit is 1: there is no earlier checkpoint to fall back to", fix)
 
 
 @rule("TW503", level=Level.ERROR, field="checkpoint.checkpoints_total_limit")
-def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, estimate: Estimate) -> Iterator[Violation]:
+def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, estimate: Estimate) -> Violations:
     """The disk must have room for all kept checkpoints plus the one being written.
 
     Without it: accelerate stops in the middle of a save, hours into the run, with `SafetensorError: … No space left
@@ -85,7 +81,7 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
 
 
 @rule("TW504", level=Level.WARNING, field="checkpoint.checkpointing_steps")
-def restarts_find_a_checkpoint(plan: Plan) -> Iterator[Violation]:
+def restarts_find_a_checkpoint(plan: Plan) -> Violations:
     """A training that is restarted after failures must save checkpoints on the way.
 
     Without it: each restart prints `no checkpoint in …: starting at the beginning`, and all work so far is lost.
@@ -97,9 +93,8 @@ def restarts_find_a_checkpoint(plan: Plan) -> Iterator[Violation]:
     restarts = plan.supervision.max_restarts
     if restarts and plan.checkpoint.checkpointing_steps == 0:
         yield violation(
-            "checkpoint.checkpointing_steps is 0, so each of up to {n} restart(s) would start from update 0",
+            "checkpoint.checkpointing_steps is 0: each restart (at most {max_restarts}) would begin at update 0",
             remedy("set checkpoint.checkpointing_steps to the number of updates that you can afford to lose"),
-            n=restarts,
         )
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import vocabulary
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, setting, violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import used_gpus
 
 BUSY_BYTES = 1 << 30
 """A desktop or a monitoring tool holds some hundred MiB of a GPU; a training, at least this much."""
 
 
 @rule("TW601", level=Level.ERROR, field="machine.num_processes")
-def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Violations:
     """Each rank must have its own GPU.
 
     Without it: accelerate wraps around, and two ranks share a GPU: NCCL stops with `Duplicate GPU detected`, or
@@ -44,32 +43,25 @@ def every_rank_has_a_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
             "the plan has {ranks} ranks on each machine, but this one has {there} GPUs", ranks=ranks, there=there
         )
     world = max(1, there) * plan.machine.num_machines
-    yield Violation(
-        message,
-        remedy("set machine.num_processes to {world}", {"machine.num_processes": world}, world=world),
-    )
+    yield Violation(message, setting("machine.num_processes", world))
 
 
 @rule("TW602", level=Level.WARNING, field="machine.num_processes")
-def gpus_are_free(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def gpus_are_free(plan: Plan, machine: Machine) -> Violations:
     """No other process should use the GPUs in the plan.
 
-    Without it: `CUDA out of memory` although the model fits, or half the speed, because all ranks wait for the
-    slowest.
+    Without it: `CUDA out of memory` although the model fits, or half the speed: all ranks wait for the slowest.
     Why: another training, a notebook kernel that was never closed, or ranks left over from a run that was killed.
     Instead: end that process if it is yours, or select other GPUs with CUDA_VISIBLE_DEVICES.
     Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlDeviceGetComputeRunningProcesses)
     """
-    if plan.machine.device != "cuda" or not machine.probed:
-        return
-    ranks = plan.machine.ranks_per_machine
-    for gpu in machine.gpus[:ranks]:
+    for gpu in used_gpus(plan, machine) if machine.probed else ():
         if gpu.used_bytes >= BUSY_BYTES:
-            yield Violation(_occupied(gpu), Fix(message=_elsewhere(machine, ranks)))
+            yield Violation(_occupied(gpu), Fix(message=_elsewhere(machine, plan.machine.ranks_per_machine)))
 
 
 @rule("TW603", level=Level.ERROR, field="machine.num_processes")
-def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """The free memory on each GPU must hold the model's training state.
 
     Without it: `CUDA out of memory`, in the first optimizer step at the latest. The message mentions the other
@@ -79,14 +71,12 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
     Source: c10/cuda/CUDACachingAllocator.cpp of torch (what it reports when memory runs out);
     https://docs.nvidia.com/deploy/nvml-api/
     """
-    if plan.machine.device != "cuda" or not machine.probed:
-        return
-    ranks, need = plan.machine.ranks_per_machine, estimate.device_bytes_per_rank
-    for gpu in machine.gpus[:ranks]:
+    need = estimate.device_bytes_per_rank
+    for gpu in used_gpus(plan, machine) if machine.probed else ():
         if gpu.free_bytes < need <= gpu.memory_bytes:
             yield violation(
                 "GPU {index} ({name}) has {free} of {all} GiB free; a rank's model state needs {need} GiB",
-                Fix(message=_elsewhere(machine, ranks)),
+                Fix(message=_elsewhere(machine, plan.machine.ranks_per_machine)),
                 index=gpu.index,
                 name=gpu.name,
                 free=gib(gpu.free_bytes),
@@ -96,7 +86,7 @@ def free_memory_holds_the_state(plan: Plan, machine: Machine, estimate: Estimate
 
 
 @rule("TW604", level=Level.WARNING, field="machine.num_processes")
-def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Violations:
     """Multiple ranks need whole GPUs, not MIG slices.
 
     Without it: each process sees one slice at most, and NCCL stops with `Duplicate GPU detected`, because it treats
@@ -108,8 +98,8 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
     (application considerations)
     """
     ranks = plan.machine.ranks_per_machine
-    sliced = [gpu for gpu in machine.gpus[:ranks] if gpu.mig]
-    if plan.machine.device == "cuda" and ranks > 1 and sliced:
+    sliced = [gpu for gpu in used_gpus(plan, machine) if gpu.mig]
+    if ranks > 1 and sliced:
         yield violation(
             "GPU {index} ({name}) is split into MIG slices, but the plan has {ranks} ranks on each machine",
             remedy("use GPUs without MIG, or set machine.num_processes to 1"),
@@ -120,11 +110,10 @@ def mig_slices_do_not_talk(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW605", level=Level.WARNING, field="machine.num_processes")
-def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Violations:
     """CPU ranks should not outnumber the usable cores.
 
-    Without it: the ranks take turns, and each collective waits for the rank that is not running. This is slower
-    than fewer ranks.
+    Without it: the ranks take turns, and collectives wait for those not running: this is slower than fewer ranks.
     Why: the container's CPU quota counts, not the number of cores of the host.
     Instead: use at most one rank per core; the threads of the ranks share the remaining cores.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.max)
@@ -132,16 +121,12 @@ def every_cpu_rank_has_a_core(plan: Plan, machine: Machine) -> Iterator[Violatio
     ranks, cores = plan.machine.ranks_per_machine, machine.cpu.usable_cores
     if plan.machine.device == "cpu" and ranks > cores:
         world = cores * plan.machine.num_machines
-        yield violation(
-            "{ranks} CPU ranks share {cores} usable cores",
-            remedy("set machine.num_processes to {world}", {"machine.num_processes": world}, world=world),
-            ranks=ranks,
-            cores=cores,
-        )
+        fix = setting("machine.num_processes", world)
+        yield violation("{ranks} CPU ranks share {cores} usable cores", fix, ranks=ranks, cores=cores)
 
 
 @rule("TW606", level=Level.WARNING, field="machine.device")
-def device_is_proven(plan: Plan) -> Iterator[Violation]:
+def device_is_proven(plan: Plan) -> Violations:
     """The device should be one that trainwiz has been tested on.
 
     Without it: the files follow accelerate's documentation, but nobody has seen them work.
@@ -150,11 +135,8 @@ def device_is_proven(plan: Plan) -> Iterator[Violation]:
     Source: `PartialState.default_device` in accelerate 1.15, which names these devices
     """
     if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
-        yield violation(
-            "machine.device {device} is untested: trainwiz was never run on it",
-            remedy("try a short run first: schedule.n_steps 10"),
-            device=plan.machine.device,
-        )
+        fix = remedy("try a short run first: schedule.n_steps 10")
+        yield violation("machine.device {device} is untested: trainwiz was never run on it", fix)
 
 
 def _occupied(gpu: Gpu) -> Message:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
 from trainwiz.engines.colossalai import TRIED
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
-from trainwiz.rules.versions import install
+from trainwiz.rules.versions import install, lacks
 
 _MANY_MICRO_BATCHES = 16
 
 
 @rule("TW118", level=Level.ERROR, field="engine")
-def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def colossalai_is_installed(plan: Plan, machine: Machine) -> Violations:
     """A Colossal-AI plan needs an interpreter with colossalai installed.
 
     Without it: every rank fails with `ModuleNotFoundError: No module named 'colossalai'`.
@@ -26,21 +24,19 @@ def colossalai_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
     one: it installs torch first, then colossalai with --no-deps and the packages that it imports.
     Source: the requirements of colossalai 0.5.0; seen to train on torch 2.13
     """
-    interpreter = machine.interpreter
-    if plan.engine == "colossalai" and interpreter and interpreter.packages.get("colossalai", "unknown") is None:
+    if plan.engine == "colossalai" and (python := lacks(machine, "colossalai")):
         yield violation(
             "{kind} needs colossalai, which is not installed in {python}",
             remedy(
                 "choose an interpreter that has it: --python PATH (in trainwiz's repository, make colossalai "
                 "creates .venv-colossalai/bin/python)"
             ),
-            kind=plan.strategy.kind,
-            python=interpreter.python,
+            python=python,
         )
 
 
 @rule("TW119", level=Level.WARNING, field="engine")
-def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Violations:
     """Colossal-AI should run with the package versions that it was made for.
 
     Without it: any behavior may differ. Its model policies replace methods of one specific transformers version; in
@@ -65,13 +61,12 @@ def colossalai_has_its_versions(plan: Plan, machine: Machine) -> Iterator[Violat
 
 
 @rule("TW124", level=Level.WARNING, field="strategy.kind")
-def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Violations:
     """Gemini needs nvcc, because it compiles its Adam on first use.
 
     Without it: `CUDA_HOME environment variable is not set` after the model is built, unless colossalai was
     installed with its kernels (BUILD_EXT=1).
-    Why: Gemini updates chunks of memory and accepts only FusedAdam, CPUAdam and HybridAdam; each is a compiled
-    extension.
+    Why: Gemini updates chunks of memory; the FusedAdam, CPUAdam and HybridAdam that it accepts are all compiled.
     Instead: install the CUDA toolkit for torch's CUDA version, or choose colossal_zero2, which uses torch's AdamW.
     Source: `FusedOptimizerCudaExtension` and `_CudaExtension.assert_compatible` in colossalai 0.5.0
     """
@@ -85,7 +80,7 @@ def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Iterator[Viol
 
 
 @rule("TW207", level=Level.ERROR, field="precision.mixed_precision")
-def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
+def plugin_knows_the_precision(plan: Plan) -> Violations:
     """Each Colossal-AI plugin supports only some precisions.
 
     Without it: TorchDDP stops with a TypeError for bf16 and fp8; LowLevelZero and Gemini stop with `only supports
@@ -99,25 +94,21 @@ def plugin_knows_the_precision(plan: Plan) -> Iterator[Violation]:
     legal = strategies.of(plan).precisions
     if legal and plan.precision.mixed_precision not in legal:
         yield violation(
-            "{kind} supports {legal}; precision.mixed_precision is {precision}",
-            remedy("set precision.mixed_precision to {best}", {"precision.mixed_precision": legal[0]}, best=legal[0]),
-            kind=plan.strategy.kind,
+            "{kind} supports {legal}; precision.mixed_precision is {mixed_precision}",
+            setting("precision.mixed_precision", legal[0]),
             legal=", ".join(legal),
-            precision=plan.precision.mixed_precision,
         )
 
 
 @rule("TW309", level=Level.ERROR, field="strategy.kind")
-def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
+def plugin_runs_on_the_device(plan: Plan) -> Violations:
     """TorchDDP is the only Colossal-AI plugin that trains without a GPU.
 
     Without it: LowLevelZero stops with `device is required`, Gemini with `No usable kernel found for
     FusedOptimizerLoader`, TorchFSDP with `Torch not compiled with CUDA enabled`; each fails after the model is
     built.
-    Why: the other plugins use streams, memory and kernels of the device (cuda; for LowLevelZero and Gemini also
-    npu).
-    Instead: use colossal_ddp to try a project on CPU ranks: it gives the same loss curve. Use the other plugins on
-    GPUs.
+    Why: the other plugins use the device's streams and kernels (cuda; for LowLevelZero and Gemini also npu).
+    Instead: try a project on CPU ranks with colossal_ddp, which gives the same losses; use the others on GPUs.
     Source: seen with colossalai 0.5.0 on CPU ranks
     """
     devices = strategies.of(plan).devices
@@ -128,14 +119,12 @@ def plugin_runs_on_the_device(plan: Plan) -> Iterator[Violation]:
                 "set strategy.kind to colossal_ddp, or start it on a machine with GPUs",
                 {"strategy.kind": "colossal_ddp"} if plan.machine.device == "cpu" else {},
             ),
-            kind=plan.strategy.kind,
             devices=", ".join(devices),
-            device=plan.machine.device,
         )
 
 
 @rule("TW310", level=Level.ERROR, field="engine")
-def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
+def engine_has_the_strategy(plan: Plan) -> Violations:
     """engine must match strategy.kind.
 
     Without it: the generated training script lacks the part that the strategy fills in, and fails with `NameError:
@@ -149,20 +138,15 @@ def engine_has_the_strategy(plan: Plan) -> Iterator[Violation]:
     needed = strategies.of(plan).engine
     if plan.engine != needed:
         yield violation(
-            "engine is {engine}, but strategy.kind {kind} needs {needed}",
-            remedy("set engine to {needed}", {"engine": needed}, needed=needed),
-            engine=plan.engine,
-            kind=plan.strategy.kind,
-            needed=needed,
+            "engine is {engine}, but strategy.kind {kind} needs {needed}", setting("engine", needed), needed=needed
         )
 
 
 @rule("TW319", level=Level.ERROR, field="optimizer.name")
-def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
+def gemini_takes_its_own_adams(plan: Plan) -> Violations:
     """Gemini only works with Adam.
 
-    Without it: `AssertionError: You should use an optimizer in the available list` after the model is split into
-    chunks.
+    Without it: `AssertionError: You should use an optimizer in the available list`, after the model is split.
     Why: Gemini passes memory chunks and a gradient scale to the optimizer. Only its own FusedAdam, CPUAdam and
     HybridAdam support these.
     Instead: set optimizer.name to adamw, or use colossal_zero2, which accepts any optimizer.
@@ -170,15 +154,12 @@ def gemini_takes_its_own_adams(plan: Plan) -> Iterator[Violation]:
     """
     legal = strategies.of(plan).optimizers
     if legal and plan.optimizer.name not in legal:
-        yield violation(
-            "gemini accepts only Adam; optimizer.name is {name}",
-            remedy("set optimizer.name to adamw, or strategy.kind to colossal_zero2", {"optimizer.name": "adamw"}),
-            name=plan.optimizer.name,
-        )
+        fix = remedy("set optimizer.name to adamw, or strategy.kind to colossal_zero2", {"optimizer.name": "adamw"})
+        yield violation("gemini accepts only Adam; optimizer.name is {name}", fix, name=plan.optimizer.name)
 
 
 @rule("TW326", level=Level.HINT, field="batch.gradient_accumulation_steps")
-def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
+def gradients_add_up_in_16_bits(plan: Plan) -> Violations:
     """Colossal-AI accumulates gradients in the training precision; in bf16 this loses accuracy.
 
     Without it: nothing breaks. A bf16 sum keeps only 8 bits, and each further micro-batch is rounded to the sum so
@@ -192,16 +173,13 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Iterator[Violation]:
     half = plan.precision.mixed_precision in ("bf16", "fp16")
     if strategies.of(plan).sums_in_compute_dtype and half and steps >= _MANY_MICRO_BATCHES:
         yield violation(
-            "{kind} adds up the gradients of {steps} micro-batches in {precision}",
+            "{kind} adds up the gradients of {gradient_accumulation_steps} micro-batches in {mixed_precision}",
             remedy("use larger micro-batches and less accumulation, if they fit"),
-            kind=plan.strategy.kind,
-            steps=steps,
-            precision=plan.precision.mixed_precision,
         )
 
 
 @rule("TW327", level=Level.HINT, field="strategy.kind")
-def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
+def fsdp1_is_the_older_one(plan: Plan) -> Violations:
     """Colossal-AI's FSDP is FSDP1, the deprecated first version in torch.
 
     Without it: nothing breaks. FSDP1 is deprecated. Its plugin has no no_sync (every micro-batch communicates) and
@@ -212,9 +190,8 @@ def fsdp1_is_the_older_one(plan: Plan) -> Iterator[Violation]:
     """
     if strategies.of(plan).superseded_by:
         yield violation(
-            "colossal_fsdp is FSDP1, which communicates after each of the {steps} micro-batches",
+            "colossal_fsdp is FSDP1, which communicates after each of the {gradient_accumulation_steps} micro-batches",
             remedy(
                 "set strategy.kind to fsdp and engine to accelerate", {"strategy.kind": "fsdp", "engine": "accelerate"}
             ),
-            steps=plan.batch.gradient_accumulation_steps,
         )

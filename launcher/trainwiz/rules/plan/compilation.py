@@ -1,24 +1,21 @@
-"""torch.compile: where it cannot, and where it does not help."""
+"""What is compiled: models by torch.compile, and DeepSpeed's ops when they are first used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
+from trainwiz.project import Project
 from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import used_gpus
 
 VOLTA = (7, 0)
-
-
-def _without() -> Fix:
-    return remedy("set model.compile to false", {"model.compile": False})
+_WITHOUT = setting("model.compile", False)
 
 
 @rule("TW131", level=Level.ERROR, field="model.compile")
-def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Violations:
     """torch.compile needs a C++ compiler.
 
     Without it: the first forward pass fails with `torch._inductor.exc.InductorError: InvalidCxxCompiler: No working
@@ -39,7 +36,7 @@ def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Iterator[Viol
 
 
 @rule("TW221", level=Level.ERROR, field="model.compile")
-def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Violations:
     """torch.compile needs GPUs of compute capability 7.0 (Volta) or higher.
 
     Without it: the first forward pass fails with "Found … which is too old to be supported by the triton GPU
@@ -48,23 +45,18 @@ def compiled_kernels_need_volta(plan: Plan, machine: Machine) -> Iterator[Violat
     Instead: set model.compile to false.
     Source: `Scheduler.create_backend` in torch/_inductor/scheduler.py (2.13), seen with the GPU's capability faked
     """
-    if not plan.model.compile or plan.machine.device != "cuda":
-        return
-    for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
-        if gpu.compute_capability and gpu.compute_capability < VOLTA:
-            major, minor = gpu.compute_capability
-            yield violation(
-                "model.compile is true, but {gpu} has compute capability {major}.{minor}; Triton needs 7.0",
-                _without(),
-                gpu=gpu.name,
-                major=major,
-                minor=minor,
-            )
-            return
+    old = (gpu for gpu in used_gpus(plan, machine) if gpu.compute_capability and gpu.compute_capability < VOLTA)
+    if plan.model.compile and (gpu := next(old, None)):
+        yield violation(
+            "model.compile is true, but {gpu} has compute capability {capability}; Triton needs 7.0",
+            _WITHOUT,
+            gpu=gpu.name,
+            capability=gpu.capability,
+        )
 
 
 @rule("TW222", level=Level.WARNING, field="model.compile")
-def colossalai_compiles_nothing(plan: Plan) -> Iterator[Violation]:
+def colossalai_compiles_nothing(plan: Plan) -> Violations:
     """The training loop for Colossal-AI ignores model.compile.
 
     Without it: model.compile has no effect: training runs at the same speed with and without it.
@@ -74,11 +66,11 @@ def colossalai_compiles_nothing(plan: Plan) -> Iterator[Violation]:
     Source: train_templates/loops/colossalai.py
     """
     if plan.model.compile and plan.engine == "colossalai":
-        yield violation("model.compile is true, but the engine colossalai does not compile", _without())
+        yield violation("model.compile is true, but the engine colossalai does not compile", _WITHOUT)
 
 
 @rule("TW223", level=Level.WARNING, field="model.compile")
-def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Iterator[Violation]:
+def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Violations:
     """torch.compile starts slowly and helps little under ZeRO 3.
 
     Without it: the results are correct, but each layer is compiled again, up to 8 times, until "torch._dynamo hit
@@ -91,6 +83,76 @@ def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Iterator[Vio
     """
     if plan.model.compile and strategies.of(plan).uses_deepspeed and strategies.of(plan).partitions_weights:
         yield violation(
-            "model.compile is true under ZeRO 3: layers are recompiled repeatedly and then run uncompiled",
-            _without(),
+            "model.compile is true under ZeRO 3: layers are recompiled repeatedly and then run uncompiled", _WITHOUT
         )
+
+
+@rule("TW121", level=Level.ERROR, field="strategy.kind")
+def compiler_is_there(plan: Plan, machine: Machine) -> Violations:
+    """DeepSpeed needs a C++ compiler on the CPU and for offload.
+
+    Without it: after the model is loaded, the run fails with `RuntimeError: Error building extension 'cpu_adam'`,
+    preceded by `c++: not found`.
+    Why: DeepSpeed compiles these ops on first use: deepspeed_shm_comm on CPU ranks, cpu_adam for an offloaded
+    optimizer, async_io for nvme. The build runs once, takes 25 to 100 seconds, and prints nothing.
+    Instead: install a compiler, or choose a strategy that compiles nothing (ddp, fsdp, ZeRO on GPUs without
+    offload).
+    Source: seen with DeepSpeed 0.19.8 and a PATH without compiler;
+    https://www.deepspeed.ai/tutorials/advanced-install/
+    """
+    if (op := _built(plan)) and machine.toolchain.cxx is None and machine.probed:
+        fix = remedy("install one: apt-get install g++ (or dnf install gcc-c++), or set CXX")
+        yield violation("DeepSpeed must compile {op} for this plan, but there is no C++ compiler", fix, op=op)
+
+
+@rule("TW122", level=Level.ERROR, field="strategy.kind")
+def python_headers_are_there(plan: Plan, machine: Machine) -> Violations:
+    """DeepSpeed's ops need the C headers of the training interpreter.
+
+    Without it: `RuntimeError: Error building extension 'cpu_adam'`, with `fatal error: Python.h: No such file or
+    directory` in the middle of the build output.
+    Why: the ops are Python extensions, and a Linux distribution's python3 package does not include the headers.
+    Instead: install the distribution's python3-dev, or use a Python that includes its headers (conda, uv, pyenv).
+    Source: seen with DeepSpeed 0.19.8; https://pytorch.org/docs/stable/cpp_extension.html
+    """
+    interpreter = machine.interpreter
+    if (op := _built(plan)) and interpreter and interpreter.python_headers is False:
+        yield violation(
+            "DeepSpeed must compile {op} for this plan, but {python} has no Python.h",
+            remedy("install the headers: apt-get install python3-dev (or dnf install python3-devel)"),
+            op=op,
+            python=interpreter.python,
+        )
+
+
+@rule("TW123", level=Level.ERROR, field="strategy.kind")
+def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
+    """A lock file left by a killed DeepSpeed build must be deleted.
+
+    Without it: every rank that needs that op waits forever, without any message.
+    Why: torch marks a running build with a file named `lock` and waits while the file exists. A killed build
+    (Ctrl-C, out of memory, end of a batch job) leaves the file behind, and nothing checks whether the builder is
+    still alive.
+    Instead: delete the file. In a folder shared between machines, first make sure that none of them is building.
+    Source: torch/utils/file_baton.py; huggingface/transformers issue 26015
+    """
+    if not strategies.of(plan).uses_deepspeed:
+        return
+    for lock in project.build_locks:
+        yield violation(
+            "{lock} was left behind by a build that is no longer running; DeepSpeed would wait for it forever",
+            remedy("run: rm {lock}", lock=lock),
+            lock=lock,
+        )
+
+
+def _built(plan: Plan) -> str | None:
+    """The op that DeepSpeed must compile for the plan, if any."""
+    if not strategies.of(plan).uses_deepspeed:
+        return None
+    offload = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
+    if offload[0] != "none":
+        return "cpu_adam"
+    if "nvme" in offload:
+        return "async_io"
+    return "deepspeed_shm_comm" if plan.machine.device == "cpu" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import tasks
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
@@ -20,7 +20,7 @@ BYTES_PER_TOKEN = 16
 
 
 @rule("TW511", level=Level.ERROR, field="data.train")
-def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
+def data_is_found(plan: Plan, project: Project) -> Violations:
     """The data named in the plan must exist.
 
     Without it: every rank starts, imports torch, and stops with `FileNotFoundError` or a long error from the hub.
@@ -30,47 +30,32 @@ def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     for key, data in _named(project):
         if data.kind == "missing":
-            yield violation(
-                "{key}: {name}: {detail}",
-                _remedy(tasks.of(plan).data_names),
-                key=key,
-                name=data.name,
-                detail=data.detail,
-                where=key,
-            )
+            fix = _remedy(tasks.of(plan).data_names)
+            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=key)
 
 
 @rule("TW512", level=Level.ERROR, field="data.train")
-def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
+def data_is_readable(plan: Plan, project: Project) -> Violations:
     """The data must have the format that its file name implies.
 
-    Without it: task.py stops with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on all
-    ranks at once.
-    Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8 text; .npz means
-    arrays.
+    Without it: every rank stops: `not a JSON object with a "text"`, a UnicodeDecodeError, or `no pictures`.
+    Why: .jsonl is one JSON object with a "text" (and a "label") per line, .txt UTF-8 text, .npz arrays.
     Instead: convert the file; to read another format, change the functions in task.py that read the data.
     Source: the generated task.py
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            yield violation(
-                "{key}: {name}: {detail}",
-                _remedy(tasks.of(plan).data_forms),
-                key=key,
-                name=data.name,
-                detail=data.detail,
-                where=key,
-            )
+            fix = _remedy(tasks.of(plan).data_forms)
+            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=key)
 
 
 @rule("TW513", level=Level.ERROR, field="model.name")
-def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
+def model_is_found(plan: Plan, project: Project) -> Violations:
     """The model named in the plan must exist.
 
     Without it: every rank stops with `OSError: … is not a local folder and is not a valid model identifier`, after
     the data has been read.
-    Why: a model name is a trainwiz preset, a local folder with a config.json, or a hub id of the form
-    organisation/name.
+    Why: a model is a trainwiz preset, a local folder with a config.json, or a hub id (organisation/name).
     Instead: use one of these. A preset without published weights can only be trained from scratch.
     Source: https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
     """
@@ -82,7 +67,7 @@ def model_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
 
 
 @rule("TW514", level=Level.ERROR, field="model.name")
-def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
+def hub_ids_are_cached_offline(project: Project) -> Violations:
     """When offline, models and data from the hub must already be in the cache.
 
     Without it: every rank stops with `OSError: We couldn't connect to 'https://huggingface.co' to load the files,
@@ -110,7 +95,7 @@ def hub_ids_are_cached_offline(project: Project) -> Iterator[Violation]:
 
 
 @rule("TW515", level=Level.ERROR, field="data.train")
-def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
+def data_is_not_empty(plan: Plan, project: Project) -> Violations:
     """The data must contain at least one sample.
 
     Without it: task.py stops with `no text to train on` or `no pictures`.
@@ -120,17 +105,12 @@ def data_is_not_empty(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
-            yield violation(
-                "{key}: {name} contains no training data",
-                _remedy(tasks.of(plan).data_names),
-                key=key,
-                name=data.name,
-                where=key,
-            )
+            fix = _remedy(tasks.of(plan).data_names)
+            yield violation("{key}: {name} contains no training data", fix, key=key, name=data.name, where=key)
 
 
 @rule("TW516", level=Level.HINT, field="data.eval")
-def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
+def there_is_evaluation(plan: Plan) -> Violations:
     """Evaluate on data that is not used for training.
 
     Without it: a falling loss may only mean memorization, and nothing shows when to stop.
@@ -145,7 +125,7 @@ def there_is_evaluation(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW517", level=Level.WARNING, field="data.eval")
-def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
+def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
@@ -155,15 +135,12 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
     """
     same = project.train and plan.data.train == plan.data.eval
     if same and project.train and project.train.kind in ("file", "folder"):
-        yield violation(
-            "data.eval and data.train are both {name}",
-            remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None}),
-            name=plan.data.eval,
-        )
+        fix = remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None})
+        yield violation("data.eval and data.train are both {eval}", fix)
 
 
 @rule("TW518", level=Level.ERROR, field="data.num_workers")
-def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Violations:
     """/dev/shm must have room for the batches that the data workers prefetch.
 
     Without it: `RuntimeError: unable to allocate shared memory(shm) for file …: No space left on device (28)`,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
-from trainwiz.rules.versions import install, parts
+from trainwiz.rules.sizes import used_gpus
+from trainwiz.rules.versions import install, lacks, parts
 
 OLDEST_PYTHON = (3, 10)
 
 
 @rule("TW101", level=Level.ERROR, field="python")
-def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
+def python_is_new_enough(machine: Machine) -> Violations:
     """The training interpreter must be Python 3.10 or newer.
 
     Without it: pip silently installs accelerate 1.10.1, the last version for Python 3.9; train.py stops at its
@@ -36,25 +35,21 @@ def python_is_new_enough(machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW102", level=Level.ERROR, field="python")
-def torch_is_installed(machine: Machine) -> Iterator[Violation]:
+def torch_is_installed(machine: Machine) -> Violations:
     """torch must be installed in the training interpreter.
 
     Without it: every rank fails immediately with `ModuleNotFoundError: No module named 'torch'`.
     Why: trainwiz and the training can run in different environments. The training uses the interpreter given with
     --python; by default it is the one that runs trainwiz.
-    Instead: install torch in that interpreter with the command for your CUDA version, or select an interpreter that
-    has torch.
+    Instead: install torch there, with the command for your CUDA version, or select an interpreter that has it.
     Source: https://pytorch.org/get-started/locally/
     """
-    interpreter = machine.interpreter
-    if interpreter and interpreter.packages.get("torch", "unknown") is None:
-        yield violation(
-            "torch is not installed in {python}", install(interpreter.python, "torch"), python=interpreter.python
-        )
+    if python := lacks(machine, "torch"):
+        yield violation("torch is not installed in {python}", install(python, "torch"), python=python)
 
 
 @rule("TW103", level=Level.ERROR, field="python")
-def torch_imports(machine: Machine) -> Iterator[Violation]:
+def torch_imports(machine: Machine) -> Violations:
     """`import torch` must work in the training interpreter.
 
     Without it: every rank fails with the same import error. torchrun and `accelerate launch` import torch
@@ -65,15 +60,11 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
     Source: seen with torch 2.13 and an LD_LIBRARY_PATH with another libstdc++.so.6
     """
     interpreter = machine.interpreter
-    if not interpreter or not interpreter.error or interpreter.packages.get("torch", "unknown") is None:
+    if not interpreter or not interpreter.error or lacks(machine, "torch"):
         return
     if not interpreter.packages:
-        yield violation(
-            "{python} cannot be used: {error}",
-            remedy("choose another interpreter: --python PATH"),
-            python=interpreter.python,
-            error=interpreter.error,
-        )
+        fix = remedy("choose another interpreter: --python PATH")
+        yield violation("{python} cannot be used: {error}", fix, python=interpreter.python, error=interpreter.error)
         return
     yield violation(
         "torch {version} cannot be imported in {python}: {error}",
@@ -85,7 +76,7 @@ def torch_imports(machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW104", level=Level.ERROR, field="machine.device")
-def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def torch_has_cuda(plan: Plan, machine: Machine) -> Violations:
     """A plan for CUDA needs a CUDA build of torch.
 
     Without it: accelerate silently falls back to the CPU. With MULTI_GPU or FSDP, each process then believes that
@@ -112,13 +103,11 @@ def torch_has_cuda(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW105", level=Level.ERROR, field="machine.device")
-def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def driver_is_there(plan: Plan, machine: Machine) -> Violations:
     """A plan for CUDA needs a machine with an NVIDIA driver and GPUs.
 
-    Without it: accelerate silently trains on the CPU, as it does when torch has no CUDA; several processes become
-    several independent trainings.
-    Why: this is a login node without GPUs, a container started without `--gpus all`, or a driver that does not
-    match the kernel.
+    Without it: accelerate silently trains on the CPU; several processes become several independent trainings.
+    Why: a login node without GPUs, a container without `--gpus all`, or a driver that does not match the kernel.
     Instead: start the training on a machine with GPUs. To check a plan for another machine, run `trainwiz doctor
     --json > box.json` there, then `trainwiz check --machine box.json` here.
     Source: seen with accelerate 1.15, 2 processes on a machine without GPUs;
@@ -136,7 +125,7 @@ def driver_is_there(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW106", level=Level.ERROR, field="machine.device")
-def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def driver_serves_torch(plan: Plan, machine: Machine) -> Violations:
     """The CUDA major version of the driver must not be older than the one that torch was built for.
 
     Without it: torch only warns `The NVIDIA driver on your system is too old (found version …)`, then sees no GPU,
@@ -161,13 +150,12 @@ def driver_serves_torch(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW107", level=Level.ERROR, field="machine.num_processes")
-def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Violations:
     """torch must see all the GPUs that the plan needs.
 
     Without it: accelerate wraps around the GPU list and puts two ranks on one GPU, and NCCL fails with `Duplicate
     GPU detected`; other scripts stop with `invalid device ordinal`.
-    Why: torch sees fewer GPUs than the driver shows because of CUDA_VISIBLE_DEVICES, a MIG partition, or a broken
-    device.
+    Why: torch sees fewer GPUs than the driver: CUDA_VISIBLE_DEVICES, a MIG partition, or a broken device.
     Instead: check what torch reports: `python -c "import torch; torch.cuda.init()"`.
     Source: `PartialState.set_device` in accelerate 1.15 (local rank modulo device count), seen with the number of
     GPUs faked; the first words are in NCCL's src/init.cc
@@ -190,22 +178,21 @@ def torch_sees_the_gpus(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW108", level=Level.ERROR, field="machine.device")
-def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Violations:
     """torch must be compiled for the architecture of the GPU.
 
     Without it: the first kernel fails with `CUDA error: no kernel image is available for execution on the device`.
     Before that, when CUDA is first used, torch only warns that the GPU `is not compatible with the current PyTorch
     installation`.
-    Why: builds for a new CUDA version drop old architectures (Pascal, Volta), and older builds do not support the
-    newest GPUs.
+    Why: builds for a new CUDA drop old architectures (Pascal, Volta), and older builds lack the newest.
     Instead: install a torch build for another CUDA version: an older one for an old GPU, a newer one for a new GPU.
     Source: `_check_cubins` and `_check_capability` in torch/cuda/__init__.py (2.13), seen with the GPU's capability
     faked; https://docs.nvidia.com/cuda/ampere-compatibility-guide/
     """
     interpreter = machine.interpreter
-    if plan.machine.device != "cuda" or not interpreter or not interpreter.arch_list or not interpreter.cuda_build:
+    if not interpreter or not interpreter.arch_list or not interpreter.cuda_build:
         return
-    for gpu in machine.gpus[: plan.machine.ranks_per_machine]:
+    for gpu in used_gpus(plan, machine):
         if gpu.compute_capability and not _runs_on(gpu.compute_capability, interpreter.arch_list):
             yield violation(
                 "{gpu} has compute capability {capability}, but torch {version} was compiled for {known}",
@@ -214,7 +201,7 @@ def torch_has_kernels_for_the_gpu(plan: Plan, machine: Machine) -> Iterator[Viol
                     "(https://pytorch.org/get-started/previous-versions/)"
                 ),
                 gpu=gpu.name,
-                capability=".".join(str(n) for n in gpu.compute_capability),
+                capability=gpu.capability,
                 version=interpreter.version("torch"),
                 known=", ".join(interpreter.arch_list),
             )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import batch, tasks
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, setting, violation
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
@@ -13,7 +11,7 @@ from trainwiz.rules.registry import rule
 
 
 @rule("TW401", level=Level.ERROR, field="batch.real_batch_size")
-def batch_equation_holds(plan: Plan) -> Iterator[Violation]:
+def batch_equation_holds(plan: Plan) -> Violations:
     """The real batch must equal micro-batch × accumulation × world size.
 
     Without it: DeepSpeed stops with `Check batch related parameters. train_batch_size is not equal to …`. Every
@@ -34,7 +32,7 @@ def batch_equation_holds(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW402", level=Level.WARNING, field="batch.real_batch_size")
-def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]:
+def data_fills_a_real_batch(plan: Plan, project: Project) -> Violations:
     """The training data must have at least as many samples as the real batch.
 
     Without it: the generated loop pads with samples that count zero: some ranks compute only padding, and each
@@ -53,16 +51,14 @@ def data_fills_a_real_batch(plan: Plan, project: Project) -> Iterator[Violation]
         if tasks.of(plan).generative:
             have = say("{samples} of length {length}", samples=have, length=plan.batch.sequence_length)
         yield violation(
-            "a real batch has {real} samples over {ranks} ranks, but the training data has {have}",
+            "a real batch has {real_batch_size} samples over {num_processes} ranks, but the training data has {have}",
             remedy("set batch.real_batch_size to at most {samples}, or use more data", samples=samples),
-            real=real,
-            ranks=plan.machine.num_processes,
             have=have,
         )
 
 
 @rule("TW403", level=Level.ERROR, field="batch.sequence_length")
-def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]:
+def sequence_fits_the_model(plan: Plan, project: Project) -> Violations:
     """A sequence must not be longer than the number of positions the model has learned.
 
     Without it: `IndexError: index out of range in self` on the CPU; on a GPU, `device-side assert triggered`,
@@ -74,9 +70,8 @@ def sequence_fits_the_model(plan: Plan, project: Project) -> Iterator[Violation]
     most = project.model.max_positions if project.model else None
     if most is not None and plan.batch.sequence_length > most:
         yield violation(
-            "batch.sequence_length is {length}, but {model} has {most} positions",
-            remedy("set batch.sequence_length to {most}", {"batch.sequence_length": most}, most=most),
-            length=plan.batch.sequence_length,
+            "batch.sequence_length is {sequence_length}, but {model} has {most} positions",
+            setting("batch.sequence_length", most),
             model=plan.model.name,
             most=most,
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
@@ -15,7 +13,7 @@ EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
 
 
 @rule("TW521", level=Level.ERROR, field="project")
-def needed_files_are_there(project: Project) -> Iterator[Violation]:
+def needed_files_are_there(project: Project) -> Violations:
     """All files that a launch needs must exist.
 
     Without it: the launch stops with `can't open file 'train.py'`, or accelerate's `Expected a string path to an
@@ -26,22 +24,17 @@ def needed_files_are_there(project: Project) -> Iterator[Violation]:
     """
     for path in project.missing_files:
         if path in NEEDED:
-            yield violation(
-                "{path} was generated but no longer exists",
-                remedy("regenerate it: trainwiz init {folder}", folder=project.folder),
-                path=path,
-                where=path,
-            )
+            fix = remedy("regenerate it: trainwiz init {folder}", folder=project.folder)
+            yield violation("{path} was generated but no longer exists", fix, path=path, where=path)
 
 
 @rule("TW522", level=Level.WARNING, field="project")
-def configuration_is_as_generated(project: Project) -> Iterator[Violation]:
+def configuration_is_as_generated(project: Project) -> Violations:
     """Generated configuration files should not be edited.
 
     Without it: trainwiz.yaml and the file disagree. `accelerate launch` and train.py use the file; checks,
     estimates and the next generation use the plan.
-    Why: accelerate.yaml, ds_config.json and the others are generated from the plan; a change in these files does
-    not reach the plan.
+    Why: these files are generated from the plan, and a change in them does not reach the plan.
     Instead: make the change in trainwiz.yaml and generate again; or keep the edit, and answer "keep" when asked.
     Source: .trainwiz/manifest.json of the project (sha256 of each file)
     """
@@ -56,7 +49,7 @@ def configuration_is_as_generated(project: Project) -> Iterator[Violation]:
 
 
 @rule("TW523", level=Level.HINT, field="project")
-def script_is_as_generated(project: Project) -> Iterator[Violation]:
+def script_is_as_generated(project: Project) -> Violations:
     """Lists the generated scripts that you have changed.
 
     Without it: nothing is wrong: task.py is meant to be edited. But what the rules say about the script, and what
@@ -71,7 +64,7 @@ def script_is_as_generated(project: Project) -> Iterator[Violation]:
 
 
 @rule("TW524", level=Level.ERROR, field="project")
-def files_follow_the_plan(project: Project) -> Iterator[Violation]:
+def files_follow_the_plan(project: Project) -> Violations:
     """Generated files must match the plan.
 
     Without it: the launch uses the world size of the new plan with the script of the old plan: train.py rejects a

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
@@ -13,7 +12,7 @@ from trainwiz.rules.registry import rule
 
 
 @rule("TW611", level=Level.ERROR, field="machine.num_processes")
-def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
+def world_divides_over_machines(plan: Plan) -> Violations:
     """machine.num_processes must be divisible by the number of machines.
 
     Without it: accelerate rounds down: 3 processes on 2 machines become 1 rank on each, a world size of 2, without
@@ -26,15 +25,13 @@ def world_divides_over_machines(plan: Plan) -> Iterator[Violation]:
     if world >= machines and world % machines:
         low, high = world // machines * machines, (world // machines + 1) * machines
         yield violation(
-            "machine.num_processes {world} is not divisible by machine.num_machines {machines}",
+            "machine.num_processes {num_processes} is not divisible by machine.num_machines {num_machines}",
             remedy("set machine.num_processes to {low} or {high}", {"machine.num_processes": high}, low=low, high=high),
-            world=world,
-            machines=machines,
         )
 
 
 @rule("TW612", level=Level.ERROR, field="machine.num_processes")
-def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
+def every_machine_has_a_rank(plan: Plan) -> Violations:
     """Each machine must have at least one rank.
 
     Without it: torchrun stops with a bare `AssertionError`, 5 seconds after the start.
@@ -45,19 +42,16 @@ def every_machine_has_a_rank(plan: Plan) -> Iterator[Violation]:
     world, machines = plan.machine.num_processes, plan.machine.num_machines
     if world < machines:
         yield violation(
-            "machine.num_processes is {world} for {machines} machines; it must count the ranks of all machines",
+            "machine.num_processes is {num_processes} for {num_machines} machines; it must count the ranks of all "
+            "machines",
             remedy(
-                "set machine.num_processes to {machines} or a multiple of it",
-                {"machine.num_processes": machines},
-                machines=machines,
+                "set machine.num_processes to {num_machines} or a multiple of it", {"machine.num_processes": machines}
             ),
-            world=world,
-            machines=machines,
         )
 
 
 @rule("TW613", level=Level.ERROR, field="machine.main_process_ip")
-def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
+def machines_know_where_to_meet(plan: Plan) -> Violations:
     """Multiple machines need a rendezvous address.
 
     Without it: each machine waits for the others at its own loopback address for 15 minutes: the first reports
@@ -68,15 +62,12 @@ def machines_know_where_to_meet(plan: Plan) -> Iterator[Violation]:
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
-        yield violation(
-            "machine.num_machines is {machines}, but machine.main_process_ip is not set",
-            remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)"),
-            machines=plan.machine.num_machines,
-        )
+        fix = remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)")
+        yield violation("machine.num_machines is {num_machines}, but machine.main_process_ip is not set", fix)
 
 
 @rule("TW614", level=Level.ERROR, field="machine.main_process_ip")
-def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
+def meeting_place_is_no_loopback(plan: Plan) -> Violations:
     """The rendezvous address of multiple machines must not be a loopback address.
 
     Without it: each machine connects to itself, and waits 15 minutes for the others.
@@ -87,16 +78,14 @@ def meeting_place_is_no_loopback(plan: Plan) -> Iterator[Violation]:
     address = plan.machine.main_process_ip
     if plan.machine.num_machines > 1 and address is not None and _is_loopback(address):
         yield violation(
-            "machine.main_process_ip {address} is a loopback address: each of the {machines} machines would "
-            "connect to itself",
+            "machine.main_process_ip {main_process_ip} is a loopback address: each of the {num_machines} machines "
+            "would connect to itself",
             remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)"),
-            address=address,
-            machines=plan.machine.num_machines,
         )
 
 
 @rule("TW615", level=Level.ERROR, field="machine.main_process_port")
-def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
+def machines_agree_on_a_port(plan: Plan) -> Violations:
     """Multiple machines need a fixed rendezvous port.
 
     Without it: the first machine opens a random port, and the others connect to port 0: the rendezvous fails, even
@@ -106,15 +95,12 @@ def machines_agree_on_a_port(plan: Plan) -> Iterator[Violation]:
     Source: seen with torchrun 2.13
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_port == 0:
-        yield violation(
-            "machine.main_process_port is 0, but there are {machines} machines",
-            remedy("set machine.main_process_port to 29500", {"machine.main_process_port": 29500}),
-            machines=plan.machine.num_machines,
-        )
+        fix = setting("machine.main_process_port", 29500)
+        yield violation("machine.main_process_port is 0, but there are {num_machines} machines", fix)
 
 
 @rule("TW616", level=Level.ERROR, field="machine.main_process_port")
-def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
+def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Violations:
     """The rendezvous port must be free on the machine that hosts the rendezvous.
 
     Without it: that machine fails with `EADDRINUSE` (`accelerate launch` raises a ConnectionError). The others
@@ -126,19 +112,18 @@ def meeting_port_is_free(plan: Plan, machine: Machine, project: Project) -> Iter
     port = project.port_in_use
     if plan.machine.num_machines > 1 and port is not None and machine.probed and _is_here(plan, machine):
         yield violation(
-            "port {port}, the rendezvous port of the {machines} machines, is in use on this machine",
+            "port {port}, the rendezvous port of the {num_machines} machines, is in use on this machine",
             remedy(
                 "set machine.main_process_port to {other}, or end the program that uses the port (ss -ltnp)",
                 {"machine.main_process_port": port + 1},
                 other=port + 1,
             ),
             port=port,
-            machines=plan.machine.num_machines,
         )
 
 
 @rule("TW617", level=Level.HINT, field="machine.main_process_port")
-def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
+def port_is_free(plan: Plan, machine: Machine, project: Project) -> Violations:
     """On a single machine, the planned port should be free.
 
     Without it: `trainwiz launch` selects another port automatically. If you launch by hand, torchrun may stop with
@@ -161,7 +146,7 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Iterator[Vio
 
 
 @rule("TW618", level=Level.WARNING, field="supervision.max_restarts")
-def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
+def restarts_see_all_ranks(plan: Plan) -> Violations:
     """trainwiz can restart runs on a single machine only.
 
     Without it: any failure ends the run on all machines, as if supervision.max_restarts were 0.
@@ -172,13 +157,11 @@ def restarts_see_all_ranks(plan: Plan) -> Iterator[Violation]:
     """
     if plan.supervision.max_restarts and plan.machine.num_machines > 1:
         yield violation(
-            "supervision.max_restarts is {n}, but it has no effect with {machines} machines",
+            "supervision.max_restarts is {max_restarts}, but it has no effect with {num_machines} machines",
             remedy(
                 "set supervision.max_restarts to 0, and let the scheduler restart the job",
                 {"supervision.max_restarts": 0},
             ),
-            n=plan.supervision.max_restarts,
-            machines=plan.machine.num_machines,
         )
 
 

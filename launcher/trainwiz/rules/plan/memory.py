@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
 from trainwiz.estimate import Estimate
-from trainwiz.finding import Fix, Level, Violation, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import used_gpus
 
 CROWDED = 0.85
 """Above this share of a GPU, what is left is seldom enough for activations, the loss and the CUDA context."""
 
 
 @rule("TW321", level=Level.ERROR, field="strategy.kind")
-def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """Weights, gradients and optimizer state of each rank must fit in its GPU.
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory`, in the first optimizer step at the latest.
@@ -41,12 +40,11 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iter
 
 
 @rule("TW322", level=Level.WARNING, field="strategy.kind")
-def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """The model state must leave enough GPU memory for activations.
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
-    Why: activations grow with micro-batch × sequence length, and the loss alone takes about 12 bytes × tokens ×
-    vocabulary.
+    Why: activations grow with micro-batch × sequence length; the loss alone takes 12 bytes × tokens × vocabulary.
     Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
     Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
     """
@@ -62,7 +60,7 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Itera
 
 
 @rule("TW325", level=Level.ERROR, field="batch.per_device_batch_size")
-def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """Model state and the activations of one micro-batch must fit into the GPU.
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
@@ -79,11 +77,9 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank
     if smallest and state <= smallest < state + estimate.activation_bytes_per_rank:
         yield violation(
-            "a micro-batch of {micro} × {tokens} tokens needs {need} GiB of activations beside {state} GiB of "
-            "model state; a GPU has {have} GiB",
+            "a micro-batch of {per_device_batch_size} × {sequence_length} tokens needs {need} GiB of activations "
+            "beside {state} GiB of model state; a GPU has {have} GiB",
             _fewer_activations(plan),
-            micro=plan.batch.per_device_batch_size,
-            tokens=plan.batch.sequence_length,
             need=gib(estimate.activation_bytes_per_rank),
             state=gib(state),
             have=gib(smallest),
@@ -100,7 +96,7 @@ def _fewer_activations(plan: Plan) -> Fix:
 
 
 @rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")
-def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """Offloaded state must fit in the memory of each machine.
 
     Without it: the kernel kills a rank. The only visible sign is `exit code: -9`, often minutes after the start.
@@ -121,7 +117,7 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> I
 
 
 @rule("TW324", level=Level.ERROR, field="machine.num_processes")
-def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Iterator[Violation]:
+def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """The state of all CPU ranks must fit in the machine's memory.
 
     Without it: the machine swaps, or the kernel kills a rank (`exit code: -9`). If a limit is set (ulimit),
@@ -143,9 +139,7 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
 
 
 def _smallest_gpu(plan: Plan, machine: Machine) -> int | None:
-    if plan.machine.device != "cuda":
-        return None
-    return min((gpu.memory_bytes for gpu in machine.gpus[: plan.machine.ranks_per_machine]), default=None)
+    return min((gpu.memory_bytes for gpu in used_gpus(plan, machine)), default=None)
 
 
 def _more_sharding(plan: Plan) -> Message:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -13,11 +11,10 @@ _OFF = {"strategy.offload_optimizer_device": "none", "strategy.offload_param_dev
 
 
 @rule("TW311", level=Level.WARNING, field="strategy.offload_param_device")
-def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
+def parameter_offload_needs_stage_3(plan: Plan) -> Violations:
     """Only ZeRO stage 3 can offload parameters.
 
-    Without it: DeepSpeed silently ignores `offload_param`; the weights stay on every GPU, and the model no longer
-    fits as planned.
+    Without it: DeepSpeed silently ignores `offload_param`; every GPU holds all weights, and the model may not fit.
     Why: below stage 3, each rank needs its full weights all the time.
     Instead: use stage 3, or offload only the optimizer, which is the larger part: 12 of 16 bytes per parameter.
     Source: seen with DeepSpeed 0.19.8 at stage 2; https://www.deepspeed.ai/docs/config-json/#parameter-offloading
@@ -25,17 +22,16 @@ def parameter_offload_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     if _deepspeed(plan) and strategy.offload_param_device != "none" and strategy.zero_stage in (0, 1, 2):
         yield violation(
-            "strategy.offload_param_device {device} is ignored at ZeRO stage {stage}; it needs stage 3",
+            "strategy.offload_param_device {offload_param_device} is ignored at ZeRO stage {zero_stage}; it needs "
+            "stage 3",
             remedy(
                 "set strategy.zero_stage to 3, or strategy.offload_param_device to none", {"strategy.zero_stage": 3}
             ),
-            device=strategy.offload_param_device,
-            stage=strategy.zero_stage,
         )
 
 
 @rule("TW312", level=Level.ERROR, field="strategy.nvme_path")
-def nvme_needs_a_path(plan: Plan) -> Iterator[Violation]:
+def nvme_needs_a_path(plan: Plan) -> Violations:
     """Offload to nvme at ZeRO stage 3 needs a folder path.
 
     Without it: after the model is built, DeepSpeed fails. For an optimizer on nvme the error is `TypeError:
@@ -49,18 +45,15 @@ def nvme_needs_a_path(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     devices = (strategy.offload_optimizer_device, strategy.offload_param_device)
     if _deepspeed(plan) and strategies.of(plan).partitions_weights and "nvme" in devices and strategy.nvme_path is None:
-        yield violation(
-            "offload to nvme is on, but strategy.nvme_path is not set",
-            remedy("set strategy.nvme_path to a folder on a local NVMe disk, for example /local_nvme"),
-        )
+        fix = remedy("set strategy.nvme_path to a folder on a local NVMe disk, for example /local_nvme")
+        yield violation("offload to nvme is on, but strategy.nvme_path is not set", fix)
 
 
 @rule("TW313", level=Level.WARNING, field="strategy.offload_optimizer_device")
-def nvme_needs_stage_3(plan: Plan) -> Iterator[Violation]:
+def nvme_needs_stage_3(plan: Plan) -> Violations:
     """Only ZeRO stage 3 can offload the optimizer to nvme.
 
-    Without it: at stages 1 and 2, DeepSpeed silently keeps the optimizer in host memory instead: 18 bytes per
-    parameter on each machine.
+    Without it: at stages 1 and 2, it silently stays in host memory: 18 bytes per parameter on each machine.
     Why: only the stage 3 optimizer supports swapping.
     Instead: use stage 3, or cpu if host memory is large enough.
     Source: seen with DeepSpeed 0.19.8 at stages 1 and 2
@@ -68,16 +61,15 @@ def nvme_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     strategy = plan.strategy
     if _deepspeed(plan) and strategy.offload_optimizer_device == "nvme" and strategy.zero_stage in (1, 2):
         yield violation(
-            "at ZeRO stage {stage}, the optimizer is offloaded to host memory, not to nvme",
+            "at ZeRO stage {zero_stage}, the optimizer is offloaded to host memory, not to nvme",
             remedy(
                 "set strategy.zero_stage to 3, or strategy.offload_optimizer_device to cpu", {"strategy.zero_stage": 3}
             ),
-            stage=strategy.zero_stage,
         )
 
 
 @rule("TW314", level=Level.WARNING, field="strategy.offload_optimizer_device")
-def offload_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
+def offload_needs_deepspeed(plan: Plan) -> Violations:
     """Offload only takes effect under DeepSpeed.
 
     Without it: the offload keys are ignored; all state stays on the GPUs.
@@ -96,19 +88,17 @@ def offload_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
             ),
             optimizer=devices[0],
             parameters=devices[1],
-            kind=strategy.kind,
             where=None if devices[0] != "none" else "strategy.offload_param_device",
         )
 
 
 @rule("TW315", level=Level.ERROR, field="strategy.offload_optimizer_device")
-def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
+def offload_needs_zero(plan: Plan) -> Violations:
     """Offloading the optimizer needs ZeRO stage 1 or higher.
 
     Without it: the first update fails: `CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled
     'offload_optimizer': 'cpu' in your ZeRO config.`
-    Why: accelerate replaces the optimizer with DeepSpeedCPUAdam as soon as an offload is configured, but stage 0
-    moves nothing to the host.
+    Why: for any offload, accelerate makes the optimizer a DeepSpeedCPUAdam, but stage 0 moves nothing to the host.
     Instead: use stage 1 or 2.
     Source: seen with accelerate 1.15 and DeepSpeed 0.19.8: `Accelerator._prepare_deepspeed`,
     deepspeed/ops/adam/cpu_adam.py
@@ -126,7 +116,7 @@ def offload_needs_zero(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW316", level=Level.WARNING, field="optimizer.name")
-def offload_wants_adam(plan: Plan) -> Iterator[Violation]:
+def offload_wants_adam(plan: Plan) -> Violations:
     """Use AdamW if the optimizer is offloaded.
 
     Without it: the generated ds_config.json forces torch's own SGD to run on the host, which is slow. With any

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.engines import accelerate, deepspeed, torch
-from trainwiz.finding import Level, Violation, violation
-from trainwiz.machine import Interpreter, Machine
+from trainwiz.finding import Level, Violations, violation
+from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
-from trainwiz.rules.versions import install, parts
+from trainwiz.rules.versions import install, lacks, parts
 
 OLDEST = {
     "torch": torch.OLDEST,
@@ -25,7 +23,7 @@ OLDEST = {
 
 
 @rule("TW111", level=Level.ERROR, field="engine")
-def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def accelerate_is_installed(plan: Plan, machine: Machine) -> Violations:
     """accelerate must be installed in the training interpreter.
 
     Without it: every rank fails with `ModuleNotFoundError: No module named 'accelerate'`.
@@ -33,14 +31,14 @@ def accelerate_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]
     Instead: install accelerate in the training interpreter.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/install
     """
-    if plan.engine == "accelerate" and (python := _lacks(machine, "accelerate")):
+    if plan.engine == "accelerate" and (python := lacks(machine, "accelerate")):
         yield violation(
             "accelerate is not installed in {python}", install(python, _wanted("accelerate")), python=python
         )
 
 
 @rule("TW112", level=Level.ERROR, field="strategy.kind")
-def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def deepspeed_is_installed(plan: Plan, machine: Machine) -> Violations:
     """A DeepSpeed plan needs the deepspeed package.
 
     Without it: `ImportError: DeepSpeed is not installed` after the ranks have imported torch.
@@ -48,16 +46,13 @@ def deepspeed_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Instead: install DeepSpeed, or choose fsdp (on GPUs) or ddp.
     Source: https://huggingface.co/docs/accelerate/usage_guides/deepspeed
     """
-    if strategies.of(plan).uses_deepspeed and (python := _lacks(machine, "deepspeed")):
-        yield violation(
-            "strategy.kind is deepspeed, but deepspeed is not installed in {python}",
-            install(python, _wanted("deepspeed")),
-            python=python,
-        )
+    if strategies.of(plan).uses_deepspeed and (python := lacks(machine, "deepspeed")):
+        fix = install(python, _wanted("deepspeed"))
+        yield violation("strategy.kind is deepspeed, but deepspeed is not installed in {python}", fix, python=python)
 
 
 @rule("TW113", level=Level.ERROR, field="task")
-def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def transformers_is_installed(plan: Plan, machine: Machine) -> Violations:
     """Text tasks need transformers.
 
     Without it: `ModuleNotFoundError: No module named 'transformers'` when task.py is imported.
@@ -65,27 +60,22 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Iterator[Violatio
     Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt
     """
-    if "transformers" in tasks.of(plan).packages and (python := _lacks(machine, "transformers")):
-        yield violation(
-            "the task {task} needs transformers, but it is not installed in {python}",
-            install(python, _wanted("transformers")),
-            task=plan.task,
-            python=python,
-        )
+    if "transformers" in tasks.of(plan).packages and (python := lacks(machine, "transformers")):
+        fix = install(python, _wanted("transformers"))
+        yield violation("the task {task} needs transformers, but it is not installed in {python}", fix, python=python)
 
 
 @rule("TW114", level=Level.ERROR, field="data.train")
-def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Iterator[Violation]:
+def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Violations:
     """Data from the Hugging Face Hub needs the datasets package.
 
-    Without it: `ModuleNotFoundError: No module named 'datasets'` when the data is loaded, after all ranks have
-    started.
+    Without it: `ModuleNotFoundError: No module named 'datasets'` on all ranks, when the data is loaded.
     Why: local files and the embedded text are read without this package, and no other package installs it.
     Instead: install datasets, or use a local .txt or .jsonl file.
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
-    if tasks.of(plan).from_hub and named and (python := _lacks(machine, "datasets")):
+    if tasks.of(plan).from_hub and named and (python := lacks(machine, "datasets")):
         yield violation(
             "{data} comes from the hub, but datasets is not installed in {python}",
             install(python, "datasets>=3.0"),
@@ -95,7 +85,7 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Ite
 
 
 @rule("TW115", level=Level.WARNING, field="tracking.log_with")
-def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def tracker_is_installed(plan: Plan, machine: Machine) -> Violations:
     """The tracker set in tracking.log_with must be installed.
 
     Without it: accelerate drops the tracker with one warning among many and trains on; nothing is tracked.
@@ -104,17 +94,16 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Source: `filter_trackers` in accelerate/tracking.py (1.15).
     """
     tracker = plan.tracking.log_with
-    if tracker != "none" and (python := _lacks(machine, tracker)):
+    if tracker != "none" and (python := lacks(machine, tracker)):
         yield violation(
-            "tracking.log_with is {tracker}, but it is not installed in {python}; nothing would be tracked",
+            "tracking.log_with is {log_with}, but it is not installed in {python}; nothing would be tracked",
             install(python, tracker),
-            tracker=tracker,
             python=python,
         )
 
 
 @rule("TW116", level=Level.WARNING, field="python")
-def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def versions_were_tried(plan: Plan, machine: Machine) -> Violations:
     """Packages should not be older than the versions that generated projects were tested with.
 
     Without it: any behavior may differ: accelerate before 1.10 raises in `no_sync` under ZeRO 2 and 3, and
@@ -140,12 +129,11 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 
 @rule("TW117", level=Level.ERROR, field="task")
-def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Violations:
     """The task image_classification needs pillow; its embedded images also need scikit-learn.
 
     Without it: every rank fails with `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`).
-    Why: pillow reads the images, and the embedded handwritten digits come from scikit-learn. Only this task needs
-    them.
+    Why: pillow reads images, and scikit-learn has the embedded handwritten digits. Only this task needs them.
     Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt
     """
@@ -155,7 +143,7 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
     needed = list(task.packages)
     if vocabulary.EMBEDDED in (plan.data.train, plan.data.eval):
         needed += task.embedded_packages
-    missing = [name for name in needed if _lacks(machine, name)]
+    missing = [name for name in needed if lacks(machine, name)]
     if missing and machine.interpreter:
         python = machine.interpreter.python
         yield violation(
@@ -164,14 +152,6 @@ def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Iterato
             packages=", ".join(missing),
             python=python,
         )
-
-
-def _lacks(machine: Machine, package: str) -> str | None:
-    """The interpreter's path if it is known to lack the package."""
-    interpreter: Interpreter | None = machine.interpreter
-    if interpreter and interpreter.packages.get(package, "unknown") is None:
-        return interpreter.python
-    return None
 
 
 def _wanted(package: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
+from trainwiz.rules.sizes import used_gpus
 
 AMPERE = (8, 0)
 ADA = (8, 9)
@@ -16,7 +15,7 @@ FP8_LIBRARIES = ("torchao", "transformer-engine", "msamp")
 
 
 @rule("TW201", level=Level.ERROR, field="precision.mixed_precision")
-def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
+def fp16_needs_a_gpu(plan: Plan) -> Violations:
     """fp16 does not work on the CPU.
 
     Without it: accelerate reports `mixed_precision: fp16` but computes in fp32 and uses as much memory as fp32;
@@ -34,7 +33,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW202", level=Level.ERROR, field="precision.mixed_precision")
-def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
+def fp8_needs_a_gpu(plan: Plan) -> Violations:
     """fp8 does not work on the CPU.
 
     Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
@@ -45,14 +44,12 @@ def fp8_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
-        yield violation(
-            "fp8 needs a GPU with fp8 tensor cores, but machine.device is cpu",
-            remedy("set precision.mixed_precision to bf16 or no", {"precision.mixed_precision": "bf16"}),
-        )
+        fix = remedy("set precision.mixed_precision to bf16 or no", {"precision.mixed_precision": "bf16"})
+        yield violation("fp8 needs a GPU with fp8 tensor cores, but machine.device is cpu", fix)
 
 
 @rule("TW203", level=Level.WARNING, field="precision.mixed_precision")
-def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def bf16_needs_ampere(plan: Plan, machine: Machine) -> Violations:
     """bf16 needs GPUs of compute capability 8.0 (Ampere) or higher to be fast.
 
     Without it: training works, but several times slower than in fp16, and no message says why.
@@ -64,18 +61,17 @@ def bf16_needs_ampere(plan: Plan, machine: Machine) -> Iterator[Violation]:
     if plan.precision.mixed_precision == "bf16" and (gpu := _below(plan, machine, AMPERE)):
         yield violation(
             "bf16 on {gpu} (compute capability {capability}) is emulated and slow; hardware support starts at 8.0",
-            remedy("set precision.mixed_precision to fp16", {"precision.mixed_precision": "fp16"}),
+            setting("precision.mixed_precision", "fp16"),
             gpu=gpu.name,
-            capability=_capability(gpu),
+            capability=gpu.capability,
         )
 
 
 @rule("TW204", level=Level.ERROR, field="precision.mixed_precision")
-def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def fp8_needs_ada(plan: Plan, machine: Machine) -> Violations:
     """fp8 needs GPUs of compute capability 8.9 (Ada, Hopper) or higher.
 
-    Without it: accelerate logs one warning, `… insufficient for FP8 mixed precision training`, and trains in fp16
-    instead.
+    Without it: accelerate warns once, `… insufficient for FP8 mixed precision training`, and trains in fp16.
     Why: older tensor cores do not support fp8. accelerate asks nvidia-smi only about the first GPU of the machine.
     Instead: use bf16 on Ampere, and fp16 on older GPUs.
     Source: `AcceleratorState.__init__` and `check_cuda_fp8_capability` in accelerate 1.15, seen with the GPU's
@@ -85,14 +81,14 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Iterator[Violation]:
         better = "bf16" if (gpu.compute_capability or (0, 0)) >= AMPERE else "fp16"
         yield violation(
             "fp8 needs compute capability 8.9, but {gpu} has {capability}",
-            remedy("set precision.mixed_precision to {better}", {"precision.mixed_precision": better}, better=better),
+            setting("precision.mixed_precision", better),
             gpu=gpu.name,
-            capability=_capability(gpu),
+            capability=gpu.capability,
         )
 
 
 @rule("TW205", level=Level.ERROR, field="precision.mixed_precision")
-def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
     """fp8 needs torchao, transformer-engine or msamp.
 
     Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
@@ -113,7 +109,7 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Iterator[Violation]:
 
 # docs/decisions/loop.md: TF32 stays as torch sets it
 @rule("TW206", level=Level.HINT, field="precision.mixed_precision")
-def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
+def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Violations:
     """On a GPU that supports bf16, training in fp32 wastes most of its speed.
 
     Without it: nothing breaks, but matrix products run at a fraction of the tensor cores' speed, and activations
@@ -122,24 +118,15 @@ def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Iterator[Violation]:
     Instead: use bf16, unless the task is known to need fp32. Master weights stay in fp32 either way.
     Source: https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet.pdf
     """
-    gpus = machine.gpus[: plan.machine.ranks_per_machine]
+    gpus = used_gpus(plan, machine)
     capable = bool(gpus) and all(gpu.compute_capability and gpu.compute_capability >= AMPERE for gpu in gpus)
     known = strategies.of(plan).computes_in("bf16")
-    if plan.machine.device == "cuda" and plan.precision.mixed_precision == "no" and capable and known:
-        yield violation(
-            "{gpu} computes bf16 many times faster than fp32",
-            remedy("set precision.mixed_precision to bf16", {"precision.mixed_precision": "bf16"}),
-            gpu=gpus[0].name,
-        )
+    if plan.precision.mixed_precision == "no" and capable and known:
+        fix = setting("precision.mixed_precision", "bf16")
+        yield violation("{gpu} computes bf16 many times faster than fp32", fix, gpu=gpus[0].name)
 
 
 def _below(plan: Plan, machine: Machine, capability: tuple[int, int]) -> Gpu | None:
     """The first GPU of the plan that is known to be older."""
-    if plan.machine.device != "cuda":
-        return None
-    used = machine.gpus[: plan.machine.ranks_per_machine]
-    return next((g for g in used if g.compute_capability and g.compute_capability < capability), None)
-
-
-def _capability(gpu: Gpu) -> str:
-    return ".".join(str(n) for n in gpu.compute_capability or ())
+    gpus = used_gpus(plan, machine)
+    return next((g for g in gpus if g.compute_capability and g.compute_capability < capability), None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violation, Violations, remedy, setting, violation
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
@@ -15,7 +13,7 @@ HOT = 0.01
 
 
 @rule("TW411", level=Level.ERROR, field="schedule.train_strategy")
-def length_is_given(plan: Plan) -> Iterator[Violation]:
+def length_is_given(plan: Plan) -> Violations:
     """The plan must set n_steps if train_strategy is steps, or n_epochs if it is epochs.
 
     Without it: every rank imports torch, then stops with `n_steps 0, n_epochs 0: one of them says how long`.
@@ -23,29 +21,19 @@ def length_is_given(plan: Plan) -> Iterator[Violation]:
     Instead: set the one that matches train_strategy.
     Source: seen with the generated train.py
     """
-    schedule = plan.schedule
-    if schedule.train_strategy == "steps" and schedule.n_steps is None:
-        yield violation(
-            "schedule.train_strategy is steps, but schedule.n_steps is not set",
-            remedy("set schedule.n_steps"),
-            where="schedule.n_steps",
-        )
-    if schedule.train_strategy == "epochs" and schedule.n_epochs is None:
-        yield violation(
-            "schedule.train_strategy is epochs, but schedule.n_epochs is not set",
-            remedy("set schedule.n_epochs"),
-            where="schedule.n_epochs",
-        )
+    strategy = plan.schedule.train_strategy
+    if (plan.schedule.n_steps if strategy == "steps" else plan.schedule.n_epochs) is None:
+        key = f"schedule.n_{strategy}"
+        fix = remedy("set {key}", key=key)
+        yield violation("schedule.train_strategy is {train_strategy}, but {key} is not set", fix, key=key, where=key)
 
 
 @rule("TW412", level=Level.WARNING, field="schedule.train_strategy")
-def length_is_given_once(plan: Plan) -> Iterator[Violation]:
+def length_is_given_once(plan: Plan) -> Violations:
     """Set either n_steps or n_epochs, not both.
 
-    Without it: train_strategy decides which one applies; the other number is ignored, and can mislead whoever reads
-    the plan later.
-    Why: in transformers' Trainer, max_steps silently overrides the number of epochs; many plans carry over this
-    habit.
+    Without it: train_strategy decides which one applies; the other is ignored, and misleads whoever reads the plan.
+    Why: in transformers' Trainer, max_steps silently overrides the epochs; many plans carry over this habit.
     Instead: leave the unused one empty.
     Source: https://huggingface.co/docs/transformers/main_classes/trainer (max_steps overrides num_train_epochs)
     """
@@ -53,64 +41,43 @@ def length_is_given_once(plan: Plan) -> Iterator[Violation]:
     if schedule.n_steps is not None and schedule.n_epochs is not None:
         ignored = "schedule.n_epochs" if schedule.train_strategy == "steps" else "schedule.n_steps"
         yield violation(
-            "both are set: schedule.n_steps {steps} and schedule.n_epochs {epochs}; {ignored} is ignored",
+            "both are set: schedule.n_steps {n_steps} and schedule.n_epochs {n_epochs}; {ignored} is ignored",
             remedy("leave {ignored} empty", {ignored: None}, ignored=ignored),
-            steps=schedule.n_steps,
-            epochs=schedule.n_epochs,
             ignored=ignored,
             where=ignored,
         )
 
 
 @rule("TW413", level=Level.ERROR, field="schedule.n_warmup_steps")
-def warmup_ends(plan: Plan, project: Project) -> Iterator[Violation]:
+def warmup_ends(plan: Plan, project: Project) -> Violations:
     """Warm-up must be shorter than the training.
 
-    Without it: the learning rate reaches its target only at the last update, or never; the run looks fine but
-    learns too little.
-    Why: warm-up counts updates, not micro-batches or samples. Numbers copied from a run with fewer GPUs or a
-    smaller batch are too large.
+    Without it: the learning rate reaches its target at the end, or never; the run looks fine but learns too little.
+    Why: warm-up counts updates. A number from a run with fewer GPUs or a smaller batch is too large.
     Instead: use a few percent of the updates.
     Source: huggingface/accelerate issues 2926, 2142, 1382
     """
     warmup, total = plan.schedule.n_warmup_steps, total_updates(plan, project)
     if total is not None and 0 < total <= warmup:
-        better = total // 20
-        yield violation(
-            "schedule.n_warmup_steps is {warmup}, but the whole training has only {total} updates",
-            remedy("set schedule.n_warmup_steps to {better}", {"schedule.n_warmup_steps": better}, better=better),
-            warmup=warmup,
-            total=total,
-        )
+        yield _too_long("schedule.n_warmup_steps", warmup, total, total // 20)
 
 
 @rule("TW414", level=Level.WARNING, field="checkpoint.checkpointing_steps")
-def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
+def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Violations:
     """checkpointing_steps must not exceed the total number of updates.
 
     Without it: the only checkpoint is the one written at the end; any interruption loses the whole run.
     Why: checkpointing_steps counts updates, and the training has fewer.
-    Instead: save often enough that you can afford to repeat the work between two checkpoints. 0 means to save only
-    at the end.
+    Instead: save so often that you can afford to repeat the work in between. 0 means to save only at the end.
     Source: the generated train.py
     """
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
     if total is not None and every > total:
-        better = max(1, total // 4)
-        yield violation(
-            "checkpoint.checkpointing_steps is {every}, but the whole training has only {total} updates",
-            remedy(
-                "set checkpoint.checkpointing_steps to {better}",
-                {"checkpoint.checkpointing_steps": better},
-                better=better,
-            ),
-            every=every,
-            total=total,
-        )
+        yield _too_long("checkpoint.checkpointing_steps", every, total, max(1, total // 4))
 
 
 @rule("TW415", level=Level.WARNING, field="tracking.logging_steps")
-def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation]:
+def logs_come_before_the_end(plan: Plan, project: Project) -> Violations:
     """logging_steps must not exceed the total number of updates.
 
     Without it: metrics.jsonl has only one line, the last one.
@@ -120,17 +87,11 @@ def logs_come_before_the_end(plan: Plan, project: Project) -> Iterator[Violation
     """
     every, total = plan.tracking.logging_steps, total_updates(plan, project)
     if total is not None and every > total:
-        better = max(1, total // 10)
-        yield violation(
-            "tracking.logging_steps is {every}, but the whole training has only {total} updates",
-            remedy("set tracking.logging_steps to {better}", {"tracking.logging_steps": better}, better=better),
-            every=every,
-            total=total,
-        )
+        yield _too_long("tracking.logging_steps", every, total, max(1, total // 10))
 
 
 @rule("TW416", level=Level.HINT, field="optimizer.gradient_clipping")
-def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
+def gradients_are_clipped(plan: Plan) -> Violations:
     """Gradients should be clipped.
 
     Without it: one bad batch can push the weights far off; the loss jumps and sometimes never recovers.
@@ -149,7 +110,7 @@ def gradients_are_clipped(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW417", level=Level.WARNING, field="optimizer.learning_rate")
-def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
+def learning_rate_suits_adam(plan: Plan) -> Violations:
     """The learning rate of AdamW should be below 0.01.
 
     Without it: the loss rises or becomes nan within the first updates.
@@ -160,7 +121,16 @@ def learning_rate_suits_adam(plan: Plan) -> Iterator[Violation]:
     """
     if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
         yield violation(
-            "optimizer.learning_rate is {rate}; with adamw each update moves every weight by about that much",
+            "optimizer.learning_rate is {learning_rate}; with adamw each update moves every weight by about that much",
             remedy("set optimizer.learning_rate to 3e-4, or optimizer.name to sgd", {"optimizer.learning_rate": 3e-4}),
-            rate=plan.optimizer.learning_rate,
         )
+
+
+def _too_long(key: str, value: int, total: int, better: int) -> Violation:
+    return violation(
+        "{key} is {value}, but the whole training has only {total} updates",
+        setting(key, better),
+        key=key,
+        value=value,
+        total=total,
+    )

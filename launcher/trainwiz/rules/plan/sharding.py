@@ -1,17 +1,18 @@
-"""How training state is spread over the ranks: strategy, ZeRO stage, FSDP."""
+"""How training state is spread over the ranks: strategy, ZeRO stage, FSDP, and further settings of DeepSpeed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from trainwiz import strategies
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.config.spelling import nearest
+from trainwiz.engines.deepspeed import STRICT_BLOCKS
+from trainwiz.finding import Fix, Level, Violations, remedy, setting, violation
+from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
 
 @rule("TW301", level=Level.ERROR, field="strategy.zero_stage")
-def deepspeed_needs_a_stage(plan: Plan) -> Iterator[Violation]:
+def deepspeed_needs_a_stage(plan: Plan) -> Violations:
     """A DeepSpeed plan must set the ZeRO stage.
 
     Without it: each tool uses its own default: 2 in accelerate, 0 in DeepSpeed itself. With AdamW in bf16 on 8
@@ -24,14 +25,12 @@ def deepspeed_needs_a_stage(plan: Plan) -> Iterator[Violation]:
     `FP16_UnfusedOptimizer.initialize_optimizer_states` in DeepSpeed 0.19.8
     """
     if strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is None:
-        yield violation(
-            "strategy.kind is deepspeed, but strategy.zero_stage is not set",
-            remedy("set strategy.zero_stage to 2, or to 0, 1 or 3", {"strategy.zero_stage": 2}),
-        )
+        fix = remedy("set strategy.zero_stage to 2, or to 0, 1 or 3", {"strategy.zero_stage": 2})
+        yield violation("strategy.kind is deepspeed, but strategy.zero_stage is not set", fix)
 
 
 @rule("TW302", level=Level.WARNING, field="strategy.zero_stage")
-def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
+def stage_needs_deepspeed(plan: Plan) -> Violations:
     """A ZeRO stage only takes effect under DeepSpeed.
 
     Without it: the stage is ignored, and each rank holds as much as with ddp or single.
@@ -41,15 +40,13 @@ def stage_needs_deepspeed(plan: Plan) -> Iterator[Violation]:
     """
     if not strategies.of(plan).uses_deepspeed and plan.strategy.zero_stage is not None:
         yield violation(
-            "strategy.zero_stage {stage} is ignored: strategy.kind is {kind}, not deepspeed",
+            "strategy.zero_stage {zero_stage} is ignored: strategy.kind is {kind}, not deepspeed",
             remedy("set strategy.kind to deepspeed, or leave strategy.zero_stage empty", {"strategy.zero_stage": None}),
-            stage=plan.strategy.zero_stage,
-            kind=plan.strategy.kind,
         )
 
 
 @rule("TW303", level=Level.ERROR, field="strategy.kind")
-def several_ranks_need_a_strategy(plan: Plan) -> Iterator[Violation]:
+def several_ranks_need_a_strategy(plan: Plan) -> Violations:
     """The strategy single supports only one rank.
 
     Without it: accelerate's `distributed_type: NO` starts one process regardless of num_processes and exits with 0:
@@ -59,15 +56,12 @@ def several_ranks_need_a_strategy(plan: Plan) -> Iterator[Violation]:
     Source: seen with accelerate 1.15: NO with 2 processes, `num_processes == 1` in the only one
     """
     if strategies.of(plan).one_rank and plan.machine.num_processes > 1:
-        yield violation(
-            "strategy.kind is single, but machine.num_processes is {ranks}",
-            remedy("set strategy.kind to ddp, or machine.num_processes to 1", {"strategy.kind": "ddp"}),
-            ranks=plan.machine.num_processes,
-        )
+        fix = remedy("set strategy.kind to ddp, or machine.num_processes to 1", {"strategy.kind": "ddp"})
+        yield violation("strategy.kind is single, but machine.num_processes is {num_processes}", fix)
 
 
 @rule("TW304", level=Level.HINT, field="strategy.kind")
-def one_rank_needs_no_strategy(plan: Plan) -> Iterator[Violation]:
+def one_rank_needs_no_strategy(plan: Plan) -> Violations:
     """With a single rank, sharding and data parallelism have no benefit.
 
     Without it: training works, but ddp, fsdp and ZeRO without offload copy and communicate for nothing.
@@ -88,24 +82,21 @@ def one_rank_needs_no_strategy(plan: Plan) -> Iterator[Violation]:
 
 
 @rule("TW305", level=Level.ERROR, field="strategy.kind")
-def fsdp_needs_a_gpu(plan: Plan) -> Iterator[Violation]:
+def fsdp_needs_a_gpu(plan: Plan) -> Violations:
     """accelerate does not support FSDP on the CPU.
 
-    Without it: with `use_cpu` it trains with plain DDP; without it, each process trains alone as its own main
-    process.
+    Without it: with `use_cpu` it trains plain DDP; without it, each process trains alone as its own main one.
     Why: accelerate enables FSDP only if it finds the backend of an accelerator device.
     Instead: use ddp for CPU ranks, or DeepSpeed ZeRO, which also shards on CPUs.
     Source: `PartialState._prepare_backend` in accelerate 1.15; seen with 2 processes.
     """
     if strategies.of(plan).uses_fsdp and plan.machine.device == "cpu":
-        yield violation(
-            "accelerate never enables FSDP on the CPU, but machine.device is cpu",
-            remedy("set strategy.kind to ddp (or to deepspeed with strategy.zero_stage 3)", {"strategy.kind": "ddp"}),
-        )
+        fix = remedy("set strategy.kind to ddp (or to deepspeed with strategy.zero_stage 3)", {"strategy.kind": "ddp"})
+        yield violation("accelerate never enables FSDP on the CPU, but machine.device is cpu", fix)
 
 
 @rule("TW306", level=Level.WARNING, field="strategy.zero3_save_16bit_model")
-def gathering_weights_needs_stage_3(plan: Plan) -> Iterator[Violation]:
+def gathering_weights_needs_stage_3(plan: Plan) -> Violations:
     """zero3_save_16bit_model only takes effect at ZeRO stage 3.
 
     Without it: it is ignored. Below stage 3 every rank has the full weights, and they are saved in any case.
@@ -116,13 +107,13 @@ def gathering_weights_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     if plan.strategy.zero3_save_16bit_model and not _stage_3(plan):
         yield violation(
             "strategy.zero3_save_16bit_model is ignored with {strategy}",
-            remedy("set it to false", {"strategy.zero3_save_16bit_model": False}),
+            setting("strategy.zero3_save_16bit_model", False),
             strategy=plan.strategy.label,
         )
 
 
 @rule("TW307", level=Level.WARNING, field="strategy.zero3_save_16bit_model")
-def stage_3_saves_weights(plan: Plan) -> Iterator[Violation]:
+def stage_3_saves_weights(plan: Plan) -> Violations:
     """ZeRO stage 3 writes the final model only with zero3_save_16bit_model.
 
     Without it: the generated script writes sharded checkpoints but no final model. Other scripts fail at the very
@@ -135,12 +126,12 @@ def stage_3_saves_weights(plan: Plan) -> Iterator[Violation]:
     if _stage_3(plan) and not plan.strategy.zero3_save_16bit_model:
         yield violation(
             "without strategy.zero3_save_16bit_model, ZeRO 3 writes only sharded checkpoints, no final weights",
-            remedy("set strategy.zero3_save_16bit_model to true", {"strategy.zero3_save_16bit_model": True}),
+            setting("strategy.zero3_save_16bit_model", True),
         )
 
 
 @rule("TW308", level=Level.WARNING, field="strategy.zero3_init")
-def sharded_init_needs_stage_3(plan: Plan) -> Iterator[Violation]:
+def sharded_init_needs_stage_3(plan: Plan) -> Violations:
     """zero3_init only takes effect at ZeRO stage 3.
 
     Without it: it is ignored, and every rank first holds the whole model.
@@ -153,11 +144,42 @@ def sharded_init_needs_stage_3(plan: Plan) -> Iterator[Violation]:
     https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
     if plan.strategy.zero3_init and not _stage_3(plan):
-        yield violation(
-            "strategy.zero3_init is ignored with {strategy}",
-            remedy("set it to false, or use ZeRO stage 3", {"strategy.zero3_init": False}),
-            strategy=plan.strategy.label,
-        )
+        fix = remedy("set it to false, or use ZeRO stage 3", {"strategy.zero3_init": False})
+        yield violation("strategy.zero3_init is ignored with {strategy}", fix, strategy=plan.strategy.label)
+
+
+@rule("TW317", level=Level.ERROR, field="deepspeed")
+def deepspeed_knows_the_settings(plan: Plan) -> Violations:
+    """The zero_optimization, offload, fp16 and bf16 settings in `deepspeed` must be known to DeepSpeed.
+
+    Without it: every rank fails with pydantic's `Extra inputs are not permitted` after the model is built.
+    Why: DeepSpeed parses these blocks with classes that reject unknown keys.
+    Instead: spell the setting as DeepSpeed does.
+    Source: seen with DeepSpeed 0.19.8
+    """
+    if not strategies.of(plan).uses_deepspeed:
+        return
+    for path, value in plan.deepspeed.items():
+        block, _, name = path.rpartition(".")
+        if block not in STRICT_BLOCKS or name in STRICT_BLOCKS[block] or value is None:
+            continue
+        near = nearest(name, STRICT_BLOCKS[block])
+        fix = Fix(message=say("did you mean {key}?", key=f"{block}.{near}") if near else say("delete it"))
+        yield violation("DeepSpeed does not accept {key} in {block}", fix, key=name, block=block)
+
+
+@rule("TW318", level=Level.WARNING, field="deepspeed")
+def settings_need_deepspeed(plan: Plan) -> Violations:
+    """DeepSpeed settings only take effect under DeepSpeed.
+
+    Without it: the settings are ignored: no ds_config.json is written.
+    Why: ds_config.json is written only for strategy.kind deepspeed.
+    Instead: set strategy.kind to deepspeed, or remove these settings.
+    Source: trainwiz's own files
+    """
+    if plan.deepspeed and not strategies.of(plan).uses_deepspeed:
+        fix = remedy("set strategy.kind to deepspeed, or remove the section deepspeed")
+        yield violation("DeepSpeed settings are ignored: strategy.kind is {kind}", fix)
 
 
 def _stage_3(plan: Plan) -> bool:

@@ -1,23 +1,21 @@
-"""Windows of micro-batches: where the update falls, what is left over, what the loss is divided by."""
+"""Windows of micro-batches: where the update falls, what is left over, and how the loss is scaled."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import Backward, Window
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import constant, dotted, method, operates
 
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
-_MAKERS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
 @rule("TW720", level=Level.ERROR, field="script")
-def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
+def updates_follow_whole_windows(script: Script) -> Violations:
     """Update after every n micro-batches: (i + 1) % n == 0 if the counter starts at 0.
 
     Without it: with `i % n == 0`, the first update sees only 1 micro-batch while the loss is divided by n, and each
@@ -29,19 +27,18 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
     for window in script.training.windows:
         if window.early and not _is_less_one(window.size):
             size = ast.unparse(window.size)
-            known = window.size.value if isinstance(window.size, ast.Constant) else None
+            known = constant(window.size)
             if isinstance(known, int) and window.early % known == 0:
                 continue
-            late = -window.early
-            message = (
-                say("micro-batches before the first update: {late}; a full window has {size}", late=late, size=size)
-                if late > 0
-                else say(
-                    "micro-batches missing at the first update: {early}; a full window has {size}",
-                    early=-late,
+            message = say(
+                "micro-batches before the first update: {n}; a full window has {size}", n=-window.early, size=size
+            )
+            if window.early > 0:
+                message = say(
+                    "micro-batches missing at the first update: {n}; a full window has {size}",
+                    n=window.early,
                     size=size,
                 )
-            )
             yield Violation(
                 message,
                 remedy("use if (i + 1) % {size} == 0, with a counter that starts at 0", size=size),
@@ -50,7 +47,7 @@ def updates_follow_whole_windows(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW721", level=Level.ERROR, field="script")
-def windows_are_not_one_short(script: Script) -> Iterator[Violation]:
+def windows_are_not_one_short(script: Script) -> Violations:
     """Take the counter modulo n, not modulo n - 1.
 
     Without it: with n = 4 and 13 batches, the updates see 1, 3, 3, 3 and 3 micro-batches while the loss is divided
@@ -71,7 +68,7 @@ def windows_are_not_one_short(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW722", level=Level.WARNING, field="script")
-def the_last_window_counts(script: Script) -> Iterator[Violation]:
+def the_last_window_counts(script: Script) -> Violations:
     """Update after the leftover micro-batches at the end of an epoch too, or drop them on purpose.
 
     Without it: their gradients stay in .grad and are added to the first update of the next epoch, although they
@@ -93,7 +90,7 @@ def the_last_window_counts(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW723", level=Level.ERROR, field="script")
-def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
+def accumulated_losses_are_divided(script: Script) -> Violations:
     """If you accumulate over n micro-batches by hand, divide the loss by n.
 
     Without it: the gradient is n times that of the real batch; with SGD, the learning rate is n times too high, and
@@ -105,7 +102,7 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
     for window in script.training.windows:
         if window.backward.by in ("DeepSpeedEngine", "Booster") or _is_less_one(window.size):
             continue
-        if _accelerator_size(script) is None and not _is_scaled(script, window):
+        if not _divides(script) and not _is_scaled(script, window):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
                 remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
@@ -115,7 +112,7 @@ def accumulated_losses_are_divided(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW724", level=Level.ERROR, field="script")
-def losses_are_divided_once(script: Script) -> Iterator[Violation]:
+def losses_are_divided_once(script: Script) -> Violations:
     """Do not divide the loss by the accumulation if accelerator.backward or engine.backward already does.
 
     Without it: the gradient is n times too small; its ratio to weight decay and clipping is no longer the intended
@@ -128,11 +125,12 @@ def losses_are_divided_once(script: Script) -> Iterator[Violation]:
     for backward in script.training.backwards:
         if backward.by not in _OWN_DIVISION:
             continue
-        scaled = next((k.value for k in backward.call.keywords if k.arg == "scale_wrt_gas"), None)
-        if isinstance(scaled, ast.Constant) and scaled.value is False:
+        if any(k.arg == "scale_wrt_gas" and constant(k.value) is False for k in backward.call.keywords):
             continue
-        division = next((n for n in _divisions(script, backward) if _is_told(script, backward, n.right)), None)
-        if division is not None and not _is_multiplied(script, backward):
+        made = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.BinOp)]
+        division = next((n for n in made if operates(n, ast.Div) and _is_told(script, backward, n.right)), None)
+        # A loss that is also multiplied is scaled by a count, not by the accumulation.
+        if division is not None and not any(operates(n, ast.Mult) for n in made):
             name = dotted(backward.call.func)
             yield violation(
                 "{name} already divides by the accumulation, and this line divides again",
@@ -143,23 +141,17 @@ def losses_are_divided_once(script: Script) -> Iterator[Violation]:
 
 
 def _is_less_one(size: ast.expr) -> bool:
-    return (
-        isinstance(size, ast.BinOp)
-        and isinstance(size.op, ast.Sub)
-        and isinstance(size.right, ast.Constant)
-        and size.right.value == 1
-    )
+    return operates(size, ast.Sub) and constant(size.right) == 1  # type: ignore[attr-defined]
 
 
 def _is_scaled(script: Script, window: Window) -> bool:
-    """Whether the loss is brought to scale somewhere: divided, multiplied, or made by a call that was told the size."""
+    """Whether the loss is scaled somewhere: divided, multiplied, or computed by a call that gets the size."""
     size = ast.unparse(window.size)
     for node in script.names.feeding(window.backward.loss):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Mult):
+        if operates(node, ast.Div, ast.Mult):
             return True
         if isinstance(node, ast.Call):
-            given = [ast.unparse(value) for value in [*node.args, *[k.value for k in node.keywords]]]
-            if size in given:
+            if size in (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords))):
                 return True
             function = script.names.function(dotted(node.func).rpartition(".")[2])
             if function and any(isinstance(n, ast.Div) for n in ast.walk(function)):
@@ -168,44 +160,26 @@ def _is_scaled(script: Script, window: Window) -> bool:
 
 
 def _scales_gradients(script: Script, window: Window) -> bool:
-    """Whether gradients or the rate are divided instead of the loss."""
+    """Whether the gradients or the learning rate are scaled instead of the loss."""
     for node in ast.walk(script.tree.scope(window.step)):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult):
             return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("div_", "mul_"):
+        if isinstance(node, ast.Call) and method(node) in ("div_", "mul_"):
             return True
     return False
 
 
-def _accelerator_size(script: Script) -> ast.expr | None:
-    """What the Accelerator was told to accumulate; it then divides by that."""
-    for call in script.called(*_MAKERS):
-        value = call.keyword("gradient_accumulation_steps") or call.keyword("gradient_accumulation_plugin")
-        if value is None and call.has_spread():
-            return call.node
-        if value is not None and not (isinstance(value, ast.Constant) and value.value == 1):
-            return value
-    return None
-
-
-def _divisions(script: Script, backward: Backward) -> Iterator[ast.BinOp]:
-    for node in script.names.feeding(backward.loss):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            yield node
+def _divides(script: Script) -> bool:
+    """Whether the Accelerator divides the loss, or may do so because of arguments that are unpacked."""
+    return script.accumulation is not None or any(c.has_spread() for c in script.called("accelerate.Accelerator"))
 
 
 def _is_told(script: Script, backward: Backward, divisor: ast.expr) -> bool:
-    """Whether the divisor is the accumulation that the engine knows."""
+    """Whether the divisor is the accumulation that the engine was given."""
     text = ast.unparse(divisor)
     if backward.by == "DeepSpeedEngine":
         return text.endswith(("gradient_accumulation_steps()", "gradient_accumulation_steps"))
-    told = _accelerator_size(script)
-    if told is None:
-        return False
-    return text == ast.unparse(told) or text.endswith("accelerator.gradient_accumulation_steps")
-
-
-def _is_multiplied(script: Script, backward: Backward) -> bool:
-    """Whether the loss is multiplied too: then a count decides, not the accumulation."""
-    nodes = script.names.feeding(backward.loss)
-    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) for n in nodes)
+    told = script.accumulation
+    if told is not None and text == ast.unparse(told):
+        return True
+    return _divides(script) and text.endswith("accelerator.gradient_accumulation_steps")

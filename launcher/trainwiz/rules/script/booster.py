@@ -1,17 +1,17 @@
-"""Colossal-AI's plugins in a script: what each of them takes, and what it does instead."""
+"""Colossal-AI's plugins in a script: what they support, and what they do instead of Booster."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.tree import constant
 
 _PRECISIONS = {"LowLevelZeroPlugin": ("fp16", "bf16", "fp32"), "GeminiPlugin": ("fp16", "bf16")}
 _BOOSTERS = {"TorchDDPPlugin": ("fp16", "fp16_apex")}
-"""The plugins that leave precision to Booster, and what works there."""
+"""The plugins that leave precision to Booster, with the precisions that work."""
 _OWN = ("LowLevelZeroPlugin", "GeminiPlugin", "HybridParallelPlugin", "TorchFSDPPlugin", "MoeHybridParallelPlugin")
 _STAGES = {"LowLevelZeroPlugin": ("stage", (1, 2)), "HybridParallelPlugin": ("zero_stage", (0, 1, 2))}
 _GEMINIS = ("HybridAdam", "FusedAdam", "CPUAdam")
@@ -19,26 +19,25 @@ _KEEP_GRADIENTS = ("LowLevelZeroPlugin", "GeminiPlugin")
 
 
 @rule("TW731", level=Level.ERROR, field="script")
-def the_plugin_has_the_precision(script: Script) -> Iterator[Violation]:
+def the_plugin_has_the_precision(script: Script) -> Violations:
     """A Colossal-AI plugin must use a precision that it supports.
 
     Without it: `AssertionError: precision fp32 is not supported` (Gemini), `only supports ['fp16', 'bf16', 'fp32']`
     (LowLevelZero), or with TorchDDPPlugin `TypeError: Can't instantiate abstract class BF16MixedPrecision`.
     Why: each plugin has its own way to compute; bf16 and fp8 of Booster's mixed_precision were never implemented.
-    Instead: use bf16 with LowLevelZero or Gemini; with TorchDDPPlugin, use fp16, or torch.autocast around the
-    forward pass.
+    Instead: use bf16 with LowLevelZero or Gemini; with TorchDDPPlugin fp16, or torch.autocast in the forward pass.
     Source: seen with Colossal-AI 0.5.0
     """
     for call in _plugins(script, *_PRECISIONS):
-        known = _PRECISIONS[_last(call)]
-        yield from _outside(script, call, call.keyword("precision"), known, _last(call))
+        known = _PRECISIONS[call.last]
+        yield from _outside(script, call, call.keyword("precision"), known, call.last)
     if _plugins(script, *_BOOSTERS) and not _plugins(script, *_OWN):
         for call in script.called("colossalai.booster.Booster"):
             yield from _outside(script, call, call.keyword("mixed_precision"), _BOOSTERS["TorchDDPPlugin"], "Booster")
 
 
 @rule("TW732", level=Level.ERROR, field="script")
-def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
+def the_plugin_has_the_stage(script: Script) -> Violations:
     """LowLevelZeroPlugin supports stages 1 and 2; HybridParallelPlugin 0 to 2, or 0 and 1 with pipelines.
 
     Without it: `AssertionError: LowLevelZeroPlugin only supports stage 1/2 training`, or a bare AssertionError.
@@ -47,15 +46,15 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
     Source: seen with Colossal-AI 0.5.0
     """
     for call in _plugins(script, *_STAGES):
-        name, stages = _STAGES[_last(call)]
-        given, pipeline = _constant(call.keyword(name)), _constant(call.keyword("pp_size"))
+        name, stages = _STAGES[call.last]
+        given, pipeline = constant(call.keyword(name)), constant(call.keyword("pp_size"))
         if isinstance(pipeline, int) and pipeline > 1:
             stages = (0, 1)
         if type(given) is int and given not in stages:
             yield violation(
                 "{plugin} has no stage {stage}; choose one of {legal}",
                 remedy("set {name}={stage}", name=name, stage=stages[-1]),
-                plugin=_last(call),
+                plugin=call.last,
                 stage=given,
                 legal=", ".join(map(str, stages)),
                 place=script.place(call.node),
@@ -63,7 +62,7 @@ def the_plugin_has_the_stage(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW733", level=Level.ERROR, field="script")
-def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
+def gemini_has_its_own_adam(script: Script) -> Violations:
     """Under GeminiPlugin, the optimizer must be HybridAdam, FusedAdam or CPUAdam.
 
     Without it: `AssertionError: You should use an optimizer in the available list` when the model is boosted.
@@ -74,20 +73,16 @@ def gemini_has_its_own_adam(script: Script) -> Iterator[Violation]:
     if not _plugins(script, "GeminiPlugin") or _plugins(script, *[n for n in _OWN if n != "GeminiPlugin"]):
         return
     if _plugins(script, "TorchDDPPlugin"):
-        return  # one of several plugins, chosen when it runs
+        return  # the script chooses one of several plugins at run time
     for call in script.calls:
         module, _, name = script.names.resolved(call.node.func).rpartition(".")
         if module == "torch.optim" and name not in _GEMINIS:
-            yield violation(
-                "Gemini does not accept torch's {name}",
-                remedy("use colossalai.nn.optimizer.HybridAdam"),
-                name=name,
-                place=script.place(call.node),
-            )
+            fix = remedy("use colossalai.nn.optimizer.HybridAdam")
+            yield violation("Gemini does not accept torch's {name}", fix, name=name, place=script.place(call.node))
 
 
 @rule("TW734", level=Level.ERROR, field="script")
-def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violation]:
+def gemini_is_told_that_gradients_accumulate(script: Script) -> Violations:
     """Under GeminiPlugin, gradient accumulation needs enable_gradient_accumulation=True.
 
     Without it: the first backward pass overwrites the weights until the update: the next forward pass computes with
@@ -100,7 +95,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
     windows = [w for w in script.training.windows if w.backward.by == "Booster"]
     for call in _plugins(script, "GeminiPlugin") if windows else ():
         told = call.keyword("enable_gradient_accumulation")
-        if not call.has_spread() and (told is None or _constant(told) is False):
+        if not call.has_spread() and (told is None or constant(told) is False):
             yield violation(
                 "line {line} accumulates micro-batches, but Gemini is not configured for it",
                 remedy("add enable_gradient_accumulation=True"),
@@ -110,7 +105,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Iterator[Violati
 
 
 @rule("TW735", level=Level.WARNING, field="script")
-def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
+def the_plugin_decides_the_precision(script: Script) -> Violations:
     """Booster's mixed_precision works with TorchDDPPlugin only.
 
     Without it: Booster logs one line, `the mixed_precision argument will be ignored`, and the plugin computes in
@@ -123,17 +118,17 @@ def the_plugin_decides_the_precision(script: Script) -> Iterator[Violation]:
     if not own or _plugins(script, *_BOOSTERS):
         return
     for call in script.called("colossalai.booster.Booster"):
-        if isinstance(_constant(call.keyword("mixed_precision")), str):
+        if isinstance(constant(call.keyword("mixed_precision")), str):
             yield violation(
                 "{plugin} ignores Booster's mixed_precision",
                 remedy("pass the precision to the plugin"),
-                plugin=_last(own[0]),
+                plugin=own[0].last,
                 place=script.place(call.node),
             )
 
 
 @rule("TW736", level=Level.WARNING, field="script")
-def the_plugin_clips(script: Script) -> Iterator[Violation]:
+def the_plugin_clips(script: Script) -> Violations:
     """Under LowLevelZeroPlugin and GeminiPlugin, clip gradients with the plugin's max_norm.
 
     Without it: torch.nn.utils.clip_grad_norm_ finds no gradients on the parameters and clips nothing.
@@ -148,28 +143,18 @@ def the_plugin_clips(script: Script) -> Iterator[Violation]:
         yield violation(
             "{plugin} keeps gradients in its own buffers: this call clips nothing",
             remedy("pass max_norm to the plugin"),
-            plugin=_last(own[0]),
+            plugin=own[0].last,
             place=script.place(call.node),
         )
 
 
 def _plugins(script: Script, *names: str) -> list[Call]:
-    """The calls that make one of these plugins."""
-    return [c for c in script.calls if c.name.startswith("colossalai.") and _last(c) in names]
+    """The calls that create one of these plugins."""
+    return [c for c in script.calls if c.name.startswith("colossalai.") and c.last in names]
 
 
-def _last(call: Call) -> str:
-    return call.name.rpartition(".")[2]
-
-
-def _constant(node: ast.expr | None) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def _outside(
-    script: Script, call: Call, given: ast.expr | None, legal: tuple[str, ...], who: str
-) -> Iterator[Violation]:
-    value = _constant(given)
+def _outside(script: Script, call: Call, given: ast.expr | None, legal: tuple[str, ...], who: str) -> Violations:
+    value = constant(given)
     if isinstance(value, str) and value not in legal:
         yield violation(
             "{who} does not support precision {value}; choose one of {legal}",

@@ -1,36 +1,24 @@
-"""What all ranks must do together, and only some of them do."""
+"""Calls that all ranks must make together, but that only some of them reach."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation
+from trainwiz.engines.names import names
+from trainwiz.finding import Fix, Level, Violation, Violations
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import describe
 from trainwiz.script.tree import Guard, dotted
 
-_DIST = (
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "all_gather_into_tensor",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "monitored_barrier",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "scatter_object_list",
-    "new_group",
+_DIST = names(
+    """
+    all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all all_to_all_single barrier broadcast
+    broadcast_object_list gather gather_object monitored_barrier new_group reduce reduce_scatter reduce_scatter_tensor
+    scatter scatter_object_list
+    """
 )
 _ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes", "backward")
 _UTILS = ("gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "wait_for_everyone")
@@ -59,11 +47,10 @@ _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
 @rule("TW701", level=Level.ERROR, field="script")
-def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
+def collectives_on_every_rank(script: Script) -> Violations:
     """Collectives must be called on all ranks, not under is_main_process.
 
-    Without it: the ranks that call it wait for the others until the timeout, 10 to 30 minutes; meanwhile the GPUs
-    show 100 % use.
+    Without it: the ranks that call it wait for the others for 10 to 30 minutes; meanwhile the GPUs show 100 % use.
     Why: gather, reduce, broadcast, barrier and wait_for_everyone return only when every rank has called them.
     Instead: call it on every rank, and put only what follows (print, log, write) under the condition.
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue
@@ -79,7 +66,7 @@ def collectives_on_every_rank(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW702", level=Level.ERROR, field="script")
-def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
+def states_saved_by_every_rank(script: Script) -> Violations:
     """All ranks must take part in saving and loading the training state.
 
     Without it: under DeepSpeed and FSDP, the main process waits until the timeout for shards that no rank sends;
@@ -96,7 +83,7 @@ def states_saved_by_every_rank(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW703", level=Level.ERROR, field="script")
-def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
+def prepared_models_learn_on_every_rank(script: Script) -> Violations:
     """The forward pass of a prepared model must run on all ranks.
 
     Without it: ZeRO 3 and FSDP gather each layer's parameters from all ranks, and wait forever; DDP waits for the
@@ -116,15 +103,14 @@ def prepared_models_learn_on_every_rank(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW704", level=Level.WARNING, field="script")
-def evaluation_uses_every_rank(script: Script) -> Iterator[Violation]:
+def evaluation_uses_every_rank(script: Script) -> Violations:
     """All ranks must take part in evaluation.
 
     Without it: the other ranks run ahead to the next collective and wait there; after 10 to 30 minutes NCCL ends
     the job. A prepared loader gives the main process only its share: the score covers only 1/N of the data. ZeRO 3
     and FSDP hang at the first layer, DDP hangs if the model has buffers. Even if it works, N - 1 GPUs are idle.
     Why: evaluation under is_main_process is a habit from training on one GPU.
-    Instead: evaluate on every rank, combine the results with accelerator.gather_for_metrics, and print on the main
-    process.
+    Instead: evaluate on every rank, combine with accelerator.gather_for_metrics, and print on the main process.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
     seen: set[ast.AST] = set()
@@ -159,7 +145,7 @@ def _learns_nothing(script: Script, node: ast.AST) -> bool:
     return bool(loops) and not any(b.loop in loops for b in script.training.backwards)
 
 
-def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:
+def _single(script: Script, call: Call, remedy: Message) -> Violations:
     if not script.ranks.is_single(call.node):
         return
     guard = script.ranks.guard(call.node)
@@ -172,14 +158,14 @@ def _single(script: Script, call: Call, remedy: Message) -> Iterator[Violation]:
 
 
 def _is_in_group(call: Call) -> bool:
-    """Whether a collective is of some ranks by intention."""
+    """Whether a collective is meant for some ranks only."""
     if call.keyword("group") is not None or call.keyword("process_group") is not None:
         return True
     return any("group" in dotted(value) or dotted(value).endswith("pg") for value in call.node.args)
 
 
 def _answered(script: Script, call: Call) -> bool:
-    """Whether the other ranks make the same call elsewhere in the function: the two belong together."""
+    """Whether the other ranks make the matching call elsewhere in the function."""
     scope = script.tree.scope(call.node)
     mine = script.ranks.own_guard(call.node)
     if mine is None:
@@ -193,7 +179,7 @@ def _answered(script: Script, call: Call) -> bool:
 
 
 def _is_others(script: Script, guard: Guard) -> bool:
-    """Whether a condition on the rank lets the ranks through that are not the main one."""
+    """Whether a condition on the rank is true on the ranks other than the main one."""
     test, positive = guard.test, guard.positive
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         if script.ranks.is_rank(test.operand):

@@ -1,15 +1,14 @@
-"""Scores and averages over several ranks, and over batches of unequal size."""
+"""Metrics and averages over several ranks and over batches of different sizes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Loop, dotted
+from trainwiz.script.tree import Loop, constant, dotted, operates
 
 _TOKEN_MODELS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel")
 _PADDING = ("DataCollatorForSeq2Seq", "DataCollatorWithPadding", "DataCollatorForLanguageModeling", "pad_sequence")
@@ -17,7 +16,7 @@ _COUNTS = ("num_items", "num_tokens", "n_tokens", "token_count", "ntokens")
 
 
 @rule("TW705", level=Level.ERROR, field="script")
-def metrics_are_gathered(script: Script) -> Iterator[Violation]:
+def metrics_are_gathered(script: Script) -> Violations:
     """Collect the predictions of all ranks with gather_for_metrics before computing a metric.
 
     Without it: each rank scores only its own share, and the main process prints the score of 1/N of the data.
@@ -29,8 +28,7 @@ def metrics_are_gathered(script: Script) -> Iterator[Violation]:
     for call in script.called("Metric.add_batch", "Metric.add"):
         if not _over_prepared(script, call.node) or script.ranks.mentions_rank(call.node.func):
             continue
-        given = [*call.node.args, *[k.value for k in call.node.keywords]]
-        calls = [n for value in given for n in script.names.feeding(value) if isinstance(n, ast.Call)]
+        calls = [n for value in call.arguments for n in script.names.feeding(value) if isinstance(n, ast.Call)]
         if not any("gather" in dotted(n.func) for n in calls):
             yield violation(
                 "{name} sees only this rank's share of the data",
@@ -41,7 +39,7 @@ def metrics_are_gathered(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW706", level=Level.WARNING, field="script")
-def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
+def repeated_samples_are_cut(script: Script) -> Violations:
     """In evaluation, use gather_for_metrics, not gather.
 
     Without it: the last batch is padded with samples from the beginning, so that all ranks have the same number;
@@ -63,7 +61,7 @@ def repeated_samples_are_cut(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW707", level=Level.WARNING, field="script")
-def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
+def tokens_weigh_the_same(script: Script) -> Violations:
     """With accumulation and padding, divide the summed loss by the number of tokens of the whole update.
 
     Without it: a micro-batch with few tokens weighs as much as one with many: the gradient is not that of one big
@@ -74,7 +72,7 @@ def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (variable size training
     samples)
     """
-    accumulates = script.called("Accelerator.accumulate") and _accumulation(script)
+    accumulates = script.called("Accelerator.accumulate") and script.accumulation is not None
     if not (accumulates or script.training.windows) or not _pads(script) or _counts_tokens(script):
         return
     for backward in script.training.backwards:
@@ -88,7 +86,7 @@ def tokens_weigh_the_same(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW708", level=Level.HINT, field="script")
-def averages_know_their_counts(script: Script) -> Iterator[Violation]:
+def averages_know_their_counts(script: Script) -> Violations:
     """For a mean over samples, divide by the number of samples, not by the number of batches.
 
     Without it: the last, smaller batch weighs as much as a full one; for a mean over tokens, a short batch weighs
@@ -100,7 +98,7 @@ def averages_know_their_counts(script: Script) -> Iterator[Violation]:
     """
     seen: set[ast.AST] = set()
     for node in script.tree.nodes:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_len(node.right)):
+        if not (isinstance(node, ast.BinOp) and operates(node, ast.Div) and _is_len(node.right)):
             continue
         loader = dotted(node.right.args[0])  # type: ignore[attr-defined]
         for total in (n for n in ast.walk(node.left) if isinstance(n, ast.Name)):
@@ -122,35 +120,22 @@ def _over_prepared(script: Script, node: ast.AST) -> bool:
 
 
 def _cuts(script: Script, node: ast.AST) -> bool:
-    """Whether the function cuts something to a length itself."""
+    """Whether the function truncates something itself."""
     scope = script.tree.scope(node)
     return any(isinstance(n, ast.Slice) and n.upper is not None for n in ast.walk(scope)) or (
         scope is not script.tree.module and "samples_seen" in ast.unparse(scope)
     )
 
 
-def _accumulation(script: Script) -> bool:
-    """Whether an Accelerator is told to accumulate."""
-    for call in script.called("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
-        value = call.keyword("gradient_accumulation_steps")
-        if value is not None and not (isinstance(value, ast.Constant) and value.value == 1):
-            return True
-    return False
-
-
 def _pads(script: Script) -> bool:
-    """Whether sequences of different lengths are padded batch by batch, for a model of tokens."""
+    """Whether a language model gets sequences that are padded batch by batch."""
     names = {n.attr for n in script.tree.nodes if isinstance(n, ast.Attribute)}
     names |= {n.id for n in script.tree.nodes if isinstance(n, ast.Name)}
     if not any(name.endswith(_TOKEN_MODELS) for name in names):
         return False
     if names & set(_PADDING):
         return True
-    for call in script.calls:
-        padding = call.keyword("padding")
-        if isinstance(padding, ast.Constant) and padding.value in (True, "longest"):
-            return True
-    return False
+    return any(constant(call.keyword("padding")) in (True, "longest") for call in script.calls)
 
 
 def _counts_tokens(script: Script) -> bool:
@@ -160,7 +145,7 @@ def _counts_tokens(script: Script) -> bool:
             name = dotted(node)
         elif isinstance(node, ast.keyword):
             name = node.arg or ""
-            if name == "reduction" and isinstance(node.value, ast.Constant) and node.value.value == "sum":
+            if name == "reduction" and constant(node.value) == "sum":
                 return True
         if any(count in name for count in _COUNTS):
             return True
@@ -172,7 +157,7 @@ def _is_len(node: ast.AST) -> bool:
 
 
 def _adds_losses(script: Script, total: str, at: ast.AST) -> Loop | None:
-    """The loop that adds a loss to the name in each turn."""
+    """The loop that adds a loss to the name in each iteration."""
     for assignment in script.names.assigned(total, at):
         node = assignment.node
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and "loss" in ast.unparse(node.value):
@@ -194,8 +179,7 @@ def _goes_over(script: Script, loop: Loop, loader: str) -> bool:
 def _drops_last(script: Script, loader: str) -> bool:
     for call in script.called("DataLoader", "torch.utils.data.DataLoader"):
         statement = script.tree.statement(call.node)
-        if isinstance(statement, ast.Assign) and loader in [dotted(t) for t in statement.targets]:
-            value = call.keyword("drop_last")
-            if isinstance(value, ast.Constant) and value.value is True:
-                return True
+        made = isinstance(statement, ast.Assign) and loader in [dotted(t) for t in statement.targets]
+        if made and constant(call.keyword("drop_last")) is True:
+            return True
     return False

@@ -1,24 +1,19 @@
-"""Backward passes and clipping, as the engine wants them."""
+"""Backward passes and clipping, as the engine requires them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import dotted, opened
 
-_CLIPS = (
-    "torch.nn.utils.clip_grad_norm_",
-    "torch.nn.utils.clip_grad_value_",
-    "torch.nn.utils.clip_grad.clip_grad_norm_",
-)
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
 
 @rule("TW710", level=Level.ERROR, field="script")
-def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
+def accelerator_runs_backward(script: Script) -> Violations:
     """Use accelerator.backward(loss) under accelerate, and the engine's backward under DeepSpeed and Booster.
 
     Without it: fp16 gradients are not scaled (the optimizer step then fails with `No inf checks were recorded`),
@@ -34,7 +29,7 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
     for backward in script.training.backwards:
         others = [b.call for b in script.training.backwards if b is not backward]
         if not _comes_from_prepared(script, backward.loss):
-            continue  # another model's loss: a layer that is distilled by itself
+            continue  # another model's loss, such as that of a layer that is distilled alone
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
@@ -45,13 +40,12 @@ def accelerator_runs_backward(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW711", level=Level.ERROR, field="script")
-def accelerator_clips(script: Script) -> Iterator[Violation]:
+def accelerator_clips(script: Script) -> Violations:
     """Under accelerate, clip gradients with accelerator.clip_grad_norm_.
 
     Without it: in fp16, the gradients are clipped while still multiplied by the loss scale (65536), to almost
     nothing; under FSDP, each rank clips by the norm of its own shard; under DeepSpeed, nothing is clipped at all.
-    Why: torch.nn.utils.clip_grad_norm_ does not know about the scaler or the shards; DeepSpeed keeps its gradients
-    elsewhere.
+    Why: torch.nn.utils.clip_grad_norm_ knows neither scaler nor shards; DeepSpeed keeps its gradients elsewhere.
     Instead: call accelerator.clip_grad_norm_(model.parameters(), 1.0); under DeepSpeed, set gradient_clipping in
     its JSON file.
     Source: huggingface/accelerate issues 3807, 2791, 3509; seen with DeepSpeed 0.19.8
@@ -75,7 +69,7 @@ def accelerator_clips(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW712", level=Level.ERROR, field="script")
-def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Violation]:
+def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
     """With a GradScaler, call scaler.unscale_(optimizer) before clipping.
 
     Without it: gradients are clipped while still multiplied by the loss scale (65536 at first): their norm is far
@@ -97,7 +91,7 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Iterator[Vi
 
 
 @rule("TW713", level=Level.ERROR, field="script")
-def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violation]:
+def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
     """Under accumulate(), clip gradients only if accelerator.sync_gradients is true.
 
     Without it: the sum so far is clipped after each micro-batch, and early micro-batches weigh less; in fp16, the
@@ -106,10 +100,10 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violatio
     Instead: write `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`.
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (gradient clipping)
     """
-    if not _accumulates(script):
+    if script.accumulation is None:
         return
     for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
-        blocks = [w for w in script.tree.withs(call.node) if _is_accumulate(w)]
+        blocks = [w for w in script.tree.withs(call.node) if opened(w, "accumulate")]
         guards = script.tree.guards(call.node, within=blocks[0]) if blocks else []
         if blocks and not any(_waits(script, guard.test) for guard in guards):
             yield violation(
@@ -120,7 +114,7 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Iterator[Violatio
 
 
 @rule("TW714", level=Level.ERROR, field="script")
-def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
+def gradients_live_until_the_step(script: Script) -> Violations:
     """Call zero_grad after the step or before the backward pass, not between them.
 
     Without it: the optimizer steps with zero gradients; the loss does not change, and there is no error.
@@ -130,19 +124,17 @@ def gradients_live_until_the_step(script: Script) -> Iterator[Violation]:
     """
     for scope in script.training.backwards:
         block = _block(script, scope.call)
-        lines = [(s.lineno, _method(script, s)) for s in block]
-        after = [(line, method) for line, method in lines if line > scope.call.lineno]
+        after = [(s, _method(script, s)) for s in block if s.lineno > scope.call.lineno]
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
-            zero = next(s for s in block if s.lineno == after[0][0])
             yield violation(
                 "zero_grad is between backward and step: the update has no gradients",
                 remedy("move it after the step"),
-                place=script.place(zero),
+                place=script.place(after[0][0]),
             )
 
 
 def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
-    """Whether a prepared model, or a function of the loss that was given one, made this."""
+    """Whether a prepared model computed this, or a loss function that gets one."""
     for node in script.names.feeding(loss):
         if isinstance(node, ast.Call):
             makes = any(word in dotted(node.func).lower() for word in ("loss", "step", "forward", "criterion"))
@@ -155,24 +147,6 @@ def _torch_clips(script: Script) -> list[Call]:
     return [call for call in script.called(*_CLIPS) if call.node.args]
 
 
-def _accumulates(script: Script) -> bool:
-    """Whether an Accelerator is told to accumulate over more than one micro-batch."""
-    for call in script.called("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
-        value = call.keyword("gradient_accumulation_steps")
-        if call.keyword("gradient_accumulation_plugin") is not None:
-            return True
-        if value is not None and not (isinstance(value, ast.Constant) and value.value == 1):
-            return True
-    return False
-
-
-def _is_accumulate(block: ast.With) -> bool:
-    return any(
-        isinstance(i.context_expr, ast.Call) and dotted(i.context_expr.func).endswith(".accumulate")
-        for i in block.items
-    )
-
-
 def _waits(script: Script, test: ast.expr) -> bool:
     return any(
         (isinstance(n, ast.Attribute) and n.attr == "sync_gradients") or isinstance(n, ast.Mod)
@@ -181,7 +155,7 @@ def _waits(script: Script, test: ast.expr) -> bool:
 
 
 def _block(script: Script, call: ast.Call) -> list[ast.stmt]:
-    """The statements around a statement, if it is a statement of its own."""
+    """The block that contains a call, if the call is a whole statement."""
     statement = script.tree.parents.get(call)
     parent = script.tree.parents.get(statement) if isinstance(statement, ast.Expr) else None
     for name in ("body", "orelse"):
@@ -192,7 +166,7 @@ def _block(script: Script, call: ast.Call) -> list[ast.stmt]:
 
 
 def _method(script: Script, statement: ast.stmt) -> str:
-    """`step` or `zero_grad` if the statement is that call on an optimizer."""
+    """`step` or `zero_grad` if the statement calls that on an optimizer; empty for a scheduler."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
         if isinstance(function, ast.Attribute) and function.attr in ("step", "zero_grad"):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Guard, Loop, dotted
+from trainwiz.script.tree import Guard, Loop, dotted, method, opened
 
 _READS = ("item", "tolist", "cpu", "numpy")
 
 
 @rule("TW740", level=Level.HINT, field="script")
-def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
+def the_loss_stays_on_the_device(script: Script) -> Violations:
     """Read the loss from the device at log points, not in every micro-batch.
 
     Without it: each time, the host waits for the device, and then the device waits for the host: a loop that logged
@@ -26,7 +26,7 @@ def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
     for call, loop in _every_turn(script):
         names = _loss_names(script, loop)
         function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in _READS and not call.args:
+        if isinstance(function, ast.Attribute) and method(function) in _READS and not call.args:
             read: ast.AST = function.value
         elif dotted(function) == "float" and call.args:
             read = call.args[0]
@@ -42,7 +42,7 @@ def the_loss_stays_on_the_device(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW741", level=Level.HINT, field="script")
-def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
+def lines_are_printed_at_log_points(script: Script) -> Violations:
     """Print at log points only, and from one process only.
 
     Without it: N processes print the same line for every micro-batch; a terminal or a network file system slows
@@ -55,32 +55,27 @@ def lines_are_printed_at_log_points(script: Script) -> Iterator[Violation]:
         return
     for call, _ in _every_turn(script):
         if dotted(call.func) == "print" and not script.ranks.is_single(call):
-            yield violation(
-                "every process prints at every micro-batch",
-                remedy("print every N updates, on the main process"),
-                place=script.place(call),
-            )
+            fix = remedy("print every N updates, on the main process")
+            yield violation("every process prints at every micro-batch", fix, place=script.place(call))
 
 
 @rule("TW742", level=Level.WARNING, field="script")
-def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
+def norms_are_measured_at_log_points(script: Script) -> Violations:
     """Measure norms of weights and gradients at log points, not in every micro-batch.
 
     Without it: each measurement reads all parameters and waits for the device once per tensor.
-    Why: within a window, the gradient norm is that of a partial sum, which tells nothing; the weights have not
-    changed.
+    Why: within a window, the gradient is a partial sum, whose norm tells nothing; the weights have not changed.
     Instead: use the norm that clip_grad_norm_ returns, once per update; measure weights every 10 to 100 updates.
     Source: counted: 240 waits per update at accumulation 8, against 8 of a clean loop
     """
     windows = {w.loop for w in script.training.windows}
     seen: set[ast.AST] = set()
     for call, loop in _every_turn(script, comprehensions=True):
-        function = call.func
-        if not (isinstance(function, ast.Attribute) and function.attr == "norm") and not dotted(function).endswith(
-            ".norm"
-        ):
+        if method(call) != "norm":
             continue
-        accumulates = loop in windows or any("accumulate" in ast.unparse(w.items[0]) for w in _withs(loop))
+        accumulates = loop in windows or any(
+            isinstance(w, ast.With) and opened(w, "accumulate") for w in ast.walk(loop)
+        )
         over = _over_parameters(script, call, loop)
         if accumulates and over is not None and over not in seen:
             seen.add(over)
@@ -92,7 +87,7 @@ def norms_are_measured_at_log_points(script: Script) -> Iterator[Violation]:
 
 
 def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
-    """The calls that run in every turn of a training loop, on each rank or on some: under no other condition."""
+    """The calls that run in every iteration of a training loop, under no condition but one on the rank."""
     loops = set(script.training.loops)
     for call in script.calls:
         around = script.tree.loops(call.node)
@@ -105,18 +100,18 @@ def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tup
 
 
 def _is_of_rank(script: Script, guard: Guard) -> bool:
-    """Whether the condition asks for nothing but the rank: the others wait for the one that it lets through."""
+    """Whether the condition depends only on the rank; the other ranks then wait for those where it is true."""
     several = any(isinstance(node, ast.BoolOp) for node in ast.walk(guard.test))
     return not several and script.ranks.differs(guard.test, guard.positive)
 
 
 def _is_in_head(node: ast.AST, loop: Loop) -> bool:
-    """Whether the node makes what the loop goes over."""
+    """Whether the node is part of what the loop iterates over."""
     return isinstance(loop, ast.For | ast.AsyncFor) and node in ast.walk(loop.iter)
 
 
 def _loss_names(script: Script, loop: Loop) -> set[str]:
-    """The names of what is differentiated in the loop."""
+    """The names of the losses that are differentiated in the loop."""
     found = set()
     for backward in script.training.backwards:
         if backward.loop is loop:
@@ -124,12 +119,8 @@ def _loss_names(script: Script, loop: Loop) -> set[str]:
     return found
 
 
-def _withs(loop: Loop) -> list[ast.With]:
-    return [n for n in ast.walk(loop) if isinstance(n, ast.With)]
-
-
 def _over_parameters(script: Script, call: ast.Call, loop: Loop) -> ast.AST | None:
-    """The loop or comprehension over a model's parameters that a call stands in."""
+    """The loop or comprehension over a model's parameters that contains a call."""
     for ancestor in script.tree.inside(call):
         if ancestor is loop:
             return None

@@ -1,18 +1,17 @@
-"""What a script for one GPU leaves behind when it becomes one for several: devices, bars, trackers."""
+"""Leftovers of a script for one GPU: fixed devices, progress bars, trackers."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import constant, dotted
 
 _TRACKERS = {
     "torch.utils.tensorboard.SummaryWriter",
-    "torch.utils.tensorboard.writer.SummaryWriter",
     "tensorboardX.SummaryWriter",
     "mlflow.start_run",
     "comet_ml.Experiment",
@@ -20,11 +19,11 @@ _TRACKERS = {
     "aim.Run",
     "neptune.init_run",
 }
-_BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.std.tqdm")
+_BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm")
 
 
 @rule("TW760", level=Level.ERROR, field="script")
-def no_fixed_gpu(script: Script) -> Iterator[Violation]:
+def no_fixed_gpu(script: Script) -> Violations:
     """Do not put tensors or models on a GPU with a fixed number.
 
     Without it: every process uses GPU 0, which runs out of memory while the others are idle; or NCCL stops with
@@ -35,11 +34,8 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
     https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
     """
     for call in _moves(script):
-        value = _target(call)
-        number = isinstance(value, ast.Constant) and (
-            type(value.value) is int or (isinstance(value.value, str) and value.value.startswith("cuda:"))
-        )
-        if value is not None and number:
+        value, device = _target(call), constant(_target(call))
+        if value is not None and (type(device) is int or str(device).startswith("cuda:")):
             yield violation(
                 "{call}: every process uses this same GPU",
                 remedy(
@@ -51,7 +47,7 @@ def no_fixed_gpu(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW761", level=Level.WARNING, field="script")
-def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
+def devices_come_from_the_engine(script: Script) -> Violations:
     """Use the engine's device: accelerator.device, or the device of the local rank.
 
     Without it: in plain torch without torch.cuda.set_device, all processes use GPU 0; under accelerate, the script
@@ -61,14 +57,12 @@ def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
     Instead: use .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration
     """
-    # DeepSpeed and Colossal-AI make the local rank's GPU the current one, and their examples say .cuda().
+    # DeepSpeed and Colossal-AI select the local rank's GPU, and their examples call .cuda().
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
     if own or script.engines.deepspeed or script.engines.colossalai:
         return
     for call in _moves(script):
-        value = _target(call)
-        bare = value is None or (isinstance(value, ast.Constant) and value.value == "cuda")
-        if bare:
+        if _target(call) is None or constant(_target(call)) == "cuda":
             yield violation(
                 "this is not the engine's device: .cuda() is left over from single-GPU code",
                 remedy("let prepare move it, or use .to(accelerator.device) or the device of the local rank"),
@@ -77,7 +71,7 @@ def devices_come_from_the_engine(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW762", level=Level.HINT, field="script")
-def one_progress_bar(script: Script) -> Iterator[Violation]:
+def one_progress_bar(script: Script) -> Violations:
     """Only one process should show a progress bar.
 
     Without it: N bars overwrite each other, and a log file has N times as many lines.
@@ -88,23 +82,19 @@ def one_progress_bar(script: Script) -> Iterator[Violation]:
     trains = {script.tree.scope(b.call) for b in script.training.backwards}
     for call in script.called(*_BARS) if _several(script) else ():
         if script.tree.scope(call.node) not in trains:
-            continue  # a bar around downloading or sampling may be meant for one process
+            continue  # a bar for a download may be meant for one process
         if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
-            yield violation(
-                "every process shows this progress bar",
-                remedy("add disable=not accelerator.is_local_main_process, or rank != 0"),
-                place=script.place(call.node),
-            )
+            fix = remedy("add disable=not accelerator.is_local_main_process, or rank != 0")
+            yield violation("every process shows this progress bar", fix, place=script.place(call.node))
 
 
 @rule("TW763", level=Level.WARNING, field="script")
-def one_tracker(script: Script) -> Iterator[Violation]:
+def one_tracker(script: Script) -> Violations:
     """Only the main process should open a tracker.
 
     Without it: there are N event files or N runs, each with the numbers of one rank; the curves overlap.
     Why: each process runs the whole script.
-    Instead: use accelerator.init_trackers and accelerator.log, which act only on the main process; or `if rank ==
-    0`.
+    Instead: use accelerator.init_trackers and accelerator.log, which act on the main process only; or `if rank == 0`.
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
     for call in script.called(*_TRACKERS) if _several(script) else ():
@@ -118,7 +108,7 @@ def one_tracker(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW764", level=Level.WARNING, field="script")
-def one_wandb_run(script: Script) -> Iterator[Violation]:
+def one_wandb_run(script: Script) -> Violations:
     """Start wandb and log to it on the main process only, or use a group.
 
     Without it: each rank creates its own run; if only rank 0 called init, wandb.log ends the other ranks with `You
@@ -141,7 +131,7 @@ def one_wandb_run(script: Script) -> Iterator[Violation]:
 
 
 def _several(script: Script) -> bool:
-    """Whether the script trains on several processes by itself."""
+    """Whether the script itself trains on several processes."""
     return script.engines.ddp or bool(script.engines.prepared_names)
 
 
@@ -160,15 +150,10 @@ def _moves(script: Script) -> Iterator[Call]:
 
 
 def _target(call: Call) -> ast.expr | None:
-    """Where a move goes; None for `.cuda()`."""
-    return call.node.args[0] if call.node.args else call.keyword("device")
+    """The target device; None for `.cuda()`."""
+    return call.argument("device", 0)
 
 
 def _knows_rank(script: Script, call: Call) -> bool:
-    given = [*call.node.args, *[k.value for k in call.node.keywords]]
-    guards = script.tree.guards(call.node)
-    return (
-        script.ranks.is_single(call.node)
-        or any(script.ranks.mentions_rank(value) for value in given)
-        or any(script.ranks.mentions_rank(g.test) for g in guards)
-    )
+    tests = [guard.test for guard in script.tree.guards(call.node)]
+    return script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))

@@ -1,41 +1,32 @@
-"""What makes a resumed run another one: seeds, orders, skipped batches."""
+"""What makes a resumed run differ: seeds, sample order, skipped batches."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.engines.names import names
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import constant, dotted
 
-_SEEDS = (
-    "torch.manual_seed",
-    "torch.random.manual_seed",
-    "torch.cuda.manual_seed",
-    "torch.cuda.manual_seed_all",
-    "random.seed",
-    "numpy.random.seed",
-    "accelerate.utils.set_seed",
-    "transformers.set_seed",
-    "transformers.trainer_utils.set_seed",
-    "transformers.enable_full_determinism",
+_SEEDS = names(
+    """
+    accelerate.utils.set_seed numpy.random.seed random.seed torch.cuda.manual_seed torch.cuda.manual_seed_all
+    torch.manual_seed transformers.enable_full_determinism transformers.set_seed
+    """
 )
-_CLOCKS = {"time.time", "time.time_ns", "os.getpid", "datetime.datetime.now", "datetime.now", "os.urandom"}
-_RESTORES = (
-    "torch.set_rng_state",
-    "torch.random.set_rng_state",
-    "torch.cuda.set_rng_state",
-    "torch.cuda.set_rng_state_all",
-    "random.setstate",
-    "numpy.random.set_state",
+_CLOCKS = names("datetime.datetime.now datetime.now os.getpid os.urandom time.time time.time_ns")
+_RESTORES = names(
+    """
+    numpy.random.set_state random.setstate torch.cuda.set_rng_state torch.cuda.set_rng_state_all torch.set_rng_state
+    """
 )
 
 
 @rule("TW750", level=Level.WARNING, field="script")
-def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
+def samplers_know_the_epoch(script: Script) -> Violations:
     """Call DistributedSampler.set_epoch at the start of each epoch.
 
     Without it: every epoch has the same order, and a resumed run starts with the order of epoch 0 again.
@@ -43,16 +34,12 @@ def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
     Instead: call `sampler.set_epoch(epoch)` before `for batch in loader`.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
-    if any(isinstance(c.node.func, ast.Attribute) and c.node.func.attr == "set_epoch" for c in script.calls):
-        return
-    if script.called("Accelerator.prepare") or not any(
-        len(script.tree.loops(b.call)) > 1 for b in script.training.backwards
-    ):
+    epochs = any(len(script.tree.loops(b.call)) > 1 for b in script.training.backwards)
+    if not epochs or script.called("Accelerator.prepare") or any(c.method == "set_epoch" for c in script.calls):
         return
     for call in script.calls:
-        shuffle = call.keyword("shuffle")
-        off = isinstance(shuffle, ast.Constant) and shuffle.value is False
-        if call.name.endswith("DistributedSampler") and not off and not _is_for_evaluation(script, call):
+        shuffles = call.name.endswith("DistributedSampler") and constant(call.keyword("shuffle")) is not False
+        if shuffles and not _is_for_evaluation(script, call):
             yield violation(
                 "set_epoch is never called: every epoch uses the same order",
                 remedy("call sampler.set_epoch(epoch) at the start of each epoch"),
@@ -61,7 +48,7 @@ def samplers_know_the_epoch(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW751", level=Level.WARNING, field="script")
-def seeds_are_written_down(script: Script) -> Iterator[Violation]:
+def seeds_are_written_down(script: Script) -> Violations:
     """Use a seed that a second run can use too, not the clock or a process id.
 
     Without it: a resumed run shuffles differently: some samples come twice and others never; ranks that choose
@@ -83,7 +70,7 @@ def seeds_are_written_down(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW752", level=Level.WARNING, field="script")
-def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
+def seeds_in_loops_move_on(script: Script) -> Violations:
     """A seed that is set inside the training loop must depend on the epoch or the update.
 
     Without it: every iteration draws the same dropout masks and the same augmentation; a resumed run repeats those
@@ -98,12 +85,13 @@ def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
         inner = [loop for loop in loops if loop in training]
         if not inner or not call.node.args:
             continue
-        moving = {
-            n.id for loop in inner for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
-        names = {n.id for n in ast.walk(call.node.args[0]) if isinstance(n, ast.Name)}
-        constant = not names & moving and not any(isinstance(n, ast.Call) for n in ast.walk(call.node.args[0]))
-        if constant and not any(script.tree.guards(call.node, within=loop) for loop in inner[:1]):
+        stored = [
+            n for loop in inner for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        ]
+        parts = list(ast.walk(call.node.args[0]))
+        same = {n.id for n in parts if isinstance(n, ast.Name)}.isdisjoint(n.id for n in stored)
+        computed = any(isinstance(n, ast.Call) for n in parts)
+        if same and not computed and not script.tree.guards(call.node, within=inner[0]):
             yield violation(
                 "the seed is the same in every iteration: the random numbers repeat",
                 remedy("seed once before the loop, or add the epoch to the seed"),
@@ -112,7 +100,7 @@ def seeds_in_loops_move_on(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW753", level=Level.WARNING, field="script")
-def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
+def skipped_batches_have_the_same_order(script: Script) -> Violations:
     """If a resumed run skips batches, the loader must shuffle with a generator that can be seeded again.
 
     Without it: the resumed run shuffles in a different order: the samples it skips are not those that were seen,
@@ -130,9 +118,12 @@ def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
         if not skips or made is None or not isinstance(made.value, ast.Call):
             continue
         keywords = {k.arg: k.value for k in made.value.keywords}
-        shuffle = keywords.get("shuffle")
-        shuffles = isinstance(shuffle, ast.Constant) and shuffle.value is True
-        if shuffles and not keywords.keys() & {"generator", "sampler", "batch_sampler", None}:
+        if constant(keywords.get("shuffle")) is True and not keywords.keys() & {
+            "generator",
+            "sampler",
+            "batch_sampler",
+            None,
+        }:
             yield violation(
                 "batches are skipped after the order was shuffled again",
                 remedy("pass the DataLoader a generator seeded with the epoch"),
@@ -141,12 +132,11 @@ def skipped_batches_have_the_same_order(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW754", level=Level.HINT, field="script")
-def random_states_are_restored_last(script: Script) -> Iterator[Violation]:
+def random_states_are_restored_last(script: Script) -> Violations:
     """Restore the random states after skipping batches, just before the training continues.
 
     Without it: the resumed run is not the same: of 6 runs resumed in mid-epoch, none was bitwise equal.
-    Why: load_state restores the generators, but creating the data iterator and skipping batches then draw from
-    them.
+    Why: load_state restores the generators, but the data iterator and the skipped batches then draw from them.
     Instead: create the iterator, skip, then restore the random states; or save at the end of an epoch, where 2 of 2
     runs were equal.
     Source: counted with accelerate 1.15; huggingface/accelerate issue 2016 and pull request 4071

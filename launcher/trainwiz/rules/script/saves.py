@@ -1,4 +1,4 @@
-"""Which checkpoint is the last, and whether there is one at all times; what loading a file may run."""
+"""Which checkpoint is the newest, whether there always is one, and what code loading may run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import constant, dotted, method
 
 _TIMES = {"getctime", "getmtime", "getatime", "st_mtime", "st_ctime"}
 _LISTS = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
@@ -19,37 +19,25 @@ _SAVES = ("save_state", "save_pretrained", "save_model", "save_checkpoint", "sav
 
 
 @rule("TW755", level=Level.WARNING, field="script")
-def checkpoints_are_ordered_by_update(script: Script) -> Iterator[Violation]:
+def checkpoints_are_ordered_by_update(script: Script) -> Violations:
     """Find the newest checkpoint by its update number, not by the time of its folder.
 
     Without it: after copying, a touch or a clock change, another folder may have the latest time; it may also be a
     half-written folder left by a crash, or logs/; the run resumes from there or fails.
     Why: the time tells when something in a folder last changed, not what is in it.
-    Instead: sort by the number in the name: `key=lambda p: int(p.name.rsplit("-", 1)[1])`, and skip incomplete
-    checkpoints.
+    Instead: sort by the number: `key=lambda p: int(p.name.rsplit("-", 1)[1])`, and skip incomplete checkpoints.
     Source: accelerate's complete_nlp_example.py does it; after the clock was set back, transformers' Trainer
     deleted the checkpoint that it had just saved
     """
     for call, key in _sorts(script):
-        names = (
-            {
-                n.attr if isinstance(n, ast.Attribute) else n.id
-                for n in ast.walk(key)
-                if isinstance(n, ast.Attribute | ast.Name)
-            }
-            if key is not None
-            else set()
-        )
+        names = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(key)} if key is not None else set()
         if names & _TIMES and _is_about_checkpoints(script, call):
-            yield violation(
-                "the checkpoint is selected by its folder's timestamp",
-                remedy("sort by the number in the name"),
-                place=script.place(call.node),
-            )
+            fix = remedy("sort by the number in the name")
+            yield violation("the checkpoint is selected by its folder's timestamp", fix, place=script.place(call.node))
 
 
 @rule("TW756", level=Level.ERROR, field="script")
-def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
+def numbers_are_ordered_as_numbers(script: Script) -> Violations:
     """Sort checkpoints by number, or pad the number in the name with zeros.
 
     Without it: checkpoint-900 comes after checkpoint-1000; a resumed run starts from an old checkpoint, and
@@ -58,9 +46,7 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
     Instead: use `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
     Source: https://docs.python.org/3/howto/sorting.html
     """
-    if any(
-        isinstance(n, ast.Constant) and isinstance(n.value, str) and _PADDED.search(n.value) for n in script.tree.nodes
-    ) or _PADDED.search("\n".join(script.lines)):
+    if _PADDED.search("\n".join(script.lines)):
         return
     for call, key in _sorts(script):
         if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
@@ -72,19 +58,18 @@ def numbers_are_ordered_as_numbers(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW757", level=Level.WARNING, field="script")
-def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violation]:
+def the_old_checkpoint_outlives_the_new_one(script: Script) -> Violations:
     """Delete a checkpoint only after the next one is complete.
 
     Without it: a crash or a full disk while saving leaves nothing to resume from: of 40 runs with total_limit=1
     that were killed during saves, 34 had no loadable checkpoint left.
     Why: a save takes seconds to minutes, and this is when the disk fills up.
-    Instead: write to a separate folder next to it, rename it when it is complete, then delete the old one; keep at
-    least 2.
+    Instead: write to a folder beside it, rename it when it is complete, then delete the old one; keep at least 2.
     Source: counted with accelerate 1.15, which deletes before it writes
     """
     for call in script.calls:
         limit = call.keyword("total_limit") if call.name.endswith("ProjectConfiguration") else None
-        if isinstance(limit, ast.Constant) and limit.value == 1:
+        if limit is not None and constant(limit) == 1:
             yield violation(
                 "total_limit=1: the only checkpoint is deleted before the next one is written",
                 remedy("keep at least 2 checkpoints"),
@@ -100,7 +85,7 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Iterator[Violatio
 
 
 @rule("TW758", level=Level.WARNING, field="script")
-def loading_runs_no_code(script: Script) -> Iterator[Violation]:
+def loading_runs_no_code(script: Script) -> Violations:
     """Call torch.load with weights_only=True.
 
     Without it: before torch 2.6, a file from someone else runs any code that it contains; since 2.6 the default is
@@ -120,7 +105,7 @@ def loading_runs_no_code(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW759", level=Level.WARNING, field="script")
-def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
+def remote_code_is_pinned(script: Script) -> Violations:
     """Use trust_remote_code=True only together with a revision.
 
     Without it: code from the hub runs on every rank, with access to your tokens and files; anyone who can write to
@@ -131,7 +116,7 @@ def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
     """
     for call in script.calls:
         value = call.keyword("trust_remote_code")
-        if isinstance(value, ast.Constant) and value.value is True and call.keyword("revision") is None:
+        if value is not None and constant(value) is True and call.keyword("revision") is None:
             yield violation(
                 "trust_remote_code=True runs any code that is in the repository at that time",
                 remedy("remove it, or pin revision to a commit that you have read"),
@@ -140,10 +125,9 @@ def remote_code_is_pinned(script: Script) -> Iterator[Violation]:
 
 
 def _sorts(script: Script) -> Iterator[tuple[Call, ast.expr | None]]:
-    """Calls that order things or pick the last one, with their key."""
+    """Calls that sort or take the maximum, with their key."""
     for call in script.calls:
-        sorts = isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "sort"
-        if sorts or call.name in ("sorted", "max"):
+        if call.method == "sort" or call.name in ("sorted", "max"):
             yield call, call.keyword("key")
 
 
@@ -158,28 +142,20 @@ def _is_about_checkpoints(script: Script, call: Call) -> bool:
 
 
 def _lists_checkpoints(script: Script, call: Call) -> bool:
-    """Whether names of checkpoints, as a folder lists them, are sorted as they are, and the last or first is taken."""
+    """Whether a call sorts the names of checkpoints in a folder listing as text."""
     what: ast.AST = call.node.args[0] if call.name in ("sorted", "max") and call.node.args else call.node
-    if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "sort":
+    if isinstance(call.node.func, ast.Attribute) and call.method == "sort":
         what = call.node.func.value
     nodes = list(script.names.feeding(what))
-    lists = [
-        n
-        for n in nodes
-        if isinstance(n, ast.Call)
-        and (
-            script.names.resolved(n.func) in _LISTS
-            or dotted(n.func).endswith((".glob", ".iterdir", ".rglob"))
-            or (isinstance(n.func, ast.Attribute) and n.func.attr in ("glob", "iterdir", "rglob"))
-        )
-    ]
-    converts = any(isinstance(n, ast.Call) and dotted(n.func) == "int" for n in nodes)
-    texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return bool(lists) and not converts and any(_CHECKPOINT.search(text) for text in texts)
+    calls = [n for n in nodes if isinstance(n, ast.Call)]
+    lists = any(script.names.resolved(n.func) in _LISTS or method(n) in ("glob", "iterdir", "rglob") for n in calls)
+    converts = any(dotted(n.func) == "int" for n in calls)
+    texts = [text for n in nodes if isinstance(text := constant(n), str)]
+    return lists and not converts and any(map(_CHECKPOINT.search, texts))
 
 
 def _is_picked_from(script: Script, call: Call) -> bool:
-    """Whether the order matters: some of what was sorted is taken by its place, not each in turn."""
+    """Whether the order matters: something is taken from the result by its position."""
     if call.name == "max":
         return True
     parent = script.tree.parents.get(call.node)
@@ -189,24 +165,22 @@ def _is_picked_from(script: Script, call: Call) -> bool:
     if isinstance(call.node.func, ast.Attribute):
         names = [dotted(call.node.func.value)]
     picked = [n.value for n in script.tree.nodes if isinstance(n, ast.Subscript)]
-    picked += [
-        c.node.func.value for c in script.calls if c.name.endswith(".pop") and isinstance(c.node.func, ast.Attribute)
-    ]
+    picked += [c.node.func.value for c in script.calls if c.method == "pop" and isinstance(c.node.func, ast.Attribute)]
     return any(dotted(value) in names for value in picked if dotted(value))
 
 
 def _is_written_next(script: Script, call: Call) -> bool:
-    """Whether what is deleted here is written again below, and nothing renames it into its place."""
+    """Whether what is deleted here is written again below, without a rename."""
     path, scope = ast.unparse(call.node.args[0]), script.tree.scope(call.node)
     if not _CHECKPOINT.search(path) and not _is_about_checkpoints(script, call):
         return False
     writes = False
     for other in script.calls:
-        if script.tree.scope(other.node) is not scope or not isinstance(other.node.func, ast.Attribute):
+        if script.tree.scope(other.node) is not scope:
             continue
-        if other.node.func.attr in ("rename", "replace", "move"):
+        if other.method in ("rename", "replace", "move"):
             return False
-        given = [ast.unparse(value) for value in other.node.args]
-        if other.node.func.attr in _SAVES and other.node.lineno > call.node.lineno:
+        if other.method in _SAVES and other.node.lineno > call.node.lineno:
+            given = [ast.unparse(value) for value in other.node.args]
             writes = writes or path in given or f"str({path})" in given
     return writes

@@ -6,25 +6,19 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import dotted, opened, operates
 
-_TOTALS = {
-    "num_training_steps": 2,
-    "T_max": 1,
-    "total_iters": 3,
-    "total_steps": 2,
-}
+_TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
 _MAX_STEPS = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_)?(update_)?(steps|iters|iterations|updates)$")
 _WORLD = re.compile(r"num_processes|world_size|num_gpus|n_gpus?|get_world_size")
 _MICRO = re.compile(r"accum|grad_acc|gas$")
-_MAKERS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
 @rule("TW726", level=Level.ERROR, field="script")
-def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
+def prepared_schedules_count_all_ranks(script: Script) -> Violations:
     """The total steps of a prepared scheduler must count the steps of all processes.
 
     Without it: with N processes, the schedule ends after 1/N of the training, and the rest trains with a learning
@@ -34,7 +28,8 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
     prepare; or do not prepare the scheduler, and step it only if accelerator.sync_gradients is true.
     Source: huggingface/accelerate issues 2926, 2142, 1382; seen with accelerate 1.15
     """
-    if any(c.keyword("step_scheduler_with_optimizer") or c.keyword("split_batches") for c in script.called(*_MAKERS)):
+    told = script.called("accelerate.Accelerator")
+    if any(c.keyword("step_scheduler_with_optimizer") or c.keyword("split_batches") for c in told):
         return
     for name, call in _schedules(script):
         total = _total(call)
@@ -51,7 +46,7 @@ def prepared_schedules_count_all_ranks(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW727", level=Level.ERROR, field="script")
-def schedules_count_updates(script: Script) -> Iterator[Violation]:
+def schedules_count_updates(script: Script) -> Violations:
     """A schedule that counts updates must be stepped once per update.
 
     Without it: the learning rate reaches its final value after 1/n of the training, where n is the accumulation.
@@ -67,11 +62,10 @@ def schedules_count_updates(script: Script) -> Iterator[Violation]:
         loops = script.tree.loops(call.node)
         if not loops or total is None or not _counts_updates(script, total):
             continue
-        if _waits(script, call.node, loops[0]) or script.engines.is_prepared(call.node.func.value):  # type: ignore[attr-defined]
+        if script.tree.guards(call.node, within=loops[0]) or script.engines.is_prepared(call.node.func.value):  # type: ignore[attr-defined]
             continue
-        window = next((w for w in script.training.windows if w.loop is loops[0]), None)
-        blocks = [w for w in script.tree.withs(call.node) if ".accumulate(" in ast.unparse(w.items[0].context_expr)]
-        if window or blocks:
+        windows = any(w.loop is loops[0] for w in script.training.windows)
+        if windows or any(opened(block, "accumulate") for block in script.tree.withs(call.node)):
             yield violation(
                 "the scheduler steps after every micro-batch, but its total {total} counts updates",
                 remedy("step it under the same condition as the optimizer"),
@@ -81,7 +75,7 @@ def schedules_count_updates(script: Script) -> Iterator[Violation]:
 
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:
-    """Names of schedulers with the calls that made them."""
+    """Names of schedulers with the calls that created them."""
     for call in script.calls:
         statement = script.tree.parents.get(call.node)
         if isinstance(statement, ast.Assign) and script.engines.kind(call.node) == "Scheduler":
@@ -108,7 +102,7 @@ def _text(script: Script, value: ast.expr) -> str:
 
 
 def _counts_one_rank(script: Script, total: ast.expr) -> bool:
-    """Whether the total is surely that of one process: a number of updates, or the length of a prepared loader."""
+    """Whether the total certainly counts one process: a number of updates, or the length of a prepared loader."""
     nodes = list(script.names.feeding(total))
     lengths = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
     if lengths:
@@ -117,18 +111,16 @@ def _counts_one_rank(script: Script, total: ast.expr) -> bool:
 
 
 def _is_share(script: Script, loader: ast.expr) -> bool:
-    """Whether the loader was prepared above, in this very function: its length is that of one process."""
+    """Whether the loader was prepared above in the same function, so that its length is that of one process."""
     latest = script.names.latest(dotted(loader), loader)
     return latest is not None and script.engines.prepares(latest)
 
 
 def _counts_updates(script: Script, total: ast.expr) -> bool:
     nodes = list(script.names.feeding(total))
-    divided = any(
-        isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv) and _MICRO.search(ast.unparse(n.right))
-        for n in nodes
-    )
-    if any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult) and _MICRO.search(ast.unparse(n)) for n in nodes):
+    made = [n for n in nodes if isinstance(n, ast.BinOp)]
+    divided = any(operates(n, ast.Div, ast.FloorDiv) and _MICRO.search(ast.unparse(n.right)) for n in made)
+    if any(operates(n, ast.Mult) and _MICRO.search(ast.unparse(n)) for n in made):
         return False
     has_length = any(isinstance(n, ast.Call) and dotted(n.func) == "len" for n in nodes)
     return divided or (not has_length and bool(_MAX_STEPS.search(dotted(total))))
@@ -140,8 +132,3 @@ def _is_given_to_prepare(script: Script, name: str) -> bool:
         for call in script.called("Accelerator.prepare", "Accelerator.prepare_scheduler")
         for value in call.node.args
     )
-
-
-def _waits(script: Script, node: ast.AST, loop: ast.AST) -> bool:
-    """Whether the node runs in some turns of the loop only."""
-    return bool(script.tree.guards(node, within=loop))

@@ -1,21 +1,20 @@
-"""When ranks synchronise gradients: no_sync, and what one accumulate() block holds."""
+"""When ranks synchronize gradients: no_sync, and what one accumulate() block contains."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from trainwiz.finding import Level, Violation, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import Backward
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import constant, dotted, opened
 
 _PARTITIONING = {2, 3}
 
 
 @rule("TW728", level=Level.ERROR, field="script")
-def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
+def the_last_micro_batch_synchronises(script: Script) -> Violations:
     """The last micro-batch of a window must run outside no_sync.
 
     Without it: each rank steps with its own gradient; the models drift apart, and the saved model has learned from
@@ -49,7 +48,7 @@ def the_last_micro_batch_synchronises(script: Script) -> Iterator[Violation]:
 
 
 @rule("TW729", level=Level.ERROR, field="script")
-def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violation]:
+def partitioned_gradients_always_synchronise(script: Script) -> Violations:
     """no_sync does not work with ZeRO 2 and 3, nor with Gemini and LowLevelZero at stage 2.
 
     Without it: DeepSpeed stops with `no_sync context manager is incompatible with gradient partitioning logic of
@@ -61,16 +60,12 @@ def partitioned_gradients_always_synchronise(script: Script) -> Iterator[Violati
     """
     reason = _partitions(script)
     for call in _no_syncs(script) if reason else ():
-        yield violation(
-            "no_sync cannot be used with {reason}",
-            remedy("remove no_sync, and let the engine accumulate"),
-            reason=reason,
-            place=script.place(call.node),
-        )
+        fix = remedy("remove no_sync, and let the engine accumulate")
+        yield violation("no_sync cannot be used with {reason}", fix, reason=reason, place=script.place(call.node))
 
 
 @rule("TW730", level=Level.WARNING, field="script")
-def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
+def one_pass_in_one_accumulate(script: Script) -> Violations:
     """Each accumulate() block must contain one forward and one backward pass of its model.
 
     Without it: the block counts as one micro-batch: the loss of each pass is divided by the number of blocks, and
@@ -81,8 +76,8 @@ def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
     Source: https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization
     """
     for block in (n for n in script.tree.nodes if isinstance(n, ast.With)):
-        counted = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
-        if not any(dotted(c.func).endswith(".accumulate") for c in counted):
+        counted = opened(block, "accumulate")
+        if not counted:
             continue
         passes = [b for b in script.training.backwards if b.by == "Accelerator" and _is_in(script, b.call, block)]
         models = {dotted(a) for c in counted for a in c.args}
@@ -99,11 +94,11 @@ def one_pass_in_one_accumulate(script: Script) -> Iterator[Violation]:
 
 
 def _no_syncs(script: Script) -> list[Call]:
-    return [c for c in script.calls if isinstance(c.node.func, ast.Attribute) and c.node.func.attr == "no_sync"]
+    return [c for c in script.calls if c.method == "no_sync"]
 
 
 def _block(script: Script, call: Call) -> ast.With | None:
-    """The with-block that a no_sync() call opens, itself and unconditionally."""
+    """The with-block that a no_sync() call opens directly."""
     item = script.tree.parents.get(call.node)
     block = script.tree.parents.get(item) if isinstance(item, ast.withitem) else None
     return block if isinstance(block, ast.With) else None
@@ -124,32 +119,26 @@ def _others(script: Script, backward: Backward) -> bool:
 
 
 def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:
-    """Whether this is the very condition under which the optimizer steps."""
+    """Whether this is the condition under which the optimizer steps."""
     text = ast.unparse(test)
     return any(w.backward.loop is backward.loop and ast.unparse(w.test) == text for w in script.training.windows)
 
 
 def _partitions(script: Script) -> str:
-    """What in the script keeps gradients in parts; empty if nothing is seen to."""
+    """What in the script partitions gradients; empty if nothing does."""
     for call in script.calls:
-        last = call.name.rpartition(".")[2]
-        if last == "GeminiPlugin":
-            return last
-        stage = call.keyword("zero_stage") if last == "DeepSpeedPlugin" else None
-        if last == "LowLevelZeroPlugin":
-            stage = call.keyword("stage")
-        if isinstance(stage, ast.Constant) and stage.value in _PARTITIONING:
-            return f"{last} ({stage.value})"
-    for node in script.tree.nodes:
-        if isinstance(node, ast.Dict) and script.engines.deepspeed:
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == "zero_optimization" and isinstance(value, ast.Dict):
-                    return _stage(value)
-    return ""
+        if call.last == "GeminiPlugin":
+            return call.last
+        stage = constant(
+            call.keyword({"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}.get(call.last, ""))
+        )
+        if stage in _PARTITIONING:
+            return f"{call.last} ({stage})"
+    written = [node for node in script.tree.nodes if isinstance(node, ast.Dict)] if script.engines.deepspeed else []
+    blocks = [value for node in written for value in _values(node, "zero_optimization") if isinstance(value, ast.Dict)]
+    stages = [constant(value) for block in blocks[:1] for value in _values(block, "stage")]
+    return next((f"ZeRO {stage}" for stage in stages if stage in _PARTITIONING), "")
 
 
-def _stage(section: ast.Dict) -> str:
-    for key, value in zip(section.keys, section.values, strict=True):
-        if isinstance(key, ast.Constant) and key.value == "stage" and isinstance(value, ast.Constant):
-            return f"ZeRO {value.value}" if value.value in _PARTITIONING else ""
-    return ""
+def _values(written: ast.Dict, key: str) -> list[ast.expr]:
+    return [v for k, v in zip(written.keys, written.values, strict=True) if constant(k) == key]
