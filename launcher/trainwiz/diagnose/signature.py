@@ -25,6 +25,8 @@ class Signature:
     """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
     secondary: bool = False
     """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
+    at_exit: bool = False
+    """Whether native code writes this when the interpreter exits, even after an exception, which is then the cause."""
     as_warning: bool = False
     """Whether the cause is also recognised in a warning of Python's `warnings`, after which programs mostly go on."""
 
@@ -37,6 +39,7 @@ def known(
     transient: bool | None = False,
     plan_change: str = "",
     secondary: bool = False,
+    at_exit: bool = False,
     as_warning: bool = False,
 ) -> Signature:
     """A signature with its patterns compiled."""
@@ -49,5 +52,6 @@ def known(
         transient=transient,
         plan_change=plan_change,
         secondary=secondary,
+        at_exit=at_exit,
         as_warning=as_warning,
     )

@@ -124,6 +124,7 @@ SIGNATURES = (
         cause=say("a process group thread was still running when the program ended"),
         remedy=say("call torch.distributed.destroy_process_group() at the end; the training itself may be complete"),
         transient=True,
+        at_exit=True,
     ),
     known(
         "interrupted",
