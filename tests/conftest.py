@@ -107,6 +107,15 @@ def _no_stale_build_locks(request: pytest.FixtureRequest) -> None:
             Path(lock).unlink(missing_ok=True)
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to count samples than trainwiz lets a person wait."""
+    from trainwiz.probe import data, labelled
+
+    monkeypatch.setattr(data, "SECONDS", 600.0)
+    monkeypatch.setattr(labelled, "_SECONDS", 600.0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     import together

@@ -16,6 +16,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from engine_children import claimed
+from patience import patience
 from plans import completed
 from test_ranks import gone, wait_for
 
@@ -53,7 +54,7 @@ def launch(folder: Path, *words: str, **environ: str) -> subprocess.CompletedPro
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=180 * patience(),
         env={**os.environ, **environ},
         stdin=subprocess.DEVNULL,
     )
