@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import apart
-from patience import patience
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -49,9 +48,7 @@ class Done:
 def trainwiz(*arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
     """Run trainwiz as a person would, without a terminal."""
     command = [sys.executable, "-m", "trainwiz", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout * patience(), env=environment(env), check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(env), check=False)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

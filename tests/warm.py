@@ -136,7 +136,7 @@ def trainwiz(
         [sys.executable, *command, *words],
         capture_output=True,
         text=True,
-        timeout=timeout * patience(),
+        timeout=timeout,
         cwd=cwd,
         env=projects.environment(env),
         check=False,

@@ -16,7 +16,6 @@ from pathlib import Path
 import pexpect
 import pytest
 from engine_children import claimed
-from patience import patience
 from plans import completed
 from test_ranks import gone, wait_for
 
@@ -54,7 +53,7 @@ def launch(folder: Path, *words: str, **environ: str) -> subprocess.CompletedPro
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=180 * patience(),
+        timeout=180,
         env={**os.environ, **environ},
         stdin=subprocess.DEVNULL,
     )
