@@ -259,10 +259,7 @@ def test_rotation_keeps_the_newest_and_a_damaged_one_is_passed_over(tmp_path: Pa
 )
 def test_the_script_refuses_what_would_train_wrongly(tmp_path: Path, arguments: list[str], says: str) -> None:
     folder = make(tmp_path / "project", {**REGRESSION, **SINGLE})
-    command = [sys.executable, "train.py", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=projects.environment(), capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode != 0
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    (done,) = warm.run(folder, ["train.py", *arguments])
+    assert done.code != 0
+    assert says in done.err
+    assert "Traceback" not in done.err
