@@ -265,7 +265,7 @@ def trial(engine: str, script: str, fault: str, *, ready: Path | None = None) ->
             os.close(theirs)
             seconds = _ended(process, project, fault, ours, folder / "said.txt")
             outcome = _outcome(project)
-            until = time.monotonic() + LEFT_SECONDS
+            until = time.monotonic() + LEFT_SECONDS * signals.busy()
             while (left := signals.marked(mark)) and time.monotonic() < until:
                 time.sleep(0.05)
             words = (folder / "said.txt").read_text(errors="replace")
@@ -314,7 +314,7 @@ def _ended(process: subprocess.Popen[bytes], project: Path, fault: str, terminal
             process.kill()
         else:
             os.close(terminal)
-        process.wait(60)
+        process.wait(60 * signals.busy())
         return time.time() - struck
     _wait(lambda: (project / "struck").exists() or process.poll() is not None, limit)
     if not (project / "struck").exists():
@@ -326,9 +326,9 @@ def _ended(process: subprocess.Popen[bytes], project: Path, fault: str, terminal
         time.sleep(0.5)
         seconds = time.time() - struck
         process.terminate()
-        process.wait(60)
+        process.wait(60 * signals.busy())
         return seconds
-    process.wait(60)
+    process.wait(60 * signals.busy())
     return time.time() - struck
 
 

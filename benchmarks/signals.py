@@ -92,9 +92,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def busy() -> float:
+    """The processes that want each core, in the last minute, at least 1: by it a limit in seconds is longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def patience() -> float:
     """Seconds that a start may take: two ranks that import DeepSpeed need 20 s of a core, and may have to share."""
-    return WAIT_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return WAIT_SECONDS * busy()
 
 
 # docs/decisions/tests.md: Trials wait until a build lock is old enough to be judged
@@ -224,7 +229,7 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
         ranks = [pid for pid in ready(folder, script, mark, process) if pid]
         began = time.monotonic()
         EVENTS[event](process, ranks, ours)
-        seconds = _emptied(process, mark, began, grace(script) + LIMIT_SECONDS)
+        seconds = _emptied(process, mark, began, (grace(script) + LIMIT_SECONDS) * busy())
         left = len(marked(mark))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)

@@ -130,6 +130,7 @@ def prepare() -> Path:
         TMUX_TMPDIR=str(own / "tmp"),
         LANG="C.UTF-8",
         TERM="xterm",
+        OMP_NUM_THREADS="1",  # threads of one process would only wait for cores that the others have
     )
     tempfile.tempdir = None  # looked up again
     return own

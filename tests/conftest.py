@@ -107,6 +107,37 @@ def _no_stale_build_locks(request: pytest.FixtureRequest) -> None:
             Path(lock).unlink(missing_ok=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _patient() -> Iterator[None]:
+    """Where a test gives a process a minute or more, a busy machine gets as much longer as it needs."""
+    from patience import patience
+
+    wait, communicate = subprocess.Popen.wait, subprocess.Popen.communicate
+
+    def longer(timeout: float | None) -> float | None:
+        return timeout if timeout is None or timeout < 60 else timeout * patience()
+
+    def wait_longer(self: Any, timeout: float | None = None) -> int:
+        return wait(self, longer(timeout))
+
+    def communicate_longer(self: Any, input: Any = None, timeout: float | None = None) -> Any:
+        return communicate(self, input, longer(timeout))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "wait", wait_longer)
+        patch.setattr(subprocess.Popen, "communicate", communicate_longer)
+        yield
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to count samples than trainwiz lets a person wait."""
+    from trainwiz.probe import data, labelled
+
+    monkeypatch.setattr(data, "SECONDS", 600.0)
+    monkeypatch.setattr(labelled, "_SECONDS", 600.0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     import together

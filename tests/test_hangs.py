@@ -11,6 +11,7 @@ from pathlib import Path
 
 import projects
 import pytest
+from patience import patience
 from test_launch import TRAINWIZ, launch, project, read
 from test_ranks import gone, wait_for
 
@@ -170,6 +171,18 @@ for n in range(LENGTH):
 """
 
 
+class Limit:
+    """What counts as a hang here and now: where ranks have to wait for a core, longer than elsewhere."""
+
+    def __init__(self, seconds: float = 1.5) -> None:
+        self.times = patience()
+        self.words = ("--hang-limit", f"{seconds * self.times:.1f}")
+
+    def sleep(self, seconds: float) -> str:
+        """A line that sleeps for longer by as much as the limit is."""
+        return f"time.sleep({seconds * self.times:.1f})"
+
+
 def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: int = 60) -> Path:
     script = LOOP.replace("TROUBLE", trouble).replace("SKIPPED", str(skipped)).replace("LENGTH", str(length))
     made = project(folder / "p", script)
@@ -190,10 +203,10 @@ def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: i
 )
 def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, said: str) -> None:
     folder = hanging(tmp_path, trouble)
-    started = time.monotonic()
-    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    limit, started = Limit(), time.monotonic()
+    done = launch(folder, "--on-hang", "stop", *limit.words)
     assert done.returncode == 124, done.stderr
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < 120 * limit.times
     assert re.search(said, done.stderr), done.stderr
     assert re.search(r"rank 0 is waiting in all_reduce, called at train.py:\d+", done.stderr), done.stderr
     assert re.search(r"waiting for rank 1|rank 1 ended while the other ranks are waiting", done.stderr), done.stderr
@@ -208,9 +221,10 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
 def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
     tmp_path: Path, options: tuple[str, ...], code: int
 ) -> None:
-    folder = hanging(tmp_path, "time.sleep(6)")
+    limit = Limit()
+    folder = hanging(tmp_path, limit.sleep(6))
     plan = folder / "trainwiz.yaml"
-    changes = {"supervision.on_hang": "stop", "supervision.hang_limit": 1.5}
+    changes = {"supervision.on_hang": "stop", "supervision.hang_limit": float(limit.words[1])}
     plan.write_text(plans.edited(plan, changes, comment="tried"))
     done = launch(folder, *options)
     assert done.returncode == code, done.stderr
@@ -221,7 +235,7 @@ def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
 def test_a_skipped_collective(tmp_path: Path) -> None:
     # From then on rank 1 is one ahead; at the end it has left, and rank 0 waits for it in vain.
     folder = hanging(tmp_path, skipped=30, length=32)
-    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    done = launch(folder, "--on-hang", "stop", *Limit().words)
     assert done.returncode == 124, done.stderr
     assert "rank 1 ended while the other ranks are waiting" in done.stderr
     assert "rank 0 is waiting in all_reduce" in done.stderr
@@ -229,8 +243,9 @@ def test_a_skipped_collective(tmp_path: Path) -> None:
 
 @pytest.mark.waits
 def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(tmp_path: Path) -> None:
-    folder = hanging(tmp_path, "time.sleep(5)")
-    done = launch(folder, "--hang-limit", "1.5")
+    limit = Limit()
+    folder = hanging(tmp_path, limit.sleep(5))
+    done = launch(folder, *limit.words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no progress for") == 1
     assert re.search(
@@ -239,26 +254,29 @@ def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(
 
 
 def test_a_busy_rank_is_not_ended(tmp_path: Path) -> None:
-    busy = "until = time.monotonic() + 7\n        while time.monotonic() < until: sum(range(1000))"
-    done = launch(hanging(tmp_path, busy), "--on-hang", "stop", "--hang-limit", "1.5")
+    limit = Limit()
+    busy = f"until = time.monotonic() + {7 * limit.times}\n        while time.monotonic() < until: sum(range(1000))"
+    done = launch(hanging(tmp_path, busy), "--on-hang", "stop", *limit.words)
     assert done.returncode == 0, done.stderr
     assert "rank 1 is busy in load_batch" in done.stderr
     assert "rank 1, alive but slow (a straggler)" in done.stderr
 
 
 def test_a_slow_start_and_a_slow_update_are_no_alarm(tmp_path: Path) -> None:
-    slow = "time.sleep(4)\n" + LOOP.replace("TROUBLE", "time.sleep(1.5)").replace("SKIPPED", "-1").replace(
+    limit = Limit()
+    slow = f"{limit.sleep(4)}\n" + LOOP.replace("TROUBLE", limit.sleep(1.5)).replace("SKIPPED", "-1").replace(
         "LENGTH", "40"
     )
     folder = hanging(tmp_path)
     (folder / "train.py").write_text("import json, os, signal, sys, time\nfrom pathlib import Path\n" + slow)
-    done = launch(folder, "--on-hang", "stop", "--hang-limit", "1.5")
+    done = launch(folder, "--on-hang", "stop", *limit.words)
     assert done.returncode == 0, done.stderr
     assert "no progress" not in done.stderr
 
 
 @pytest.mark.waits
 def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -> None:
+    limit = Limit(0.8)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'loaded'")
     (tmp_path / "theirs.yaml").write_text("distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n")
@@ -267,14 +285,13 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
         "assert not any(p.endswith('inside') for p in sys.path), sys.path\n"
         "import sitecustomize; assert 'theirs' in sitecustomize.__file__\n"
         "def load_batch():\n    time.sleep(600 if os.environ['RANK'] == '1' else 0.01)\n"
-        "for n in range(30): print(n, flush=True); time.sleep(0.25)\nload_batch()\ntime.sleep(1000)\n"
+        f"for n in range(30): print(n, flush=True); {limit.sleep(0.25)}\nload_batch()\ntime.sleep(1000)\n"
     )
     done = launch(
         tmp_path,
         "--on-hang",
         "stop",
-        "--hang-limit",
-        "0.8",
+        *limit.words,
         "--config",
         "theirs.yaml",
         "their.py",
@@ -287,10 +304,10 @@ def test_a_foreign_script_keeps_its_own_sitecustomize_and_path(tmp_path: Path) -
 @pytest.mark.waits
 def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None:
     # At the first look rank 0 is not there yet; later it waits for rank 1.
-    folder = hanging(tmp_path, length=1)
-    late = "import os, time\nif os.environ['RANK'] == '1': time.sleep(14)\nelse: time.sleep(6)\n"
+    limit, folder = Limit(1), hanging(tmp_path, length=1)
+    late = f"import os, time\nif os.environ['RANK'] == '1': {limit.sleep(14)}\nelse: {limit.sleep(6)}\n"
     (folder / "train.py").write_text(late + (folder / "train.py").read_text())
-    done = launch(folder, "--hang-limit", "1")
+    done = launch(folder, *limit.words)
     assert done.returncode == 0, done.stderr
     assert "all ranks are at the same place" not in done.stderr
     assert done.stderr.count("no progress for") == 2, done.stderr
@@ -300,7 +317,8 @@ def test_who_is_waited_for_is_said_again_when_it_changes(tmp_path: Path) -> None
 
 @pytest.mark.waits
 def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
-    done = launch(project(tmp_path / "p", "time.sleep(5)", ranks=1), "--on-hang", "stop", "--hang-limit", "0.5")
+    limit = Limit(0.5)
+    done = launch(project(tmp_path / "p", limit.sleep(5), ranks=1), "--on-hang", "stop", *limit.words)
     assert done.returncode == 0, done.stderr
     assert "no progress" in done.stderr
     assert "rank 0 is sleeping in <module>, train.py:3" in done.stderr
@@ -309,11 +327,12 @@ def test_one_that_never_says_a_word_is_not_ended(tmp_path: Path) -> None:
 @pytest.mark.waits
 def test_a_script_without_the_hook_is_not_signalled(tmp_path: Path) -> None:
     # A program that ignores PYTHONPATH: the signal would end it.
-    script = """
+    limit = Limit(0.5)
+    script = f"""
 import subprocess
-sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); time.sleep(4)"]).returncode)
+sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); {limit.sleep(4)}"]).returncode)
 """
-    done = launch(project(tmp_path / "p", script, ranks=1), "--hang-limit", "0.5")
+    done = launch(project(tmp_path / "p", script, ranks=1), *limit.words)
     assert done.returncode == 0, done.stderr
     assert "no progress" in done.stderr
 
@@ -322,7 +341,7 @@ sys.exit(subprocess.run([sys.executable, "-I", "-c", "import time; print('x'); t
 def test_ctrl_c_while_it_hangs_ends_in_order(tmp_path: Path) -> None:
     folder = hanging(tmp_path, "time.sleep(600)")
     process = subprocess.Popen(
-        [*TRAINWIZ, "launch", "--hang-limit", "1.5", "--grace", "1"],
+        [*TRAINWIZ, "launch", *Limit().words, "--grace", "1"],
         cwd=folder,
         text=True,
         stdout=subprocess.DEVNULL,
@@ -361,7 +380,7 @@ def test_a_real_training_that_hangs(tmp_path: Path, place: str, trouble: str, sa
     body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
     hook = f"    calls.append(time.time())\n    if os.environ['RANK'] == '1' and len(calls) > 300: {trouble}\n"
     task.write_text(source[:start] + "import os, time\ncalls = []\n\n\n" + source[start:body] + hook + source[body:])
-    done = projects.launch(folder, "--on-hang", "stop", "--hang-limit", "4")
+    done = projects.launch(folder, "--on-hang", "stop", *Limit(4).words)
     assert done.code == 124, done.err
     assert re.search(said, done.err), done.err
     assert re.search(r"rank 0 is waiting in \w+, called at (train|task|batches).py:\d+", done.err), done.err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import projects
 import pytest
+import warm
 from test_launch import TRAINWIZ, launch, project, read
 
 from trainwiz.batch import Batch
@@ -284,7 +285,7 @@ def sabotage(micro):
 def test_a_training_that_is_shot_and_out_of_memory_has_the_same_curve(tmp_path: Path, kind: str) -> None:
     strategy = {"strategy.kind": "ddp"} if kind == "ddp" else {"strategy.kind": "deepspeed", "strategy.zero_stage": 2}
     folder = projects.make(tmp_path / "p", {**projects.REGRESSION, **strategy, "data.eval": ""})
-    assert projects.launch(folder).code == 0
+    assert warm.launch(folder).code == 0
     whole = projects.losses(folder)
     task = folder / "task.py"
     source = task.read_text()
@@ -300,7 +301,7 @@ def test_a_training_that_is_shot_and_out_of_memory_has_the_same_curve(tmp_path: 
         + hook
         + source[body:]
     )
-    done = projects.launch(folder, "--max-restarts", "3", "--auto-batch")
+    done = warm.launch(folder, "--max-restarts", "3", "--auto-batch")
     assert done.code == 0, done.err
     attempts = json.loads((folder / "runs" / "latest" / "outcome.json").read_text())["attempts"]
     assert [a["out_of_memory"] for a in attempts] == [True, False, False, False]

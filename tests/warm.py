@@ -25,14 +25,15 @@ from typing import Any
 
 import projects
 from engine_children import claimed
+from patience import patience
 
 # docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 LENGTH = struct.Struct("!I")
 IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")
 """Variables that are read while something is imported: for each of their values there is a server."""
-LATER = ("torch._dynamo",)
-"""What no script imports itself, and each with its first optimizer."""
+LATER = ("torch._dynamo", "deepspeed")
+"""What every rank imports in the end: the first optimizer, and accelerate when it unwraps the model."""
 cold = False
 """`pytest --cold`."""
 
@@ -96,9 +97,9 @@ def close() -> None:
         _servers.popitem()[1].close()
 
 
-def server(python: str, imports: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The address of the server for these. DeepSpeed, once imported, would be there for scripts that want none."""
-    key = (python, "deepspeed" in imports, *(environ.get(name) for name in IN_STANDIN))
+def server(python: str, environ: Mapping[str, str]) -> str:
+    """The address of the server for these."""
+    key = (python, *(environ.get(name) for name in IN_STANDIN))
     if key not in _servers:
         _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"})
     return _servers[key].address
@@ -113,7 +114,7 @@ def imported(script: Path) -> list[str]:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found |= {node.module, *(["deepspeed"] if "DeepSpeedPlugin" in ast.unparse(node) else [])}
+                found.add(node.module)
     return sorted(name for name in found if name.partition(".")[0] not in neighbours)
 
 
@@ -130,7 +131,7 @@ def trainwiz(
     if not cold:
         python = words[words.index("--python") + 1] if "--python" in words else sys.executable
         imports = imported(script)
-        own = {"address": server(python, imports, projects.environment(env)), "python": python, "imports": imports}
+        own = {"address": server(python, projects.environment(env)), "python": python, "imports": imports}
         command = [__file__, json.dumps(own)]
     done = subprocess.run(
         [sys.executable, *command, *words],
@@ -190,9 +191,9 @@ def run(
                 started.append(subprocess.Popen(command, cwd=folder, env=own, stdin=nothing, stdout=out, stderr=err))
             else:
                 streams = (file.fileno() for file in (nothing, out, err))
-                address = server(python, imports, environ)
+                address = server(python, environ)
                 started.append(begun(address, argv, str(folder), own, imports, *streams))
-        until = time.monotonic() + seconds
+        until = time.monotonic() + seconds * patience()
         codes = [rank.wait(max(0.1, until - time.monotonic())) for rank in started]
         for file in itertools.chain(*said):
             file.seek(0)

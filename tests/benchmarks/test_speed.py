@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import operators
 import projects
 import pytest
 import torch
 import transformers
+from patience import patience
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
@@ -32,7 +34,8 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.train
 def test_throughput_at_toy_size_measures_every_loop_and_writes_both_files(tmp_path: Path) -> None:
-    done = run("gpu/throughput.py", "--toy", "--out", str(tmp_path), "--budget", "350", "--only", "gpt2-124m fixed")
+    limits = ["--budget", str(350 * patience()), "--per-cell", str(100 * patience())]
+    done = run("gpu/throughput.py", "--toy", "--out", str(tmp_path), *limits, "--only", "gpt2-124m fixed")
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["machine"]["device"] == "cpu"
@@ -90,6 +93,8 @@ distance = float((found[0][1] - found[1][1]).norm() / found[0][1].norm())
 print(json.dumps([found[0][0], found[1][0], distance, found[0][2] == found[1][2], len(compiled)]))
 """
 """Loss and gradient of the generated model, with and without compiled layers."""
+KERNELS = operators.CACHE.with_name("kernels")
+"""What torch.compile builds, half a minute, once per checkout; torch itself knows by its content what it may use."""
 
 
 # docs/decisions/loop.md: torch.compile compiles layers, not the model
@@ -100,7 +105,7 @@ def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-c", COMPARE],
         cwd=folder,
-        env=projects.environment(),
+        env=projects.environment({"TORCHINDUCTOR_CACHE_DIR": str(KERNELS)}),
         capture_output=True,
         text=True,
         timeout=400,

@@ -328,6 +328,34 @@ def test_words_from_long_before_a_kill_are_not_its_cause() -> None:
     assert failed(-9, text).name == "killed"
 
 
+QUIT = "terminate called without an active exception\n"
+RAISED = 'Traceback (most recent call last):\n  File "/p/their.py", line 9, in f\n    g()\n'
+
+
+@pytest.mark.parametrize(
+    "between", ["", "[W1122 ProcessGroup.cpp:1] Warning: destroy_process_group() was not called\n"]
+)
+@pytest.mark.parametrize("exception", ["RuntimeError: the sky has fallen", "mine.ConfigError: no such section"])
+def test_an_exception_explains_the_abort_that_follows_it(exception: str, between: str) -> None:
+    found = failed(-6, f"update 38\n{RAISED}{exception}\n{between}{QUIT}")
+    assert (found.known, found.name, found.exception) == (False, "unknown", exception)
+    assert "f, their.py:9" in str(found.cause)
+    recognised = failed(
+        -6, f"{RAISED}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB\n{between}{QUIT}"
+    )
+    assert recognised.name == "cuda_memory"
+    alone = of_log(f"update 38\n{RAISED}{exception}\n{between}{QUIT}", log="x")
+    assert alone is not None
+    assert (alone.known, alone.exception) == (False, exception)
+
+
+def test_an_exception_long_before_an_abort_was_handled() -> None:
+    handled = f"{RAISED}KeyError: 'a'\n[going on]\n" + "[update]\n" * 100
+    assert failed(-6, handled).name == "aborted"
+    assert failed(-6, handled + QUIT).name == "quit_while_ending"
+    assert failed(-6, "update 38\n" + QUIT).name == "quit_while_ending"
+
+
 def test_a_nearly_full_place_is_evidence() -> None:
     found = failed(
         -7,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import faults
@@ -61,7 +62,9 @@ def test_fault(made: dict[str, Path], fault: str, column: str) -> None:
     seen = faults.trial(engine, script, fault, ready=made[column])
     said = " ".join(seen.said.split())
     in_order = script == "generated" and fault in ("a rank never starts", "terminal lost")
-    assert seen.code in (expected.code, *((0,) if in_order else ())), seen.said
+    # No script of others takes its process group down: gloo's threads may abort the interpreter after an exception.
+    aborted = script == "foreign" and expected.says in said and expected.code == 1
+    assert seen.code in (expected.code, *((0,) if in_order else ()), *((134,) if aborted else ())), seen.said
     assert (seen.rank, seen.cause) == (expected.rank, expected.cause), seen.said
     assert expected.says in said, seen.said
     if expected.rank is not None and expected.cause != "hang":
@@ -69,7 +72,7 @@ def test_fault(made: dict[str, Path], fault: str, column: str) -> None:
         assert "→ " in said
     assert seen.left == 0
     # A machine with other work takes its time to write a traceback; docs/reliability.md says what a quiet one does.
-    assert seen.seconds < 4 * VERDICT_SECONDS.get(fault, 10.0)
+    assert seen.seconds < 4 * VERDICT_SECONDS.get(fault, 10.0) * patience()
 
 
 def test_a_full_disk_is_told_from_what_is_free_where_no_word_could_be_written() -> None:

@@ -3,6 +3,8 @@
 `python warm_ranks.py SOCKET`. Who connects sends the length of an order, with the rank's standard streams, and then the
 order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended, its exit
 code. A connection that closes before ends the rank; the end of standard input ends them all.
+
+What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
 """
 
 import atexit
@@ -29,7 +31,7 @@ LENGTH = struct.Struct("!I")
 
 def main():
     del sys.path[0]  # this folder: each rank has that of its own script in its place
-    server, selector, pids = socket.socket(socket.AF_UNIX), selectors.DefaultSelector(), {}
+    server, selector, pids, later = socket.socket(socket.AF_UNIX), selectors.DefaultSelector(), {}, []
     server.bind(sys.argv[1])
     server.listen(64)
     print("listening", flush=True)
@@ -40,7 +42,7 @@ def main():
         for key, _ in selector.select():
             if key.fileobj is server:
                 connection, _ = server.accept()
-                pid = started(connection, server)
+                pid = started(connection, server, later)
                 pids[pid] = os.pidfd_open(pid)
                 selector.register(pids[pid], selectors.EVENT_READ, (pid, connection))
                 selector.register(connection, selectors.EVENT_READ, pid)
@@ -58,6 +60,7 @@ def main():
                 with contextlib.suppress(KeyError):
                     selector.unregister(connection)
                 os.close(pids.pop(pid))
+                later.extend(left_by(pid))
                 tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 connection.close()
 
@@ -72,13 +75,32 @@ def end(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def started(connection, server):
+def left_by(pid):
+    """What a rank that ended by itself imported of installed packages, in the order in which it began to."""
+    file = Path(f"{sys.argv[1]}-{pid}")
+    if not file.exists():
+        return []
+    names = file.read_text().split()
+    file.unlink()
+    return names
+
+
+def imported(before):
+    """The installed modules that are new since then; those of the project are the rank's own."""
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        if name not in before and origin.startswith((sys.prefix, sys.base_prefix)):
+            yield name
+
+
+def started(connection, server, later):
     """The process id of a rank that was forked."""
     length, streams, *_ = socket.recv_fds(connection, LENGTH.size, 3)
     order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
-    for name in order["imports"]:
+    for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    later.clear()
     gc.collect()
     gc.freeze()  # what is here already is looked at by no rank
     if pid := os.fork():
@@ -93,7 +115,10 @@ def started(connection, server):
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         os.closerange(3, 256)
+        left = f"{sys.argv[1]}-{os.getpid()}"
+        before = set(sys.modules)
         code = become(order)
+        Path(left).write_text("\n".join(imported(before)))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

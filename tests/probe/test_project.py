@@ -21,6 +21,8 @@ from trainwiz.render import script
 from trainwiz.store import templates
 from trainwiz.tasks.shapes import DECODERS
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 
 def look(folder: Path, environ: dict[str, str] | None = None, **changes: Any) -> Project:
     plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})

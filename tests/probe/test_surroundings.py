@@ -45,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize(("status", "reachable"), [(200, True), (404, True), (405, True), (503, False)])
 def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
     Answering.status = status
-    found = hub.look({"HF_ENDPOINT": server, "HF_TOKEN": "hf_secret"})
+    found = hub.look({"HF_ENDPOINT": server, "HF_TOKEN": "hf_secret"}, seconds=60)
     assert (found.endpoint, found.reachable) == (server, reachable)
     assert Answering.asked == [("HEAD", None)], "no token is sent"
 
@@ -53,7 +53,7 @@ def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
 def test_a_hub_that_is_not_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{unused.getsockname()[1]}"})
+        found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{unused.getsockname()[1]}"}, seconds=60)
     assert found.reachable is False
     assert "refused" in found.detail
 
@@ -80,7 +80,7 @@ def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
 def test_offline_asks_nobody(server: str, variable: str) -> None:
     found = hub.look({"HF_ENDPOINT": server, variable: "true"})
     assert (found.offline, found.reachable, Answering.asked) == (variable, None, [])
-    assert hub.look({"HF_ENDPOINT": server, variable: "0"}).reachable
+    assert hub.look({"HF_ENDPOINT": server, variable: "0"}, seconds=60).reachable
 
 
 def test_caches_follow_their_variables(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 from test_hangs import hanging
 from test_launch import latest, launch, project, read
 from test_ranks import gone
@@ -100,7 +101,7 @@ def test_a_rank_that_is_alive_but_slow_is_named_while_it_trains(tmp_path: Path, 
         assert (told, stragglers) == ([], [])
         return
     assert len(told) == 1, done.stderr
-    assert re.match(r"rank 1 is slow: over the last 1\d s", told[0])
+    assert re.match(r"rank 1 is slow: over the last \d\d s", told[0])
     assert "the other ranks waited for it" in told[0]
     assert "mostly in load_batch, train.py:" in told[0]
     assert [s["rank"] for s in stragglers] == [1]  # type: ignore[union-attr]
@@ -110,9 +111,10 @@ def test_a_rank_that_is_alive_but_slow_is_named_while_it_trains(tmp_path: Path, 
 def test_a_beat_belongs_to_the_rank_and_not_to_what_it_starts(tmp_path: Path) -> None:
     script = "import subprocess; subprocess.run([sys.executable, '-c', 'import time; time.sleep(2.5)']); time.sleep(1)"
     folder = project(tmp_path / "p", script, ranks=1)
+    began = time.monotonic()
     assert launch(folder).returncode == 0
     looks, waits, moves, place = (latest(folder) / "logs" / "rank-0.beat").read_text().split(" ", 3)
-    assert 2 <= int(looks) <= 4
+    assert 2 <= int(looks) <= max(4, time.monotonic() - began)  # one a second
     assert (waits, place.strip()) == ("0", "<module>, train.py:3")
     assert int(moves) >= 1
 
@@ -158,7 +160,7 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
         time.sleep(10)  # silent, but alive: longer than three times the limit
         assert heard == []
         (tmp_path / "hang").touch()
-        until = time.monotonic() + 150
+        until = time.monotonic() + 150 * patience()
         while not heard and time.monotonic() < until:
             time.sleep(0.1)
         time.sleep(4)

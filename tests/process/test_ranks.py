@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message
@@ -53,7 +54,7 @@ def run(folder: Path, code: str, n: int = 1, grace: float = 5) -> tuple[Outcome,
 
 
 def gone(pid: int, within: float = 30) -> bool:
-    until = time.monotonic() + within
+    until = time.monotonic() + within * patience()
     while time.monotonic() < until:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -65,7 +66,7 @@ def gone(pid: int, within: float = 30) -> bool:
 
 
 def wait_for(file: Path, within: float = 90) -> str:
-    until = time.monotonic() + within
+    until = time.monotonic() + within * patience()
     while time.monotonic() < until:
         if file.exists() and (text := file.read_text()):
             return text

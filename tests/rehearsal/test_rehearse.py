@@ -1,5 +1,6 @@
 """`trainwiz rehearse`: the report card on real projects, and that it names what is wrong with a planted one."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import plans
 import pytest
+import warm
 from projects import REGRESSION, STANDIN, make, trainwiz
 
 from trainwiz.rehearsal import comparison, schedule, setup
@@ -43,8 +45,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("rehearse") / "project", {**REGRESSION, "schedule.n_steps": 40})
 
 
-def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    done = trainwiz("rehearse", str(folder), "--json", *arguments, env={"TMPDIR": str(folder.parent)}, timeout=600)
+def card(folder: Path, *arguments: str, code: int = 0, cold: bool = True) -> dict[str, dict[str, Any]]:
+    words, env = ("rehearse", str(folder), "--json", *arguments), {"TMPDIR": str(folder.parent)}
+    start = trainwiz if cold else functools.partial(warm.trainwiz, folder / "train.py")
+    done = start(*words, env=env, timeout=600)
     assert done.code == code, done.err
     told = json.loads(done.out)
     assert told["passed"] is (code == 0)
@@ -120,7 +124,7 @@ def test_what_only_the_runs_can_show_is_shown(project: Path, tmp_path: Path) -> 
             "        return self.head(self.blocks("
         ),
     )
-    checks = card(planted(project, before, after, tmp_path / "planted"), code=1)
+    checks = card(planted(project, before, after, tmp_path / "planted"), code=1, cold=False)
     failed = {name for name, check in checks.items() if check["verdict"] == "failed"}
     assert {"resume", "split"} <= failed <= {"resume", "split", "evaluation"}
     assert "after resuming" in checks["resume"]["found"]
@@ -140,7 +144,7 @@ def test_a_plan_for_gpus_is_rehearsed_here(tmp_path: Path) -> None:
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
     made = trainwiz("init", str(folder), "--defaults", "--yes", "--machine", machine, *settings)
     assert made.code == 0, made.err
-    checks = card(folder, "--updates", "4")
+    checks = card(folder, "--updates", "4", cold=False)
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert checks["resume"]["numbers"]["whole"]
 

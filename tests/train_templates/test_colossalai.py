@@ -63,9 +63,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_torch_ddp_follows_the_curve_of_accelerate(tmp_path: Path) -> None:
     """A language model, under two versions of transformers; accumulation 2 on both sides."""
     theirs = make(tmp_path / "accelerate", {**SMALL, **PORT, "strategy.kind": "ddp"})
-    assert launch(theirs).code == 0
+    assert warm.launch(theirs).code == 0
     mine = make(tmp_path / "colossalai", {**SMALL, **PORT, "strategy.kind": "colossal_ddp"}, *HERE)
-    done = launch(mine, *HERE)
+    done = warm.launch(mine, *HERE)
     assert done.code == 0, done.err
     assert "The " in done.out, "no text from the trained model"
     exported(mine, tmp_path / "exported")
@@ -121,7 +121,7 @@ def test_the_preflight_names_the_device_before_the_plugin_does(kind: str, refere
 @pytest.mark.parametrize("kind", PLUGINS)
 def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference: Path, tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**LONGER, "strategy.kind": kind, **PLUGINS[kind], **UNCHECKED}, *HERE)
-    done = launch(folder, *HERE, env=STANDIN)
+    done = warm.launch(folder, *HERE, env=STANDIN)
     assert done.code == 0, done.err
     exact = kind != "gemini"  # which computes in bf16
     for mine, theirs in zip(metrics(folder), metrics(reference), strict=True):

@@ -266,6 +266,7 @@ def test_another_chat_template_makes_other_rows(tmp_path: Path) -> None:
     assert not torch.equal(task.load_train_data(config)[0], before)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_probe_counts_what_the_task_makes_of_python_s_documentation(tmp_path: Path) -> None:
     for packing in (True, False):
         changes = {"task": "sft", "data.packing": packing, "batch.sequence_length": 128}
@@ -380,7 +381,7 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
 def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**ADAPTED, **named, **STRATEGIES[name]})
     environment = ON_STANDIN if name == "fsdp" else None
-    done = (launch if name == "zero2" else warm.launch)(folder, env=environment)
+    done = warm.launch(folder, env=environment)
     assert done.code == 0, done.err
     whole = metrics(folder)
     assert whole[-1]["loss"] < whole[0]["loss"]

@@ -31,6 +31,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("trajectory") / "project", REGRESSION)
 
 
+@pytest.fixture(scope="module")
+def without_evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("trajectory") / "project", {**REGRESSION, "data.eval": ""})
+
+
 def many(project: Path, runs: list[dict[str, Any]], folder: Path, timeout: float = 300) -> list[dict[str, Any]]:
     """Run them one after the other; the exit codes and notes of each."""
     (folder / "runs.json").write_text(json.dumps(runs))
@@ -77,7 +82,7 @@ LENGTHS = {"steps": {"n_steps": 7, "n_epochs": 0}, "epochs": {"n_steps": 0, "n_e
 
 
 # docs/decisions/loop.md: The learning rate is a function of the update, not a scheduler object
-def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: Path) -> None:
+def test_the_rate_warms_up_and_ends_with_the_training(without_evaluation: Path, tmp_path: Path) -> None:
     """For steps and epochs, worlds and accumulations: the same rates, the last update the last before the floor."""
     cases = [("cosine", ranks, micro) for ranks, micro in ((1, 8), (1, 2), (2, 1), (4, 2))]
     cases += [(kind, 2, 2) for kind in KINDS]
@@ -87,9 +92,9 @@ def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: P
             key = (kind, name, ranks, micro)
             planned = {**length, "n_warmup_steps": 3, "lr_scheduler_type": kind, "learning_rate": 0.01}
             runs[key] = run(tmp_path / "-".join(map(str, key)), ranks, micro, **planned)
-    ended = many(project, list(runs.values()), tmp_path)
+    ended = many(without_evaluation, list(runs.values()), tmp_path)
     assert {code for end in ended for code in end["codes"]} == {0}
-    rate_of = generated(project, "train").learning_rate
+    rate_of = generated(without_evaluation, "train").learning_rate
     for (kind, name, *_), made in runs.items():
         total = LENGTHS[name]["n_steps"] or 3 * PER_EPOCH
         floor = {"constant": 0.01}.get(kind, 0.0)
@@ -100,7 +105,7 @@ def test_the_rate_warms_up_and_ends_with_the_training(project: Path, tmp_path: P
         assert all(a >= b >= floor for a, b in pairwise(rates[3:]))
         assert kind == "constant" or rates[-1] > floor
         planned = {**LENGTHS[name], "n_warmup_steps": 3, "lr_scheduler_type": kind, "learning_rate": 0.01}
-        assert rate_of(config(project, **planned), total, total) == floor
+        assert rate_of(config(without_evaluation, **planned), total, total) == floor
 
 
 # docs/decisions/loop.md: The learning rate reaches 0 after the last update, not at it
@@ -168,10 +173,10 @@ def test_what_cannot_be_trained_ends_clearly(project: Path, tmp_path: Path) -> N
         assert saved == (["checkpoint-00000001"] if name in ("loss", "infinite", "gradient") else []), name
 
 
-def test_a_rank_without_data_changes_nothing(project: Path, tmp_path: Path) -> None:
+def test_a_rank_without_data_changes_nothing(without_evaluation: Path, tmp_path: Path) -> None:
     """One sample for 4 ranks: three of them learn from nothing, and the update is that of one rank."""
     runs = [run(tmp_path / str(ranks), ranks, 2, n_samples=1, n_steps=3, n_warmup_steps=0) for ranks in (1, 4)]
-    assert {code for end in many(project, runs, tmp_path) for code in end["codes"]} == {0}
+    assert {code for end in many(without_evaluation, runs, tmp_path) for code in end["codes"]} == {0}
     one, four = ([r["loss"] for r in records(tmp_path / name) if "loss" in r] for name in ("1", "4"))
     assert four == pytest.approx(one, rel=1e-5)
     assert all(map(math.isfinite, four))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import projects
 import pytest
+import warm
+from patience import patience
 from test_launch import TRAINWIZ, latest, launch, project, read
 from test_ranks import gone, wait_for
 
@@ -166,11 +168,11 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     assert "its files are intact" in said
     interrupted = projects.losses(folder)
     assert 0 < len(interrupted) < 300
-    again = projects.launch(folder)
+    again = warm.launch(folder)
     assert again.code == 0, again.err
     assert "was preempted: continuing" in again.err
     resumed = projects.losses(folder)
-    assert projects.launch(folder).code == 0  # finished: this one starts anew
+    assert warm.launch(folder).code == 0  # finished: this one starts anew
     whole = projects.losses(folder)
     assert len(whole) == 300
     assert interrupted + resumed == pytest.approx(whole, rel=1e-6)
@@ -219,7 +221,7 @@ def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
     ) as process:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 120 * patience()
         while not all(file.exists() for file in awaited):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < until
@@ -260,10 +262,10 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
         assert outcome["checkpoint"] == f"checkpoint-{last:08}"
         assert outcome["verified"]["whole"] is True
         curve += projects.losses(folder) if (folder / "runs/latest/metrics.jsonl").exists() else []
-    done = projects.launch(folder)
+    done = warm.launch(folder)
     assert done.code == 0, done.err
     curve += projects.losses(folder)
-    assert projects.launch(folder, "--new").code == 0
+    assert warm.launch(folder, "--new").code == 0
     whole = projects.losses(folder)
     assert len(whole) == 40
     assert curve == pytest.approx(whole, rel=1e-6)

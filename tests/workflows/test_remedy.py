@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from plans import BASE
 from projects import REGRESSION, launch, losses, make, trainwiz
 
@@ -168,7 +169,7 @@ def failing(folder: Path, condition: str) -> None:
 def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path) -> None:
     folder = make(tmp_path / "p", ALONE)
     whole = make(tmp_path / "whole", ALONE)
-    assert launch(whole).code == 0
+    assert warm.launch(whole).code == 0
     failing(folder, "self.calls > 16 and len(inputs) > 2")
     done = launch(folder)
     assert done.code == 1
@@ -181,7 +182,7 @@ def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path
     assert shown.code == 0
     assert "+  per_device_batch_size: 2" in shown.err
     assert (folder / "trainwiz.yaml").read_text() == before
-    done = launch(folder, "--apply-fix")
+    done = warm.launch(folder, "--apply-fix")
     assert done.code == 0, done.err
     assert "resuming from" in done.out
     assert trainwiz("check", str(folder)).code == 0
@@ -199,7 +200,7 @@ def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
     script = (folder / "train.py").read_text() + "# mine\n"
     (folder / "train.py").write_text(script)
     before = (folder / "trainwiz.yaml").read_text()
-    assert launch(folder).code == 1
+    assert warm.launch(folder).code == 1
     done = launch(folder, "--apply-fix")
     assert done.code == 1
     assert "files that you edited: train.py; nothing was written" in done.err

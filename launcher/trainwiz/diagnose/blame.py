@@ -11,8 +11,7 @@ from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.recognition import recognise
 from trainwiz.outcome import Outcome, shell_code
 
-_CAUSES = tuple(signature for signature in SIGNATURES if signature.name != "quit_while_ending")
-"""Without what native code prints whenever a program does not end properly."""
+_CAUSES = tuple(signature for signature in SIGNATURES if not signature.at_exit)
 
 
 def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:

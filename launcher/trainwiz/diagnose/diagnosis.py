@@ -17,6 +17,7 @@ from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
 
 _FROM_OUTSIDE = (-9, -15, -1)
 """Signals from outside: only the last lines of the log can be related to them."""
+_ABORTED = -6
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
@@ -136,7 +137,9 @@ def _of(
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
     code = _as_signal(code)
-    chosen, values, shown = _choose(found, code, observed or {})
+    # A thread of a process group that still runs when the interpreter exits aborts it, also after an exception.
+    explained = code == _ABORTED and log_text.ends_with_exception(own)
+    chosen, values, shown = _choose(found, None if explained else code, observed or {})
     if chosen is None and exception is None:
         chosen, values = _without_exception(code, observed or {}), {"log": log}
     if chosen is None:

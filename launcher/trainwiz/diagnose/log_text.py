@@ -93,6 +93,12 @@ def exception(lines: Sequence[Line]) -> Line | None:
     return None
 
 
+def ends_with_exception(lines: Sequence[Line]) -> bool:
+    """Whether the rank raised and wrote little after the traceback."""
+    ends = [end for _, end in tracebacks(lines)]
+    return bool(ends) and len(lines) - ends[-1] < LAST_LINES and exception(lines) is not None
+
+
 def own_place(lines: Sequence[Line]) -> tuple[str, str] | None:
     """Function and `file:line` of the innermost call in the last traceback that is not in a library."""
     for start, end in reversed(tuple(tracebacks(lines))):

@@ -59,9 +59,12 @@ def recognise(
     for place, signature in enumerate(signatures):
         for match in _found(signature, whole):
             i = bisect_right(ends, max(match.start(), match.end() - 1))
+            own = last[lines[i].rank]
             if _is_source(lines, i) or (_WARNING.match(lines[i].text) and not signature.as_warning):
                 continue
-            earlier = i < last[lines[i].rank].begin
+            if signature.at_exit and own.explains(i):
+                continue
+            earlier = i < own.begin
             if not earlier:
                 explained.add(lines[i].rank)
             key = (signature.secondary, earlier, place, i)
@@ -83,6 +86,10 @@ class _LastWords:
     """The exception with which the rank ended; empty: none."""
     raised: frozenset[int]
     """The indices of all lines of tracebacks."""
+
+    def explains(self, i: int) -> bool:
+        """Whether line `i` was written while the rank ended with an exception."""
+        return bool(self.exception) and self.begin <= i < max(self.raised) + log_text.LAST_LINES
 
     # docs/decisions/diagnosis.md: An exception of the script is explained only by its own traceback
     def own_exception(self, i: int) -> bool:

@@ -19,6 +19,7 @@ class Signature:
         transient: bool | None = False,
         plan_change: str = "",
         secondary: bool = False,
+        at_exit: bool = False,
         as_warning: bool = False,
     ) -> None:
         self.name = name
@@ -34,6 +35,8 @@ class Signature:
         """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
         self.secondary = secondary
         """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
+        self.at_exit = at_exit
+        """Whether native code writes this when the interpreter exits, even after an exception, which is then the cause."""
         self.as_warning = as_warning
         """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
 

@@ -99,6 +99,7 @@ SIGNATURES = {
         cause="a process group thread was still running when the program ended",
         remedy="call torch.distributed.destroy_process_group() at the end; the training itself may be complete",
         transient=True,
+        at_exit=True,
     ),
     "interrupted": Signature(
         r"^(?:\[rank\d+\]: )?KeyboardInterrupt$",
