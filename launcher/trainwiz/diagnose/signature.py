@@ -36,7 +36,7 @@ class Signature:
         self.secondary = secondary
         """Whether ranks also write this when another rank fails; it counts only where nothing else is found."""
         self.at_exit = at_exit
-        """Whether native code writes this when the interpreter exits, even after an exception, which is then the cause."""
+        """Whether native code writes this at exit, even after an exception, which is then the cause."""
         self.as_warning = as_warning
         """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
 
