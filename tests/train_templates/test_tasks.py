@@ -33,7 +33,7 @@ from trainwiz.tasks import named
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-GENERATED = ("task", "train", "batches", "checkpoints", "metrics", "rows")
+GENERATED = ("task", "train", "batches", "chat", "checkpoints", "conversations", "metrics", "rows")
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 

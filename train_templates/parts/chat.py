@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 from bisect import bisect_right
+from collections import Counter
 
 # end: tokenizer
 from typing import Any
@@ -46,7 +47,8 @@ class Chat:
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
             )
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
-        self.turn_ends = tuple(self.tokenizer.get_added_vocab())
+        self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
+        self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
 
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the samples of a conversation. Tokens that are given but not learned are complemented.
@@ -54,17 +56,19 @@ class Chat:
         Raises `ValueError` if the template leaves something out, and what the template raises if it refuses a message.
         """
         talk = self.fitted(talk)
+        self.rendered.clear()
         whole = self.render(talk, talk.messages)
         refuse_losses(talk, whole)
         if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
             return [marked]
         spans = self.spans(talk, whole)
         texts = [(whole, spans)] if spans is not None else self.apart(talk)
-        return [self.tokens(text, answers) for text, answers in texts if answers]
+        return [sample for text, answers in texts for sample in self.tokens(text, answers)]
 
     def prompt(self, question: str) -> list[int]:
         """Return the ids that prompt for an answer."""
         asked = Conversation([{"role": "user", "content": question}], [False])
+        self.rendered.clear()
         return self.coded(self.render(asked, asked.messages, answer=True))[0]
 
     def decode(self, ids: list[int]) -> str:
@@ -81,11 +85,12 @@ class Chat:
 
     def render(self, talk: Conversation, messages: list[Message], answer: bool = False) -> str:
         """Return messages as text; `answer` adds the template's beginning of an answer."""
-        return str(
-            self.tokenizer.apply_chat_template(
+        key = (answer, *map(id, messages))
+        if key not in self.rendered:
+            self.rendered[key] = self.tokenizer.apply_chat_template(
                 messages, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
             )
-        )
+        return self.rendered[key]
 
     def fitted(self, talk: Conversation) -> Conversation:
         """Return the conversation as the template expects roles and calls."""
@@ -155,7 +160,7 @@ class Chat:
         shorter = text.removesuffix(self.tokenizer.eos_token or "")
         if whole.startswith(text[known:], place):
             return text
-        fits = shorter.rstrip().endswith(self.turn_ends) and whole.startswith(shorter[known:], place)
+        fits = shorter.rstrip().endswith(self.special) and whole.startswith(shorter[known:], place)
         return shorter if fits else None
 
     def apart(self, talk: Conversation) -> list[tuple[str, list[Span]]]:
@@ -187,26 +192,33 @@ class Chat:
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{'' if opened else '<think>' + chr(10)}{reasoning}\n</think>\n\n{rest}", len(prompt)
 
-    def tokens(self, text: str, spans: list[Span]) -> list[int]:
-        """Return the ids of a text, complemented outside of the spans. No token crosses the edge of a span."""
+    def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
+        """Return the ids of a text, complemented outside of the spans.
+
+        If a token crosses the edge of an answer, inference would see other tokens; then each answer is a sample, whose
+        prompt is tokenized by itself. An answer that does not end with a special token is ended by the one that follows
+        it, or by the end token.
+        """
         ids, starts, ends = self.coded(text)
-        edges = sorted({edge for span in spans for edge in span if edge < len(text)})
-        places = {edge: bisect_right(ends, edge) for edge in edges}
+        places = {edge: bisect_right(ends, edge) for span in spans for edge in span}
         # Tokens may begin with a space that their offsets leave out.
-        if cuts := [e for e, place in places.items() if starts[place] < e or text[e - 1] == " "]:
-            parts = [self.coded(text[a:b]) for a, b in itertools.pairwise([0, *cuts, len(text)])]
-            cut = [token for part, _, _ in parts for token in part]
-            if self.tokenizer.decode(cut) != self.tokenizer.decode(ids):
-                raise ValueError(f"the tokenizer joins the prompt to the answer {text[cuts[0] : cuts[0] + 60]!r}")
-            shifts = itertools.accumulate((len(part) for part, _, _ in parts), initial=0)
-            lengths = dict(zip(cuts, list(shifts)[1:], strict=False))
-            ends = [e + a for a, (_, _, part) in zip([0, *cuts], parts, strict=True) for e in part]
-            ids, places = cut, {edge: lengths.get(edge, bisect_right(ends, edge)) for edge in edges}
+        edges = [edge for edge in places if edge < len(text)]
+        if any(starts[places[edge]] < edge or text[edge - 1] == " " for edge in edges):
+            if len(spans) > 1:
+                return [sample for begin, end in spans for sample in self.tokens(text[:end], [(begin, end)])]
+            begin = spans[0][0]
+            prompt, answer = self.coded(text[:begin])[0], self.coded(text[begin:])[0]
+            if self.tokenizer.decode(prompt + answer) != self.tokenizer.decode(ids):
+                raise ValueError(f"the tokenizer joins the prompt to the answer {text[begin : begin + 60]!r}")
+            ids, places[begin] = prompt + answer, len(prompt)
+            places[len(text)] = len(ids)
         sample = [~token for token in ids]
         for begin, end in spans:
-            learned = slice(places[begin] if begin < len(text) else len(ids), places.get(end, len(ids)))
-            sample[learned] = ids[learned]
-        return sample
+            first, last = places[begin], places[end]
+            last += text.startswith(self.special, end) and not text[begin:end].rstrip().endswith(self.special)
+            sample[first:last] = ids[first:last]
+        unended = spans and spans[-1][1] == len(text) and not text.rstrip().endswith(self.special)
+        return [[*sample, self.tokenizer.eos_token_id] if unended and self.tokenizer.eos_token else sample]
 
     def coded(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """Return the ids of a text, and where each token begins and ends in it."""
@@ -224,14 +236,10 @@ def refuse_losses(talk: Conversation, text: str) -> None:
         if found < 0 and said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
             raise ValueError(f"it leaves out what the {message['role']} says: {said[:60]!r}")
         place = max(place, found)
-        for call in message.get("tool_calls", []):
-            if call["function"]["name"] not in text:
-                raise ValueError(
-                    f"it leaves out the call of the tool {call['function']['name']}; choose a model for tools"
-                )
-    for tool in talk.tools or []:
-        if str(tool["function"].get("name")) not in text:
-            raise ValueError(f"it leaves out the tool {tool['function'].get('name')}; choose a model for tools")
+    calls = [call["function"]["name"] for message in talk.messages for call in message.get("tool_calls", [])]
+    for name, count in Counter(calls + [str(tool["function"].get("name")) for tool in talk.tools or []]).items():
+        if text.count(name) < count:
+            raise ValueError(f"it leaves out the tool {name} or a call of it; choose a model that is made for tools")
 
 
 def reasoning_of(message: Message) -> str:

@@ -65,8 +65,8 @@ def read(source: str, split: str) -> Iterator[Conversation]:
         try:
             conversation = conversation_of(json.loads(row) if isinstance(row, str) else row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            reason = error if type(error) is ValueError else f"not a conversation: {error!r}"
-            raise SystemExit(f"{place}: {reason}") from None
+            reason = error if type(error) is ValueError else repr(error)
+            raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
         conversation.place = place
         yield conversation
 

@@ -108,7 +108,9 @@ def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
         try:
             encoded = talker.encode(talk)
         except Exception as error:  # templates may refuse a system message or two questions in a row
-            raise SystemExit(f"{talk.place}: the chat template cannot be used: {error}") from None
+            raise SystemExit(
+                f"{talk.place}: this conversation cannot be used with the chat template: {error}"
+            ) from None
         for tokens in encoded:
             count, cut = count + 1, cut + (len(tokens) > config.sequence_length + 1)
             tokens = tokens[: config.sequence_length + 1]

@@ -9,7 +9,9 @@ import ast
 import sys
 from itertools import groupby, pairwise
 
-NEIGHBOURS = frozenset({"adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "rows", "task", "train"})
+NEIGHBOURS = frozenset(
+    {"adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "rows", "task", "train"}
+)
 """The modules of a project, which import each other by these names."""
 _Import = ast.Import | ast.ImportFrom
 

@@ -41,7 +41,7 @@ SIGNATURES = (
         "malformed_data",
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:conversation \d+ is refused by|sample \d+: the text is) .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:this conversation cannot be used|sample \d+: the text is) .*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
