@@ -228,4 +228,4 @@ def test_the_time_for_a_conversation_grows_with_its_length(made: ModuleType) -> 
 def test_the_probe_knows_the_columns_of_a_conversation(made: ModuleType) -> None:
     code = made.conversations
     assert (conversations.TALKS, conversations.ANSWERS) == (code.TALKS, code.ANSWERS)
-    assert conversations.QUESTIONS == (*code.QUESTIONS, "input")
+    assert (*code.QUESTIONS, "input") == conversations.QUESTIONS

@@ -11,11 +11,11 @@ import functools
 import itertools
 import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 
 # end: tokenizer
-from typing import Any
+from typing import Any, NamedTuple
 
 # feature: tokenizer
 import transformers
@@ -37,6 +37,15 @@ PLAIN_TEMPLATE = (
 """For tokenizers of base models, which have no template."""
 
 
+class Coded(NamedTuple):
+    """Token ids of a text."""
+
+    ids: list[int]
+    starts: list[int]
+    """Where each token begins in the text."""
+    ends: list[int]
+
+
 class Chat:
     """Converts conversations to token ids, and ids to text."""
 
@@ -49,6 +58,7 @@ class Chat:
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
         self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
+        self.latest = "", Coded([], [], [])
 
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the samples of a conversation. Tokens that are given but not learned are complemented.
@@ -69,7 +79,7 @@ class Chat:
         """Return the ids that prompt for an answer."""
         asked = Conversation([{"role": "user", "content": question}], [False])
         self.rendered.clear()
-        return self.coded(self.render(asked, asked.messages, answer=True))[0]
+        return self.coded(self.render(asked, asked.messages, answer=True)).ids
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of token ids."""
@@ -189,8 +199,9 @@ class Chat:
             raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, and no answer begins so")
         if not opened and "</think>" not in self.template(talk):
             raise ValueError(f"it leaves out the reasoning {reasoning[:60]!r}; the model's template knows none")
+        opening = "" if opened else "<think>\n"
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
-        return f"{prompt}{'' if opened else '<think>' + chr(10)}{reasoning}\n</think>\n\n{rest}", len(prompt)
+        return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
 
     def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
         """Return the ids of a text, complemented outside of the spans.
@@ -204,10 +215,10 @@ class Chat:
         # Tokens may begin with a space that their offsets leave out.
         edges = [edge for edge in places if edge < len(text)]
         if any(starts[places[edge]] < edge or text[edge - 1] == " " for edge in edges):
-            if len(spans) > 1:
+            if len(spans) > 1 or spans[0][1] < len(text):
                 return [sample for begin, end in spans for sample in self.tokens(text[:end], [(begin, end)])]
             begin = spans[0][0]
-            prompt, answer = self.coded(text[:begin])[0], self.coded(text[begin:])[0]
+            prompt, answer = self.coded(text[:begin]).ids, self.coded(text[begin:]).ids
             if self.tokenizer.decode(prompt + answer) != self.tokenizer.decode(ids):
                 raise ValueError(f"the tokenizer joins the prompt to the answer {text[begin : begin + 60]!r}")
             ids, places[begin] = prompt + answer, len(prompt)
@@ -220,11 +231,29 @@ class Chat:
         unended = spans and spans[-1][1] == len(text) and not text.rstrip().endswith(self.special)
         return [[*sample, self.tokenizer.eos_token_id] if unended and self.tokenizer.eos_token else sample]
 
-    def coded(self, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Return the ids of a text, and where each token begins and ends in it."""
-        coded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        offsets = coded["offset_mapping"]
-        return list(coded["input_ids"]), [start for start, _ in offsets], [end for _, end in offsets]
+    def coded(self, text: str) -> Coded:
+        """Return the token ids of a text. What it shares with the latest one is not tokenized again.
+
+        It is cut before a special token, which tokenizers never join to what stands before it.
+        """
+        known, old = self.latest
+        shared = bisect_left(range(min(len(known), len(text))), True, key=lambda n: known[: n + 1] != text[: n + 1])
+        cut = max((known.rfind(token, 0, shared) for token in self.marks), default=-1)
+        place = bisect_left(old.starts, cut)
+        if cut <= 0 or old.starts[place] != cut:
+            cut = place = 0
+        coded = self.tokenizer(text[cut:], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        starts, ends = ([edge + cut for edge in edges] for edges in zip(*coded["offset_mapping"], strict=True))
+        new = Coded(old.ids[:place] + coded["input_ids"], old.starts[:place] + starts, old.ends[:place] + ends)
+        self.latest = text, new
+        return new
+
+    @functools.cached_property
+    def marks(self) -> list[str]:
+        """The special tokens that the template writes."""
+        tokens = self.tokenizer.added_tokens_decoder.values()
+        template = str(self.tokenizer.chat_template)
+        return [t.content for t in tokens if t.special and not t.lstrip and t.content in template]
 
 
 def refuse_losses(talk: Conversation, text: str) -> None:

@@ -17,8 +17,8 @@ TASK = Task(
     data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of such files, or a hub id"),
     data_names=say("use a .jsonl or .json file, a folder of such files, a hub id (organisation/name), or embedded"),
     data_forms=say(
-        'a row is a conversation: "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), '
-        '"prompt" and "completion", or "query" and "response"'
+        'a row holds "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), "prompt" '
+        'and "completion", or "query" and "response"'
     ),
     packages=("transformers",),
     parts=("rows.py", "chat.py", "conversations.py"),
