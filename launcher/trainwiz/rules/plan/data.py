@@ -44,8 +44,8 @@ def data_is_found(plan: Plan, project: Project) -> Iterator[Violation]:
 def data_is_readable(plan: Plan, project: Project) -> Iterator[Violation]:
     """The data must have the format that its file name implies.
 
-    Without it: task.py stops with `not a JSON object with a "text"`, a UnicodeDecodeError or `no pictures`, on all
-    ranks at once.
+    Without it: task.py stops with `not a JSON object with a "text"`, `this conversation cannot be used`, `these labels
+    cannot be classes`, a UnicodeDecodeError or `no pictures`, on all ranks at once.
     Why: .jsonl means one JSON object with a "text" (and a "label") per line; .txt means UTF-8 text; .npz means
     arrays.
     Instead: convert the file; to read another format, change the functions in task.py that read the data.
@@ -149,12 +149,13 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Iterator[Violation]:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same file. (The embedded text and hub data sets are split by their loaders.)
+    Why: both settings name the same file. (The embedded text, hub data sets and folders with train/ and val/ are split
+    by their loaders.)
     Instead: split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     same = project.train and plan.data.train == plan.data.eval
-    if same and project.train and project.train.kind in ("file", "folder"):
+    if same and project.train and project.train.kind in ("file", "folder") and not project.train.parts:
         yield violation(
             "data.eval and data.train are both {name}",
             remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None}),
