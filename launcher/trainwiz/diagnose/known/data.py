@@ -39,9 +39,10 @@ SIGNATURES = (
     ),
     known(
         "malformed_data",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): not a JSON object with ",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes|this conversation cannot be used|sample \d+: the text is) .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the text is .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
@@ -63,14 +64,6 @@ SIGNATURES = (
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause=say("no usable samples in the data {source}"),
         remedy=say("check data.train: is it the right folder, and does it contain .txt or .jsonl files with text?"),
-    ),
-    known(
-        "nothing_to_learn",
-        r"update 1: (?P<what>the loss is 0), so there is nothing to learn",
-        cause=say("{what} from the first update on, so there is nothing to learn"),
-        remedy=say(
-            "look at the labels (are all alike, or none of them counted?) and at loss_sum and collate in task.py"
-        ),
     ),
     known(
         "pad_token",

@@ -35,6 +35,12 @@ SIGNATURES = (
         remedy=say("check the count that collate in task.py returns, and look for samples without a target"),
     ),
     known(
+        "nothing_to_learn",
+        r"the loss is 0, so there is nothing to learn: are all labels alike",
+        cause=say("the loss is 0 from the first update on, so there is nothing to learn"),
+        remedy=say("look at the labels: are all alike, or is none of them counted? Then at loss_sum in task.py"),
+    ),
+    known(
         "nan_gradient",
         r"the gradient is (?P<value>-?(?:nan|inf))\b",
         cause=say("the loss is finite, but its gradient is not ({value})"),
