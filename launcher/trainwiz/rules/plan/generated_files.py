@@ -8,7 +8,8 @@ from trainwiz.finding import Level, Violation, remedy, violation
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
-_PROGRAM = ("train.py", "task.py", "batches.py", "checkpoints.py", "metrics.py", "rows.py", "adapter.py")
+_SHARED = ("batches.py", "checkpoints.py", "metrics.py", "rows.py", "conversations.py", "chat.py", "adapter.py")
+_PROGRAM = ("train.py", "task.py", *_SHARED)
 NEEDED = (*_PROGRAM, "ds_config.json")
 EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
 
