@@ -14,16 +14,16 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 
-# end: tokenizer
 from typing import Any, NamedTuple
 
-# feature: tokenizer
 import transformers
 
 from conversations import Conversation, Message
 
 # end: tokenizer
 # feature: bytes
+from typing import Any
+
 from conversations import Conversation
 
 

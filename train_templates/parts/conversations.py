@@ -184,11 +184,8 @@ def pair_of(pair: Any) -> tuple[Message, Message]:
     """Return an earlier question and its answer."""
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise ValueError(f"history is not a list of pairs of a question and an answer: {shown(pair)}")
-    asked, said = pair
-    return {"role": "user", "content": text_of(asked, "user")}, {
-        "role": "assistant",
-        "content": text_of(said, "assistant"),
-    }
+    asked, said = (text_of(text, "history") for text in pair)
+    return {"role": "user", "content": asked}, {"role": "assistant", "content": said}
 
 
 def turns_of(talk: Any) -> list[Turn]:
