@@ -229,6 +229,9 @@ FAILURES = {
     "nothing_counts": generated(
         "sed -i 's/return batch, sum(counted)/return batch, 0/' task.py && \"$PYTHON\" train.py"
     ),
+    "nothing_to_learn": generated(
+        "sed -i 's/return (errors.square/return 0 * (errors.square/' task.py && \"$PYTHON\" train.py"
+    ),
     "nan_loss--generated": generated(
         'sed -i \'s/return (errors.square/return float("nan") * (errors.square/\' task.py && "$PYTHON" train.py'
     ),
@@ -250,6 +253,23 @@ FAILURES = {
             GENERATED.replace("task=custom", "task=causal_lm")
             + 'printf "text\\nwords\\n" > t.csv && "$PYTHON" train.py '
             "--train_data t.csv"
+        ),
+    ),
+    "malformed_data--conversation": Failure(
+        "",
+        packages=("transformers",),
+        shell=(
+            GENERATED.replace("task=custom", "task=sft")
+            + """echo '{"messages": [{"role": "assistant", "content": null}]}' > t.jsonl && "$PYTHON" train.py """
+            "--train_data t.jsonl"
+        ),
+    ),
+    "malformed_data--labels": Failure(
+        "",
+        packages=("transformers",),
+        shell=(
+            GENERATED.replace("task=custom", "task=text_classification")
+            + """echo '{"text": "one", "label": 0.5}' > t.jsonl && "$PYTHON" train.py --train_data t.jsonl"""
         ),
     ),
     "disk_full--generated": generated(
@@ -584,7 +604,7 @@ def produce(failure: Failure) -> str:
     """Run one and return its log, with a first line that says what it ran on."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "fails.py").write_text(failure.program)
-        kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG") if k in os.environ}
+        kept = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "PYTHONPATH") if k in os.environ}
         environ = {
             **kept,
             "PYTHON": sys.executable,

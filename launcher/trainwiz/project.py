@@ -24,6 +24,8 @@ class DataFacts:
     """Why it cannot be used; empty: no reason is known."""
     cached: bool | None = None
     """Whether a hub id is in the local cache."""
+    parts: tuple[str, ...] = ()
+    """Folders inside that split it for training and evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

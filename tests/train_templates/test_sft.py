@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,7 +96,12 @@ def chat(folder: Path, template: str | None) -> Any:
     """The generated task's Chat, with a tokenizer of this template."""
     name = str(instructed(folder / "model", template))
     task = load(folder, "sft", model__name=name, model__from_scratch=False)
-    return task.Chat(task.TaskConfig())
+    return task.chat.Chat(task.TaskConfig())
+
+
+def encode(talker: Any, messages: list[dict[str, Any]]) -> list[list[int]]:
+    """The samples of a conversation."""
+    return talker.encode(sys.modules["conversations"].conversation_of({"messages": messages}))  # type: ignore[no-any-return]
 
 
 def learned(talker: Any, tokens: list[int]) -> Iterator[str]:
@@ -120,7 +127,7 @@ def learned(talker: Any, tokens: list[int]) -> Iterator[str]:
 )
 def test_only_what_the_assistant_says_is_learned(template: str | None, answers: list[str], tmp_path: Path) -> None:
     talker = chat(tmp_path, template)
-    (tokens,) = talker.encode(TALK)
+    (tokens,) = encode(talker, TALK)
     assert list(learned(talker, tokens)) == answers
     rendered = talker.tokenizer.apply_chat_template(TALK, tokenize=False)
     assert talker.tokenizer.decode([t if t >= 0 else ~t for t in tokens]) == rendered
@@ -132,7 +139,7 @@ def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template:
     """Each is learned behind exactly the prompt that it would be given."""
     talker = chat(tmp_path, template)
     talk = [dict(m, content=f"<think>hm</think>{m['content']}") if m["role"] == "assistant" else m for m in TALK]
-    samples = talker.encode(talk)
+    samples = encode(talker, talk)
     assert len(samples) == 2
     for tokens, turn in zip(samples, (2, 4), strict=True):
         (text,) = learned(talker, tokens)
@@ -142,20 +149,27 @@ def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template:
         assert prompt == asked["input_ids"]
 
 
-def test_an_answer_that_no_prompt_leads_to_is_not_learned(tmp_path: Path) -> None:
-    """The prompt for an answer is no beginning of what it becomes: another thing would be learned than is asked."""
+def test_a_template_that_prompts_for_other_answers_than_it_renders_is_refused(tmp_path: Path) -> None:
+    """Another thing would be learned than is asked for."""
     talker = chat(tmp_path, CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>bot\n{% endif %}"))
-    assert list(learned(talker, talker.encode(TALK)[0])) == []
+    with pytest.raises(ValueError, match=r"prompts for an answer with 'bot\\n', and no answer begins so"):
+        encode(talker, TALK)
 
 
 def test_bytes_need_no_template(tmp_path: Path) -> None:
     task = load(tmp_path, "sft")
-    (tokens,) = task.Chat(task.TaskConfig()).encode(TALK)
+    talker = task.chat.Chat(task.TaskConfig())
+    (tokens,) = encode(talker, TALK)
     said = bytes(t for t in tokens if 0 <= t < 256)
     assert said == b"firstsecond"
     assert tokens.count(256) == 2
-    prompt = task.Chat(task.TaskConfig()).prompt("one?")
-    assert prompt == [t if t >= 0 else ~t for t in task.Chat(task.TaskConfig()).encode(TALK[1:3])[0]][: len(prompt)]
+    prompt = talker.prompt("one?")
+    assert prompt == [t if t >= 0 else ~t for t in encode(talker, TALK[1:3])[0]][: len(prompt)]
+    with pytest.raises(ValueError, match="no form for tools"):
+        encode(talker, [TALK[1], CALL])
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
 
 
 @pytest.mark.parametrize("form", ["messages.jsonl", "sharegpt.jsonl", "alpaca.jsonl", "alpaca.json", "folder"])
@@ -175,10 +189,10 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     else:
         text = json.dumps(chosen) if path.suffix == ".json" else "\n\n".join(map(json.dumps, chosen))
         path.write_text(text + "\n\n")
-    found = list(load(tmp_path, "sft").conversations(str(path), "train"))
-    assert found[0] == TALK[1:3]
+    found = list(load(tmp_path, "sft").conversations.read(str(path), "train"))
+    assert found[0].messages == TALK[1:3]
     if len(found) > 1:
-        assert found[1][0]["content"] == "one?\n\nhere"
+        assert found[1].messages[0]["content"] == "one?\nhere"
     changes = {"task": "sft", "data.train": str(path)}
     facts = project(plans.with_changes(BASE, changes), str(tmp_path)).train
     assert facts
@@ -188,9 +202,9 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.jsonl", '{"text": "only"}\n', "neither messages nor instruction and output"),
+        ("a.jsonl", '{"text": "only"}\n', "neither messages nor a question with an answer"),
         ("a.jsonl", "plain\n", "is not valid JSON"),
-        ("a.json", '[{"question": "x"}]', "neither messages nor instruction and output"),
+        ("a.json", '[{"question": "x"}]', "neither messages nor a question with an answer"),
         ("a.json", "[{", "is not valid JSON"),
     ],
 )
@@ -201,33 +215,87 @@ def test_what_is_no_conversation_is_named_before_and_in_the_task(
     facts = project(plans.with_changes(BASE, {"task": "sft", "data.train": name}), str(tmp_path)).train
     assert facts
     assert says in facts.detail
-    task = load(tmp_path, "sft")
-    with pytest.raises(SystemExit, match=rf"{name}:1: not a JSON object with messages or an output"):
-        list(task.conversations(str(tmp_path / name), "train"))
+    with pytest.raises(SystemExit, match=rf"{name}(:1|: item 1)?: (this conversation cannot be used|not a list)"):
+        list(load(tmp_path, "sft").conversations.read(str(tmp_path / name), "train"))
 
 
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content": "first"}
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"messages": [TALK[1], CALL]}, "assistant says None, which is no text"),
-        ({"instruction": "one?", "output": None}, "assistant says None, which is no text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "KeyError"),
+        ({"messages": [USER, {"role": "assistant", "content": None}]}, "the assistant says nothing"),
+        ({"messages": [USER, {"role": "assistant", "content": 4}]}, "the assistant says 4, which is not text"),
+        ({"messages": [USER, {"role": "bard", "content": "x"}]}, "the role 'bard' is not known; known are user, human"),
+        ({"messages": [{"content": "x"}]}, "a message without a role"),
+        ({"messages": []}, "it has no messages"),
+        ({"messages": "hello"}, "not JSON: 'hello'"),
+        ({"messages": [USER, {**SAID, "weight": 0.5}]}, "weight is 0.5; a message can be learned (1) or not (0)"),
+        ({"messages": [{**USER, "train": True}, SAID]}, "only the assistant's can be learned"),
+        ({"messages": [USER, {**SAID, "train_detail": []}]}, "train_detail: a part of a message cannot be learned"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "a", "train": False}]}]},
+            "a part of a message cannot be learned",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "which is not text"),
+        ({"messages": [USER, SAID], "images": ["a.png"]}, "it has images, and this model reads text only"),
+        ({"messages": [USER, {**CALL, "tool_calls": [{"type": "function"}]}]}, "not a call of a tool"),
+        (
+            {"messages": [USER, {**CALL, "tool_calls": [{"name": "add", "arguments": "[1]"}]}]},
+            "the arguments of add are not an object: [1]",
+        ),
+        ({"messages": [USER, {**CALL, "tool_calls": [{"name": "add", "arguments": "{"}]}]}, "not JSON: '{'"),
+        ({"messages": [{**CALL, "role": "user"}]}, "the user calls a tool"),
+        ({"messages": [USER, SAID], "tools": "none"}, "not JSON: 'none'"),
+        ({"messages": [USER, SAID], "tools": {"name": "add"}}, "tools is not a list of JSON objects"),
+        ({"messages": [USER, SAID], "tools": [], "functions": []}, "tools and functions, which mean the same"),
+        ({"messages": [{"role": "system", "content": "a"}, USER, SAID], "system": "b"}, "another system message"),
+        ({"conversations": [{"from": "function_call", "value": "add(1)"}]}, "not JSON: 'add(1)'"),
+        ({"instruction": "one?", "output": None}, "neither messages nor a question with an answer; it has instruction"),
+        ({"instruction": "one?", "output": 4}, "the assistant says 4, which is not text"),
+        ({"instruction": "a", "output": "b", "history": ["a", "b"]}, "history is not a list of pairs"),
+        ({"problem": "a", "solution": "b", "answer": "c"}, "answer and solution, which mean the same"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "a preference (chosen, rejected)"),
+        ({"prompt": "a", "completion": "b", "label": False}, "label marks its answer as a bad one"),
+        ({"text": "a"}, "neither messages nor a question with an answer; it has text"),
+        ([1], "not a JSON object: [1]"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_text_is_not_learned_by_its_name(row: dict[str, Any], says: str, tmp_path: Path) -> None:
-    """It was: an assistant that calls a tool learned to say None."""
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': TALK})}\n{json.dumps(row)}\n")
-    with pytest.raises(SystemExit, match=rf"a\.jsonl:2: .*{says}"):
-        list(load(tmp_path, "sft").conversations(str(tmp_path / "a.jsonl"), "train"))
+def test_what_cannot_be_used_is_named_with_its_place(row: Any, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': TALK})}\n\n{json.dumps(row)}\n")
+    with pytest.raises(SystemExit, match=rf"a\.jsonl:3: .*{re.escape(says)}"):
+        list(load(tmp_path, "sft").conversations.read(str(tmp_path / "a.jsonl"), "train"))
+
+
+def test_what_is_not_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [
+        {"messages": [USER, SAID], "id": 1, "source": ""},
+        {"messages": [{**USER, "time": 3}, SAID], "id": 2, "score": 0.5},
+        {"messages": [USER, {**SAID, "content": ""}]},
+        {"messages": [USER]},
+        {"messages": [USER, {**SAID, "weight": 0}]},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = load(tmp_path, "sft")
+    assert len(list(task.samples(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train"))) == 2
+    told = capsys.readouterr().out
+    for line in (
+        "ignored column: id (2 conversations, the first: {}:1)",
+        "ignored column: score (1 conversations, the first: {}:2)",
+        "field of messages that the chat template does not read: time (1 conversations, the first: {}:2)",
+        "answers that say nothing, which are not learned (1 conversations, the first: {}:3)",
+        "conversations without an answer to learn (3 conversations, the first: {}:3)",
+    ):
+        assert line.format(tmp_path / "a.jsonl") in told
+    assert "source" not in told
 
 
 def test_an_answer_that_nobody_asked_for_is_not_learned(tmp_path: Path) -> None:
     """Templates refuse to render the empty talk before it."""
     talker = chat(tmp_path, CHATML)
-    (tokens,) = talker.encode(TALK[2:])
+    (tokens,) = encode(talker, TALK[2:])
     assert list(learned(talker, tokens)) == ["second<|im_end|>\n"]
 
 
@@ -237,7 +305,9 @@ def test_what_a_template_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in (TALK[1:], TALK)))
     task = load(tmp_path, "sft", model__name=name, model__from_scratch=False)
     samples = task.samples(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train")
-    with pytest.raises(SystemExit, match=r"conversation 2 is refused by the chat template: no system here"):
+    with pytest.raises(
+        SystemExit, match=r"a\.jsonl:2: this conversation cannot be used with the chat template: no system here"
+    ):
         list(samples)
 
 

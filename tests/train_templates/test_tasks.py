@@ -5,6 +5,8 @@ import importlib
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,13 +24,14 @@ import warm
 from patience import patience
 from PIL import Image
 from plans import BASE
-from projects import SMALL, make, metrics
+from projects import SMALL, launch, make, metrics
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
+from trainwiz.probe import labelled
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -36,7 +39,9 @@ from trainwiz.tasks import named
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-GENERATED = ("task", "train", "batches", "checkpoints", "metrics", "rows", "texts")
+GENERATED = (
+    *("task", "train", "batches", "chat", "checkpoints", "conversations", "metrics", "recompute", "rows", "texts"),
+)
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 SCORES = {**SMALL, "task": "text_regression", "data.eval": "embedded"}
@@ -157,6 +162,116 @@ def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, t
     made = load(tmp_path, "text_classification", data__train=str(tmp_path / "rows.jsonl"))
     with pytest.raises(SystemExit, match=rf"rows\.jsonl: sample 2: {says}"):
         made.load_train_data(made.TaskConfig())
+
+
+@pytest.mark.parametrize(
+    ("labels", "script", "probe"),
+    [
+        (
+            [0.25 * i for i in range(9)],
+            "sample 2 of 9 has 0.25, a fraction; 9 labels differ",
+            "line 2: the label 0.25 is",
+        ),
+        (
+            [[0, 1, 0], [1, 0, 0]],
+            "has [0, 1, 0], a list with one 1; write the place of the 1, 1,",
+            "of the 1, 1, instead",
+        ),
+        ([["a", "b"], ["a"]], "has ['a', 'b']; each text has one class", 'the label ["a", "b"] is not one name'),
+        ([{"a": 1}, {"b": 1}], "has {'a': 1}; each text has one class", 'the label {"a": 1} is not one name'),
+        (["x"] * 7, "all 7 are 'x'", "all 7 labels are x; a classifier needs two"),
+    ],
+    ids=["fractions", "one-hot", "lists", "objects", "alike"],
+)
+def test_labels_that_are_no_classes_are_refused_before_and_in_the_task(
+    labels: list[Any], script: str, probe: str, tmp_path: Path
+) -> None:
+    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate(labels)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    where = str(tmp_path / "rows.jsonl")
+    found = project(plans.with_changes(BASE, {"task": "text_classification", "data.train": where}), str(tmp_path)).train
+    assert found
+    assert probe in found.detail
+    made = load(tmp_path, "text_classification", data__train=where)
+    with pytest.raises(SystemExit, match=f"these labels cannot be classes: .*{re.escape(script)}"):
+        made.load_train_data(made.TaskConfig())
+
+
+def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate([0.0, 1.0, 1, "0"])]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    where = str(tmp_path / "rows.jsonl")
+    made = load(tmp_path, "text_classification", data__train=where)
+    assert made.load_train_data(made.TaskConfig()).labels == [0, 1, 1, 0]
+    found = project(plans.with_changes(BASE, {"task": "text_classification", "data.train": where}), str(tmp_path)).train
+    assert found
+    assert (found.detail, found.samples) == ("", 4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says", "probe"),
+    [
+        (
+            np.array([0.5, 1.0, 0.0, 1.0]),
+            "1 of 4 are fractions, such as 0.5",
+            "1 of its 4 labels are fractions, such as 0.5",
+        ),
+        (np.eye(4, dtype=np.int64), r"image 1 has \[1 0 0 0\]; store labels.argmax", "its labels are a table"),
+        (np.array([2, 2, 2, 2]), "all 4 images are '2'", "all 4 labels are 2"),
+    ],
+    ids=["fractions", "one-hot", "alike"],
+)
+def test_labels_of_arrays_that_are_no_classes_are_refused(labels: Any, says: str, probe: str, tmp_path: Path) -> None:
+    where = str(tmp_path / "a.npz")
+    np.savez(where, images=np.zeros((4, 8, 8), dtype=np.uint8), labels=labels)
+    made = load(tmp_path, "image_classification", data__train=where)
+    with pytest.raises(SystemExit, match=f"these labels cannot be classes: {says}"):
+        made.load_train_data(made.TaskConfig())
+    found = project(
+        plans.with_changes(BASE, {"task": "image_classification", "data.train": where}), str(tmp_path)
+    ).train
+    assert found
+    assert probe in found.detail
+
+
+def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
+    """They were two classes, or one with a loss of 0."""
+    for name, count in {"train": 3, "val": 2}.items():
+        draw(tmp_path / "pets" / name, {"cat": count, "dog": count + 1})
+    where = str(tmp_path / "pets")
+    made = load(tmp_path / "code", "image_classification", data__train=where, data__eval=where)
+    config = made.TaskConfig()
+    assert made.class_names(config) == ["cat", "dog"]
+    assert (len(made.load_train_data(config)), len(made.load_eval_data(config))) == (7, 5)
+    changes = {"task": "image_classification", "data.train": where, "data.eval": where}
+    facts = project(plans.with_changes(BASE, changes), str(tmp_path))
+    assert facts.train
+    assert facts.eval
+    assert (facts.train.samples, facts.eval.samples, facts.train.parts) == (7, 5, ("train", "val"))
+    assert labelled.PARTS == made.PARTS
+
+    shutil.rmtree(tmp_path / "pets" / "val")
+    facts = project(plans.with_changes(BASE, changes), str(tmp_path))
+    assert facts.eval
+    assert "no images to evaluate on" in facts.eval.detail
+    with pytest.raises(SystemExit, match="it holds train, but no images to evaluate on, such as in val"):
+        made.load_eval_data(config)
+    shutil.rmtree(tmp_path / "pets" / "train" / "dog")
+    facts = project(plans.with_changes(BASE, changes), str(tmp_path))
+    assert facts.train
+    assert "all 3 images are of one class, cat" in facts.train.detail
+    with pytest.raises(SystemExit, match="all 3 images are 'cat'"):
+        made.load_train_data(config)
+
+
+@pytest.mark.train
+def test_a_loss_of_zero_at_the_first_update_ends_the_training(tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", projects.REGRESSION)
+    task = folder / "task.py"
+    task.write_text(f"{task.read_text()}\n\nwhole = loss_sum\nloss_sum = lambda *given: 0 * whole(*given)\n")
+    done = launch(folder)
+    assert done.code != 0
+    assert "update 1: the loss is 0, so there is nothing to learn: are all labels alike?" in done.err + done.out
 
 
 @pytest.mark.parametrize(

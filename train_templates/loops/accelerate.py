@@ -545,8 +545,10 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         due_log = last or done % config.logging_steps == 0
         due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
         # This is the only place that waits for the device.
-        if due_log or due_save:
+        if due_log or due_save or done == 1:
             mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
+            if done == 1 and mean_loss == 0:
+                raise SystemExit("update 1: the loss is 0, so there is nothing to learn: are all labels alike?")
             if not math.isfinite(mean_loss):
                 raise SystemExit(f"update {done}: the loss is {mean_loss}; the newest checkpoint is from before")
             if not math.isfinite(pre_clip) and config.mixed_precision != "fp16":  # its scaler skips such updates

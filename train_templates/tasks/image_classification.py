@@ -58,13 +58,16 @@ class Pictures(Dataset[Sample]):
             self.pictures, self.labels = arrays(source, len(class_names(config)))
         else:
             classes = class_names(config)
-            found = [(file, file.parent.name) for file in sorted(Path(source).glob("*/*")) if is_picture(file)]
+            found = [(file, file.parent.name) for file in sorted(part(source, split).glob("*/*")) if is_picture(file)]
             if strange := sorted({name for _, name in found} - set(classes)):
                 raise SystemExit(f"{source}: no such class in {config.train_data}: {', '.join(strange)}")
             self.files = [file for file, _ in found]
             self.labels = [classes.index(name) for _, name in found]
         if not self.labels:
             raise SystemExit(f"{source}: no pictures; they belong into one folder per class")
+        if self.training and len(set(self.labels)) == 1:
+            only = class_names(config)[self.labels[0]]
+            raise SystemExit(f"{source}: these labels cannot be classes: all {len(self.labels)} images are {only!r}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -105,6 +108,13 @@ def arrays(source: str, n_classes: int) -> tuple[np.ndarray, list[int]]:
         raise SystemExit(f"{source}: images are {pictures.dtype}, not bytes (uint8)")
     if pictures.ndim != 3 and pictures.shape[3:] != (3,):
         raise SystemExit(f"{source}: images are {pictures.shape}, not (pictures, height, width, 3), or without the 3")
+    if labels.ndim == 2:
+        raise SystemExit(f"{source}: these labels cannot be classes: image 1 has {labels[0]}; store labels.argmax(1)")
+    if (fractions := labels[labels % 1 != 0]).size:
+        raise SystemExit(
+            f"{source}: these labels cannot be classes: {fractions.size} of {labels.size} are fractions, such as "
+            f"{fractions[0]}; store whole numbers from 0"
+        )
     if labels.shape != pictures.shape[:1] or not set(labels.tolist()) <= set(range(n_classes)):
         raise SystemExit(f"{source}: labels are not {len(pictures)} numbers from 0 to {n_classes - 1}")
     return pictures, labels.astype(int).tolist()
@@ -119,6 +129,24 @@ def embedded_digits(split: str) -> tuple[np.ndarray, list[int]]:
     return (digits.images[kept] * 15.9).astype(np.uint8), digits.target[kept].tolist()  # values are 0 … 16
 
 
+PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
+"""Names of folders that split the images, not classes."""
+
+
+def part(source: str, split: str) -> Path:
+    """Return the folder with one folder per class: the source, or its part for training or evaluation."""
+    folder = Path(source)
+    inside = {entry.name.lower(): entry for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else {}
+    if not inside.keys() & set(PARTS["train"]) or not inside.keys() <= {*PARTS["train"], *PARTS["validation"]}:
+        return folder
+    found = next((inside[name] for name in PARTS[split] if name in inside), None)
+    if found is None:
+        raise SystemExit(
+            f"{source}: it holds {', '.join(sorted(inside))}, but no images to evaluate on, such as in val"
+        )
+    return found
+
+
 def is_picture(file: Path) -> bool:
     """Return whether the name is that of an image."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
@@ -130,7 +158,7 @@ def class_names(config: TaskConfig) -> list[str]:
         return [str(digit) for digit in range(10)]
     if Path(config.train_data).suffix == ".npz":
         return [str(number) for number in range(int(np.load(config.train_data)["labels"].max()) + 1)]
-    return sorted({file.parent.name for file in Path(config.train_data).glob("*/*") if is_picture(file)})
+    return sorted({file.parent.name for file in part(config.train_data, "train").glob("*/*") if is_picture(file)})
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

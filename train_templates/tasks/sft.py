@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import transformers
 from torch import Tensor, nn
@@ -21,13 +20,14 @@ from torch import Tensor, nn
 import adapter
 
 # end: lora
+import chat
+import conversations
 import rows
+from conversations import Conversation
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = rows.Batch
-Message = dict[str, str]
-SPEAKERS = {"human": "user", "gpt": "assistant"}  # the names in ShareGPT
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
 
@@ -67,128 +67,13 @@ class TaskConfig:
     # end: preset_model
 
 
-# feature: tokenizer
-class Chat:
-    """Converts conversations to token ids, with the tokenizer's own chat template."""
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
-        self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
-        self.marked = re.search(r"{%-?\s*generation\b", self.tokenizer.get_chat_template())
-
-    def encode(self, messages: list[Message]) -> list[list[int]]:
-        """Return the samples of a conversation. Tokens that are given but not learned are complemented.
-
-        If the template marks the answers, the marks decide. Otherwise an answer is what rendering it adds to its
-        rendered prompt. If later messages change how an answer is rendered, each answer becomes a separate sample.
-        """
-        if self.marked:
-            whole = self.tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-            return [only(whole["input_ids"], {i for i, learned in enumerate(whole["assistant_masks"]) if learned})]
-        talk, answers = self.render(messages), []
-        for i, message in enumerate(messages):
-            if message["role"] == "assistant" and i > 0:  # an answer needs a prompt
-                prompt, answered = self.render(messages[:i], answer=True), self.render(messages[: i + 1])
-                if answered[: len(prompt)] == prompt:  # else inference would use another prompt
-                    answers.append((answered, set(range(len(prompt), len(answered)))))
-        if all(talk[: len(answered)] == answered for answered, _ in answers):
-            return [only(talk, {i for _, places in answers for i in places})]
-        return [only(answered, places) for answered, places in answers]
-
-    def render(self, messages: list[Message], answer: bool = False) -> list[int]:
-        """Return the ids of messages; `answer` adds the template's prompt for an answer."""
-        rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=answer, return_dict=True)
-        return list(rendered["input_ids"])
-
-    def prompt(self, question: str) -> list[int]:
-        """Return the ids that prompt for an answer."""
-        return self.render([{"role": "user", "content": question}], answer=True)
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of token ids."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
-
-
-PLAIN_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + eos_token + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
-)
-"""For tokenizers of base models, which have no template."""
-
-
-def only(tokens: list[int], places: set[int]) -> list[int]:
-    """Return the tokens, complemented except at the learned places."""
-    return [token if place in places else ~token for place, token in enumerate(tokens)]
-
-
-# end: tokenizer
-# feature: bytes
-class Chat:
-    """Conversations as UTF-8 bytes; 256 ends a message. No vocabulary to download."""
-
-    END = 256
-
-    def __init__(self, config: TaskConfig) -> None:
-        assert config.vocab_size > self.END
-
-    def encode(self, messages: list[Message]) -> list[list[int]]:
-        """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
-        tokens = []
-        for message in messages:
-            said = [*message["content"].encode(), self.END]
-            tokens += [~byte for byte in f"{message['role']}:\n".encode()]
-            tokens += said if message["role"] == "assistant" else [~token for token in said]
-        return [tokens]
-
-    def prompt(self, question: str) -> list[int]:
-        """Return the ids that prompt for an answer."""
-        return [*b"user:\n", *question.encode(), self.END, *b"assistant:\n"]
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
-        return bytes(i for i in ids if i < self.END).decode(errors="replace")
-
-
-# end: bytes
-def conversations(source: str, split: str) -> Iterator[list[Message]]:
-    """Yield the conversations of a data set: embedded, a .jsonl or .json file, a folder of them, or a hub id."""
-    path = Path(source)
-    if source == "embedded":
-        yield from embedded_conversations(split)
-    elif path.exists():
-        for file in sorted(path.rglob("*.json*")) if path.is_dir() else [path]:
-            yield from rows.read_json(file, messages_of, "messages or an output")
-    else:
-        from datasets import load_dataset
-
-        yield from map(messages_of, load_dataset(source, split=split))
-
-
-def messages_of(row: dict[str, Any]) -> list[Message]:
-    """Return a row's messages: "messages", "conversations", or "instruction" with "input" and "output"."""
-    if "messages" in row:
-        return [turn(m["role"], m["content"]) for m in row["messages"]]
-    if "conversations" in row:
-        return [turn(SPEAKERS.get(m["from"], m["from"]), m["value"]) for m in row["conversations"]]
-    asked = "\n\n".join(part for part in (row["instruction"], row.get("input")) if part)
-    return [turn("user", asked), turn("assistant", row["output"])]
-
-
-def turn(role: str, said: Any) -> Message:
-    """Return a message. Raises `TypeError` if it is not text, such as a tool call or an image."""
-    said = "".join(part["text"] for part in said) if isinstance(said, list) else said
-    if not isinstance(said, str):
-        raise TypeError(f"{role} says {said!r}, which is no text")
-    return {"role": role, "content": said}
-
-
 MODULES = (
     "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
     "textwrap time"
 )
 
 
-def embedded_conversations(split: str) -> Iterator[list[Message]]:
+def embedded_conversations(split: str) -> Iterator[Conversation]:
     """Yield questions about Python, answered by its documentation. Every tenth answer is for evaluation."""
     documented: dict[str, str] = {}  # by text, because a function may have several names
     for module in map(importlib.import_module, MODULES.split()):
@@ -201,27 +86,31 @@ def embedded_conversations(split: str) -> Iterator[list[Message]]:
     for i, (text, name) in enumerate(documented.items()):
         if (i % 10 == 9) == (split == "validation"):
             first, _, rest = text.partition("\n\n")
-            talk = [{"role": "user", "content": f"What is {name}?"}, {"role": "assistant", "content": first}]
-            if rest:
-                talk += [{"role": "user", "content": "Tell me more."}, {"role": "assistant", "content": rest.strip()}]
-            yield talk
+            said = [f"What is {name}?", first, *(["Tell me more.", rest.strip()] if rest else [])]
+            roles = ["user", "assistant"] * (len(said) // 2)
+            messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+            yield Conversation(messages, [role == "assistant" for role in roles], name)
 
 
 def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
     """Return the conversations as rows of tokens, from a file that the first rank of each machine writes once."""
     settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
-    folder = rows.rows_folder(config.cache_dir, source, split, settings, Path(__file__).read_bytes())
+    code = b"".join(Path(str(file)).read_bytes() for file in (__file__, chat.__file__, conversations.__file__))
+    folder = rows.rows_folder(config.cache_dir, source, split, settings, code)
     return rows.Rows(source, folder, config.sequence_length, samples(config, source, split))
 
 
 def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
     """Yield the conversations' tokens, cut to the sequence length. Samples without an answer left are dropped."""
-    chat, count, cut, dropped = Chat(config), 0, 0, 0
-    for number, messages in enumerate(conversations(source, split), start=1):
+    talker, notes, count, cut, dropped = chat.Chat(config), conversations.Notes(), 0, 0, 0
+    for talk in embedded_conversations(split) if source == "embedded" else conversations.read(source, split):
+        notes.add(talk, talker.reads)
         try:
-            encoded = chat.encode(messages)
+            encoded = talker.encode(talk)
         except Exception as error:  # templates may refuse a system message or two questions in a row
-            raise SystemExit(f"{source}: conversation {number} is refused by the chat template: {error}") from None
+            raise SystemExit(
+                f"{talk.place}: this conversation cannot be used with the chat template: {error}"
+            ) from None
         for tokens in encoded:
             count, cut = count + 1, cut + (len(tokens) > config.sequence_length + 1)
             tokens = tokens[: config.sequence_length + 1]
@@ -230,7 +119,7 @@ def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
             else:
                 dropped += 1
     told = f"{cut} cut to {config.sequence_length} tokens, {dropped} dropped, since nothing of an answer was left"
-    print(f"{source} ({split}): samples: {count}, {told}", flush=True)
+    print(f"{source} ({split}): samples: {count}, {told}", *notes.lines(), sep="\n", flush=True)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
@@ -311,7 +200,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         max_position_embeddings=config.max_position_embeddings,
         bos_token_id=None,
         # feature: bytes
-        eos_token_id=Chat.END,
+        eos_token_id=chat.Chat.END,
         # end: bytes
         use_cache=False,
     )
@@ -361,9 +250,9 @@ def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], 
 # end: lora
 def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
     """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
-    chat = Chat(config)
-    answer = rows.write_on(folder, chat.prompt(question), length)
-    return f"{question}\n{chat.decode(answer)}"
+    talker = chat.Chat(config)
+    answer = rows.write_on(folder, talker.prompt(question), length)
+    return f"{question}\n{talker.decode(answer)}"
 
 
 # end: final_weights

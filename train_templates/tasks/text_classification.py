@@ -67,8 +67,29 @@ class TaskConfig:
 def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, str]]:
     """Return the texts of a data set with their labels: embedded, a .jsonl file, or a hub id."""
     if source == "embedded":
-        return list(embedded_paragraphs(split))
-    return [(text, str(label)) for text, label in read(source, split, text_column, label_column)]
+        found: list[tuple[str, Any]] = list(embedded_paragraphs(split))
+    else:
+        found = read(source, split, text_column, label_column)
+    refuse_labels(source, [label for _, label in found], split)
+    return [(text, str(int(label) if isinstance(label, float) else label)) for text, label in found]
+
+
+def refuse_labels(source: str, labels: list[Any], split: str) -> None:
+    """Exit if a label does not name one class, or if there is only one to learn."""
+    different = len({repr(label) for label in labels})
+    for number, label in enumerate(labels, start=1):
+        found = f"{source}: these labels cannot be classes: sample {number} of {len(labels)} has {label!r}"
+        if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
+            raise SystemExit(f"{found}, a list with one 1; write the place of the 1, {label.index(1)}, instead")
+        if isinstance(label, list | dict):
+            raise SystemExit(f"{found}; each text has one class here, so write one name or number")
+        if isinstance(label, float) and not label.is_integer():
+            raise SystemExit(
+                f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
+                "learn the numbers with the task text_regression"
+            )
+    if different == 1 and split == "train":
+        raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} are {labels[0]!r}")
 
 
 def class_names(config: TaskConfig) -> list[str]:

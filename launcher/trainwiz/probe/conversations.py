@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import inspect
 import json
@@ -21,6 +22,10 @@ MODULES = (
     "textwrap time"
 )
 """The modules whose documentation is the embedded data."""
+TALKS = ("messages", "conversations", "conversation")
+QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
+ANSWERS = ("output", "completion", "response", "answer", "solution")
+"""The columns of a conversation, as the generated conversations.py names them."""
 _HEAD_BYTES = 1 << 20
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
@@ -68,21 +73,26 @@ def _problem(file: Path) -> str:
     with file.open("rb") as content:
         head = content.read(_HEAD_BYTES)
     whole = len(head) < _HEAD_BYTES
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     try:
-        if file.suffix == ".json":
-            rows = json.loads(head) if whole else None
+        if text.startswith(b"["):
+            rows = json.loads(text) if whole else None
         else:
-            line = head.partition(b"\n")[0]
-            rows = [json.loads(line)] if head and (whole or len(line) < len(head)) else None
+            line = text.partition(b"\n")[0]
+            rows = [json.loads(line)] if text and (whole or len(line) < len(text)) else None
     except ValueError:
         return t("{file} is not valid JSON", file=file.name)
     if rows is None:
         return ""
-    first = rows[0] if isinstance(rows, list) and rows else {}
-    known = ({"messages"}, {"conversations"}, {"instruction", "output"})
-    if isinstance(first, dict) and any(keys <= first.keys() for keys in known):
+    first = rows[0] if rows else {}
+    columns = {name for name, value in first.items() if value is not None} if isinstance(first, dict) else set()
+    if columns & set(TALKS) or (columns & set(QUESTIONS) and columns & set(ANSWERS)):
         return ""
-    return t("{file}: the first conversation has neither messages nor instruction and output", file=file.name)
+    return t(
+        "{file}: the first row has neither messages nor a question with an answer; it has {columns}",
+        file=file.name,
+        columns=", ".join(sorted(columns)) or "-",
+    )
 
 
 CONVERSATIONS = Kind(embedded=_embedded, folder=_folder, file=lambda path, _: _bounded("file", path, [path]))

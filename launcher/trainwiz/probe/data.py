@@ -27,6 +27,8 @@ class Reading:
     """Tokens of a sample."""
     as_bytes: bool
     """Whether each byte is a token; otherwise a tokenizer makes fewer."""
+    split: str = "train"
+    """train or validation."""
     packing: bool = True
     """Whether several documents share a sample."""
 
@@ -44,8 +46,8 @@ class Kind:
 
 
 def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
-    """The facts about one data set. `split` (train or validation) applies to the embedded one."""
-    path = located(reading.root, name)
+    """The facts about one data set. `split` is train or validation."""
+    path, reading = located(reading.root, name), replace(reading, split=split)
     try:
         if name == EMBEDDED:
             found = kind.embedded(reading, split)

@@ -9,7 +9,23 @@ import ast
 import sys
 from itertools import groupby, pairwise
 
-NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "metrics", "recompute", "rows", "task", "texts", "train"})
+NEIGHBOURS = frozenset(
+    {
+        *(
+            "adapter",
+            "batches",
+            "chat",
+            "checkpoints",
+            "conversations",
+            "metrics",
+            "recompute",
+            "rows",
+            "task",
+            "texts",
+        ),
+        "train",
+    }
+)
 """The modules of a project, which import each other by these names."""
 _Import = ast.Import | ast.ImportFrom
 

@@ -17,9 +17,10 @@ TASK = Task(
     data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of such files, or a hub id"),
     data_names=say("use a .jsonl or .json file, a folder of such files, a hub id (organisation/name), or embedded"),
     data_forms=say(
-        'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
+        'a row holds "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), "prompt" '
+        'and "completion", or "query" and "response"'
     ),
     packages=("transformers",),
-    parts=("rows.py",),
+    parts=("rows.py", "chat.py", "conversations.py"),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
 )

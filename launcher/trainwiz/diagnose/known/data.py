@@ -32,9 +32,10 @@ SIGNATURES = {
         remedy="use the instruct version of the model, or set tokenizer.chat_template",
     ),
     "malformed_data": Signature(
-        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): (?:not a JSON object with |neither messages nor instruction)",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): not a JSON object with ",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:conversation \d+ is refused by|sample \d+: the text is) .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the text is .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",

@@ -27,6 +27,11 @@ SIGNATURES = {
         cause="collate counted zero items in a whole real batch, and the loss cannot be divided by zero",
         remedy="check the count that collate in task.py returns, and look for samples without a target",
     ),
+    "nothing_to_learn": Signature(
+        r"the loss is 0, so there is nothing to learn: are all labels alike",
+        cause="the loss is 0 from the first update on, so there is nothing to learn",
+        remedy="look at the labels: are all alike, or is none of them counted? Then at loss_sum in task.py",
+    ),
     "nan_gradient": Signature(
         r"the gradient is (?P<value>-?(?:nan|inf))\b",
         cause="the loss is finite, but its gradient is not ({value})",

@@ -38,7 +38,8 @@ def data_is_found(plan: Plan, project: Project) -> Violations:
 def data_is_readable(plan: Plan, project: Project) -> Violations:
     """The data must have the format that its file name implies.
 
-    Without it: every rank stops: `not a JSON object with a "text"`, a UnicodeDecodeError, or `no pictures`.
+    Without it: task.py stops with `not a JSON object with a "text"`, `this conversation cannot be used`, `these labels
+    cannot be classes`, a UnicodeDecodeError or `no pictures`, on all ranks at once.
     Why: .jsonl is one JSON object with a "text" (and a "label") per line, .txt UTF-8 text, .npz arrays.
     Instead: convert the file; to read another format, change the functions in task.py that read the data.
     Source: the generated task.py
@@ -129,12 +130,13 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same file. (The embedded text and hub data sets are split by their loaders.)
+    Why: both settings name the same file. (The embedded text, hub data sets and folders with train/ and val/ are split
+    by their loaders.)
     Instead: split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     same = project.train and plan.data.train == plan.data.eval
-    if same and project.train and project.train.kind in ("file", "folder"):
+    if same and project.train and project.train.kind in ("file", "folder") and not project.train.parts:
         fix = remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None})
         yield violation("data.eval and data.train are both {eval}", fix)
 

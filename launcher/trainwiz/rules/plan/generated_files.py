@@ -6,8 +6,9 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
-_PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "rows.py", "texts.py", "adapter.py")
-_PROGRAM = ("train.py", "task.py", *_PARTS)
+_PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py")
+_OF_TASKS = ("rows.py", "conversations.py", "chat.py", "adapter.py", "texts.py")
+_PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
 NEEDED = (*_PROGRAM, "ds_config.json")
 EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
 

@@ -1,0 +1,95 @@
+"""Labels that a classifier cannot learn: lists, fractions, or one and the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from pathlib import Path
+from typing import IO, Any
+
+from trainwiz.language import t
+
+_HEAD_BYTES = 1 << 20
+_TYPES = {b"<f8": "d", b"<f4": "f", b"<i8": "q", b"<i4": "i", b"<i2": "h", b"|i1": "b", b"|u1": "B"}
+"""numpy's types of labels, as the module array names them."""
+
+
+def of_texts(path: Path, split: str) -> str:
+    """Why the rows of a .jsonl file cannot be learned, by its first ones; empty if no reason is found."""
+    with path.open("rb") as content:
+        head = content.read(_HEAD_BYTES)
+    whole = len(head) < _HEAD_BYTES
+    labels: list[Any] = []
+    for number, line in enumerate(head.splitlines() if whole else head.splitlines()[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            text, label = row["text"], row["label"]
+        except (ValueError, KeyError, TypeError):
+            return t(
+                '{file}: line {line} is not a JSON object with a "text" and a "label"', file=path.name, line=number
+            )
+        if not isinstance(text, str):
+            return t('{file}: line {line}: "text" is not a string', file=path.name, line=number)
+        if isinstance(label, list | dict):
+            return _list(label, path.name, number)
+        labels.append(label)
+        if isinstance(label, float) and not label.is_integer():
+            return t(
+                "{file}: line {line}: the label {label} is a fraction; each different number would be a class: write a "
+                "few grades, or learn numbers with the task text_regression",
+                file=path.name,
+                line=number,
+                label=label,
+            )
+    return _alike(labels) if whole and split == "train" else ""
+
+
+def _list(label: Any, file: str, line: int) -> str:
+    if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
+        return t(
+            "{file}: line {line}: the label {label} is a list with one 1; write the place of the 1, {place}, instead",
+            file=file,
+            line=line,
+            label=label,
+            place=label.index(1),
+        )
+    return t(
+        "{file}: line {line}: the label {label} is not one name or number, and each text has one class here",
+        file=file,
+        line=line,
+        label=json.dumps(label, ensure_ascii=False)[:60],
+    )
+
+
+def of_array(labels: IO[bytes], split: str) -> str:
+    """Why the labels of an .npz file cannot be learned; empty if no reason is found."""
+    content = labels.read()
+    length = int.from_bytes(content[8:10], "little")  # of the header, in version 1 of the format
+    header, values = content[10 : 10 + length], array(_TYPES.get(_field(header=content, name=b"descr"), "B"))
+    if re.search(rb"\(\d+, \d+\)", header):
+        return t("its labels are a table, with a row of numbers for each image; store labels.argmax(1)")
+    if _field(header=content, name=b"descr") not in _TYPES:
+        return ""
+    values.frombytes(content[10 + length :])
+    if fractions := [value for value in values if value % 1]:
+        return t(
+            "{count} of its {total} labels are fractions, such as {label}; store whole numbers from 0",
+            count=len(fractions),
+            total=len(values),
+            label=fractions[0],
+        )
+    return _alike(list(values)) if split == "train" else ""
+
+
+def _field(*, header: bytes, name: bytes) -> bytes:
+    found = re.search(rb"'" + name + rb"': '([^']+)'", header[:1000])
+    return found[1] if found else b""
+
+
+def _alike(labels: list[Any]) -> str:
+    if len(labels) > 1 and len(set(map(str, labels))) == 1:
+        return t("all {count} labels are {label}; a classifier needs two", count=len(labels), label=labels[0])
+    return ""

@@ -1,0 +1,340 @@
+"""Conversations as tokens: rendered by the tokenizer's own chat template, and what of it is learned.
+
+An answer is learned after exactly the prompt that the model is given at inference: the template's rendering of all
+messages before it, with the template's beginning of an answer. The rest of the answer's own rendering is learned.
+"""
+
+from __future__ import annotations
+
+# feature: tokenizer
+import functools
+import itertools
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+
+from typing import Any, NamedTuple
+
+import transformers
+
+from conversations import Conversation, Message
+
+# end: tokenizer
+# feature: bytes
+from typing import Any
+
+from conversations import Conversation
+
+
+# end: bytes
+# feature: tokenizer
+Span = tuple[int, int]  # where an answer begins and ends in a text
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
+)
+"""For tokenizers of base models, which have no template."""
+
+
+class Coded(NamedTuple):
+    """Token ids of a text."""
+
+    ids: list[int]
+    starts: list[int]
+    """Where each token begins in the text."""
+    ends: list[int]
+
+
+class Chat:
+    """Converts conversations to token ids, and ids to text."""
+
+    def __init__(self, config: Any) -> None:
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        if not self.tokenizer.is_fast:
+            raise SystemExit(
+                f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
+            )
+        self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
+        self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
+        self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
+        self.latest = "", Coded([], [], [])
+
+    def encode(self, talk: Conversation) -> list[list[int]]:
+        """Return the samples of a conversation. Tokens that are given but not learned are complemented.
+
+        Raises `ValueError` if the template leaves something out, and what the template raises if it refuses a message.
+        """
+        talk = self.fitted(talk)
+        self.rendered.clear()
+        whole = self.render(talk, talk.messages)
+        refuse_losses(talk, whole)
+        if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
+            return [marked]
+        spans = self.spans(talk, whole)
+        texts = [(whole, spans)] if spans is not None else self.apart(talk)
+        return [sample for text, answers in texts for sample in self.tokens(text, answers)]
+
+    def prompt(self, question: str) -> list[int]:
+        """Return the ids that prompt for an answer."""
+        asked = Conversation([{"role": "user", "content": question}], [False])
+        self.rendered.clear()
+        return self.coded(self.render(asked, asked.messages, answer=True)).ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of token ids."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def reads(self, name: str) -> bool:
+        """Return whether the template reads a field of messages."""
+        return re.search(rf"\b{re.escape(name)}\b", str(self.tokenizer.chat_template)) is not None
+
+    def template(self, talk: Conversation) -> str:
+        """Return the template for a conversation: some tokenizers have another one for tools."""
+        return str(self.tokenizer.get_chat_template(tools=talk.tools))
+
+    def render(self, talk: Conversation, messages: list[Message], answer: bool = False) -> str:
+        """Return messages as text; `answer` adds the template's beginning of an answer."""
+        key = (answer, *map(id, messages))
+        if key not in self.rendered:
+            self.rendered[key] = self.tokenizer.apply_chat_template(
+                messages, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
+            )
+        return self.rendered[key]
+
+    def fitted(self, talk: Conversation) -> Conversation:
+        """Return the conversation as the template expects roles and calls."""
+        messages = talk.messages
+        if any(message["role"] == "developer" for message in messages) and not self.reads("developer"):
+            messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+        if any("tool_calls" in message for message in messages) and takes_text(self.tokenizer, self.template(talk)):
+            messages = [with_text_arguments(message) for message in messages]
+        return Conversation(messages, talk.learned, talk.place, talk.tools, talk.settings)
+
+    def marked(self, talk: Conversation, whole: str) -> list[int] | None:
+        """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
+        coded = self.tokenizer.apply_chat_template(
+            talk.messages, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
+        )
+        ids, mask = coded["input_ids"], coded["assistant_masks"]
+        answers = [learned for m, learned in zip(talk.messages, talk.learned, strict=True) if m["role"] == "assistant"]
+        runs = [(bool(learned), len(list(run))) for learned, run in itertools.groupby(mask)]
+        if sum(learned for learned, _ in runs) != len(answers) or any(
+            reasoning_of(m) not in whole for m in talk.messages
+        ):
+            return None
+        wanted, sample = iter(answers), iter(ids)
+        return [
+            token if keep else ~token
+            for is_answer, length in runs
+            for keep in [is_answer and next(wanted)]
+            for token in itertools.islice(sample, length)
+        ]
+
+    def spans(self, talk: Conversation, whole: str) -> list[Span] | None:
+        """Return where the learned answers are in the whole text. None: later messages change how one is rendered.
+
+        Rendering everything before each answer takes time that is quadratic in the length of a conversation. So an
+        answer is rendered after the first round and the messages of its own round only; a round begins with a question.
+        What the round adds to the first must be what stands in the whole text, right behind the rounds before it.
+        """
+        messages, spans, place = talk.messages, [], 0
+        starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
+        first = messages[: starts[0]] if starts else messages
+        first_text = self.within(whole, self.render(talk, first))
+        if first_text is None:
+            return None
+        for start, end in itertools.pairwise([0, *starts, len(messages)]):
+            before, known = (first, len(first_text)) if start else ([], 0)
+            for i in (i for i in range(max(start, 1), end) if talk.learned[i]):
+                text, begin = self.answer(talk, before + messages[start:i], messages[i])
+                if (text := self.within(whole, text, known, place)) is None:
+                    return None
+                spans.append((place + begin - known, place + len(text) - known))
+            if not start:
+                place = len(first_text)
+            elif talk.learned[end - 1]:
+                place = spans[-1][1]
+            elif end < len(messages):
+                text = self.within(whole, self.render(talk, before + messages[start:end]), known, place)
+                if text is None:
+                    return None
+                place += len(text) - known
+        return spans
+
+    def within(self, whole: str, text: str, known: int = 0, place: int = 0) -> str | None:
+        """Return a text if what follows its known beginning stands at a place in the whole one, or None.
+
+        Some templates add an end token to the last message, after the turn's own end; the text may come without it.
+        """
+        shorter = text.removesuffix(self.tokenizer.eos_token or "")
+        if whole.startswith(text[known:], place):
+            return text
+        fits = shorter.rstrip().endswith(self.special) and whole.startswith(shorter[known:], place)
+        return shorter if fits else None
+
+    def apart(self, talk: Conversation) -> list[tuple[str, list[Span]]]:
+        """Return the texts of answers that later messages render differently, each with the answers that it shows."""
+        texts: list[tuple[str, list[Span]]] = []
+        for i in reversed(range(1, len(talk.messages))):
+            if talk.learned[i]:
+                text, begin = self.answer(talk, talk.messages[:i], talk.messages[i])
+                if texts and texts[-1][0].startswith(text):
+                    texts[-1][1].insert(0, (begin, len(text)))
+                else:
+                    texts.append((text, [(begin, len(text))]))
+        return texts[::-1]
+
+    def answer(self, talk: Conversation, before: list[Message], message: Message) -> tuple[str, int]:
+        """Return the text of an answer after its prompt, and the length of the prompt."""
+        prompt, text = self.render(talk, before, answer=True), self.render(talk, [*before, message])
+        reasoning = reasoning_of(message)
+        if text.startswith(prompt) and reasoning in text[len(prompt) :]:
+            return text, len(prompt)
+        # The prompt begins the thinking itself, or the template leaves out what an answer thinks.
+        opened = re.search(r"<think>\s*$", prompt)
+        begin = prompt[: opened.start()] if opened else prompt
+        if not text.startswith(begin):
+            shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(text))
+            raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, and no answer begins so")
+        if not opened and "</think>" not in self.template(talk):
+            raise ValueError(f"it leaves out the reasoning {reasoning[:60]!r}; the model's template knows none")
+        opening = "" if opened else "<think>\n"
+        rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
+        return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
+
+    def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
+        """Return the ids of a text, complemented outside of the spans.
+
+        If a token crosses the edge of an answer, inference would see other tokens; then each answer is a sample, whose
+        prompt is tokenized by itself. An answer that does not end with a special token is ended by the one that follows
+        it, or by the end token.
+        """
+        ids, starts, ends = self.coded(text)
+        places = {edge: bisect_right(ends, edge) for span in spans for edge in span}
+        # Tokens may begin with a space that their offsets leave out.
+        edges = [edge for edge in places if edge < len(text)]
+        if any(starts[places[edge]] < edge or text[edge - 1] == " " for edge in edges):
+            if len(spans) > 1 or spans[0][1] < len(text):
+                return [sample for begin, end in spans for sample in self.tokens(text[:end], [(begin, end)])]
+            begin = spans[0][0]
+            prompt, answer = self.coded(text[:begin]).ids, self.coded(text[begin:]).ids
+            if self.tokenizer.decode(prompt + answer) != self.tokenizer.decode(ids):
+                raise ValueError(f"the tokenizer joins the prompt to the answer {text[begin : begin + 60]!r}")
+            ids, places[begin] = prompt + answer, len(prompt)
+            places[len(text)] = len(ids)
+        sample = [~token for token in ids]
+        for begin, end in spans:
+            first, last = places[begin], places[end]
+            last += text.startswith(self.special, end) and not text[begin:end].rstrip().endswith(self.special)
+            sample[first:last] = ids[first:last]
+        unended = spans and spans[-1][1] == len(text) and not text.rstrip().endswith(self.special)
+        return [[*sample, self.tokenizer.eos_token_id] if unended and self.tokenizer.eos_token else sample]
+
+    def coded(self, text: str) -> Coded:
+        """Return the token ids of a text. What it shares with the latest one is not tokenized again.
+
+        It is cut before a special token, which tokenizers never join to what stands before it.
+        """
+        known, old = self.latest
+        shared = bisect_left(range(min(len(known), len(text))), True, key=lambda n: known[: n + 1] != text[: n + 1])
+        cut = max((known.rfind(token, 0, shared) for token in self.marks), default=-1)
+        place = bisect_left(old.starts, cut)
+        if cut <= 0 or old.starts[place] != cut:
+            cut = place = 0
+        coded = self.tokenizer(text[cut:], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        starts, ends = ([edge + cut for edge in edges] for edges in zip(*coded["offset_mapping"], strict=True))
+        new = Coded(old.ids[:place] + coded["input_ids"], old.starts[:place] + starts, old.ends[:place] + ends)
+        self.latest = text, new
+        return new
+
+    @functools.cached_property
+    def marks(self) -> list[str]:
+        """The special tokens that the template writes."""
+        tokens = self.tokenizer.added_tokens_decoder.values()
+        template = str(self.tokenizer.chat_template)
+        return [t.content for t in tokens if t.special and not t.lstrip and t.content in template]
+
+
+def refuse_losses(talk: Conversation, text: str) -> None:
+    """Raise `ValueError` if the template left out what a message says, or a tool."""
+    place = 0
+    for message in talk.messages:
+        said = message["content"].rpartition("</think>")[2].strip()
+        found = text.find(said, place)
+        if found < 0 and said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
+            raise ValueError(f"it leaves out what the {message['role']} says: {said[:60]!r}")
+        place = max(place, found)
+    calls = [call["function"]["name"] for message in talk.messages for call in message.get("tool_calls", [])]
+    for name, count in Counter(calls + [str(tool["function"].get("name")) for tool in talk.tools or []]).items():
+        if text.count(name) < count:
+            raise ValueError(f"it leaves out the tool {name} or a call of it; choose a model that is made for tools")
+
+
+def reasoning_of(message: Message) -> str:
+    """Return what an answer thinks before it speaks; empty: nothing."""
+    thoughts, thinks, _ = message["content"].partition("</think>")
+    thoughts = thoughts.partition("<think>")[2] or thoughts if thinks else ""
+    return str(message.get("reasoning_content") or thoughts).strip()
+
+
+@functools.cache
+def takes_text(tokenizer: Any, template: str) -> bool:
+    """Return whether a template wants the arguments of a call as JSON text, because it appends them to a string."""
+    call = {"type": "function", "id": "000000001", "function": {"name": "a", "arguments": {"b": "c"}}}
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    try:
+        tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False)
+    except TypeError:
+        return True
+    except Exception:  # a refusal, which encoding will meet again and report
+        return False
+    return False
+
+
+def with_text_arguments(message: Message) -> Message:
+    """Return a message whose calls have their arguments as JSON text."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
+
+
+# end: tokenizer
+# feature: bytes
+class Chat:
+    """Conversations as UTF-8 bytes; 256 ends a message. No vocabulary to download."""
+
+    END = 256
+
+    def __init__(self, config: Any) -> None:
+        assert config.vocab_size > self.END
+
+    def encode(self, talk: Conversation) -> list[list[int]]:
+        """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
+        if talk.tools or any(message.keys() & {"tool_calls", "reasoning_content"} for message in talk.messages):
+            raise ValueError("it has no form for tools and reasoning; choose a model with a tokenizer")
+        tokens = []
+        for message, learned in zip(talk.messages, talk.learned, strict=True):
+            said = [*message["content"].encode(), self.END]
+            tokens += [~byte for byte in f"{message['role']}:\n".encode()]
+            tokens += said if learned else [~token for token in said]
+        return [tokens]
+
+    def reads(self, name: str) -> bool:
+        """Return whether a field of messages is used."""
+        return name in ("role", "content")
+
+    def prompt(self, question: str) -> list[int]:
+        """Return the ids that prompt for an answer."""
+        return [*b"user:\n", *question.encode(), self.END, *b"assistant:\n"]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
+        return bytes(i for i in ids if i < self.END).decode(errors="replace")
+
+
+# end: bytes

@@ -1,0 +1,349 @@
+"""Conversations as people store them, read as the messages that chat templates take.
+
+Each row of a data set is one conversation, in one of these formats:
+
+- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `weight`, `name`; `tools` beside them
+- ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
+- Alpaca: `instruction`, `input`, `output`, `system` and `history`
+- a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …
+
+A row that cannot be used ends the program with its place and the reason. What is ignored is counted and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+ROLES = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "bot", "model"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "observation", "observations", "tool_response", "function_response", "function"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), "call"),
+}
+TALKS = ("messages", "conversations", "conversation")
+QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
+ANSWERS = ("output", "completion", "response", "answer", "solution")
+REASONING = ("reasoning_content", "reasoning", "thinking")
+FLAGS = ("weight", "loss", "train", "loss_scale")  # of a message: 1 (learn it) or 0
+FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", *REASONING}
+SAYS = ("content", "tool_calls", "reasoning_content")  # one of these must hold something in an answer
+MEDIA = ("images", "image", "videos", "audios")
+
+
+@dataclass
+class Conversation:
+    """Messages as a chat template takes them."""
+
+    messages: list[Message]
+    """With `role` (system, developer, user, assistant or tool) and `content`, a string."""
+    learned: list[bool]
+    """For each message, whether the model learns to write it."""
+    place: str = ""
+    """The file and line, or the row, for errors."""
+    tools: list[Any] | None = None
+    """Functions that the model may call, as JSON schemas."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """More variables for the template, such as `enable_thinking`."""
+    ignored: set[str] = field(default_factory=set)
+    """Columns that nothing reads."""
+    fields: set[str] = field(default_factory=set)
+    """Fields of messages that only a template may read."""
+    empty: int = 0
+    """Answers that are not learned, because they say nothing."""
+
+
+def read(source: str, split: str) -> Iterator[Conversation]:
+    """Yield the conversations of a .jsonl or .json file, a folder of them, or a hub id. Exit if a row is not valid."""
+    for place, row in places(source, split):
+        try:
+            conversation = conversation_of(json.loads(row) if isinstance(row, str) else row)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = error if type(error) is ValueError else repr(error)
+            raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
+        conversation.place = place
+        yield conversation
+
+
+def places(source: str, split: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each row, and the row or its JSON."""
+    path = Path(source)
+    if not path.exists():
+        from datasets import load_dataset
+
+        # A table has all columns in all rows: None stands for what a row does not have, down to the arguments of calls.
+        yield from ((f"{source}: row {n}", dense(row)) for n, row in enumerate(load_dataset(source, split=split), 1))
+    for file in sorted(path.rglob("*.json*")) if path.is_dir() else [path] * path.exists():
+        with file.open(encoding="utf-8-sig") as lines:
+            try:
+                is_list = lines.read(1000).lstrip().startswith("[")
+                lines.seek(0)
+                if is_list:
+                    yield from ((f"{file}: item {n}", item) for n, item in enumerate(json.load(lines), 1))
+                else:
+                    yield from ((f"{file}:{n}", line) for n, line in enumerate(lines, 1) if line.strip())
+            except ValueError as error:
+                raise SystemExit(f"{file}: not a list of JSON objects, or one per line: {error}") from None
+
+
+def dense(value: Any) -> Any:
+    """Return a value without the Nones in it."""
+    if isinstance(value, dict):
+        return {name: dense(part) for name, part in value.items() if part is not None}
+    return [dense(part) for part in value] if isinstance(value, list) else value
+
+
+def conversation_of(row: dict[str, Any]) -> Conversation:
+    """Return the conversation of a row. Raises `ValueError` with the reason if it cannot be used."""
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object: {shown(row)}")
+    columns = {name: value for name, value in row.items() if value is not None}
+    if seen := [name for name in MEDIA if columns.get(name)]:
+        raise ValueError(f"it has {seen[0]}, and this model reads text only")
+    if bad := [name for name in ("kto_tag", "label") if columns.get(name) is False]:
+        raise ValueError(f"{bad[0]} marks its answer as a bad one, which would be learned")
+    tools, system = taken(columns, "tools", "functions"), taken(columns, "system", "system_prompt")
+    settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
+    talk = taken(columns, *TALKS)
+    turns = turns_of(parsed(talk)) if talk is not None else asked_and_answered(columns)
+    if system:
+        if turns and turns[0][0]["role"] in ("system", "developer") and turns[0][0]["content"] != system:
+            raise ValueError("it has a system column and another system message; delete one")
+        if not turns or turns[0][0]["role"] not in ("system", "developer"):
+            turns.insert(0, ({"role": "system", "content": system}, False))
+    if not turns:
+        raise ValueError("it has no messages")
+    messages = [message for message, _ in turns]
+    number_calls(messages)
+    empty = [flag and not any(message.get(name) for name in SAYS) for message, flag in turns]
+    return Conversation(
+        messages=messages,
+        learned=[flag and not nothing for (_, flag), nothing in zip(turns, empty, strict=True)],
+        tools=tools_of(tools),
+        settings=settings,
+        ignored={name for name, value in columns.items() if value not in ("", [])},
+        fields={name for message in messages for name in message} - FIELDS,
+        empty=sum(empty),
+    )
+
+
+def taken(columns: dict[str, Any], *names: str) -> Any:
+    """Remove and return the column of one of these names. None: there is none. Raises `ValueError` for several."""
+    found = [name for name in names if name in columns]
+    if len(found) > 1:
+        raise ValueError(f"it has {' and '.join(found)}, which mean the same; delete or rename all but one")
+    return columns.pop(found[0]) if found else None
+
+
+def parsed(value: Any) -> Any:
+    """Return a value that tables often hold as JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except ValueError:
+        raise ValueError(f"not JSON: {shown(value)}") from None
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+Turn = tuple[Message, bool]  # a message, and whether it is learned
+
+
+def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
+    """Return the messages of a row with a question and an answer, and perhaps with earlier ones."""
+    names = ", ".join(columns)
+    if "chosen" in columns or "rejected" in columns:
+        raise ValueError("a preference (chosen, rejected); keep the chosen answer as messages or as an output")
+    history = parsed(columns.pop("history", None)) or []
+    question, further, answer = (taken(columns, *of) for of in (QUESTIONS, ("input",), ANSWERS))
+    if (question is None and further is None) or answer is None:
+        raise ValueError(f"neither messages nor a question with an answer; it has {names or 'no columns'}")
+    turns = [turn for pair in history for turn in zip(pair_of(pair), (False, True), strict=True)]
+    if isinstance(question, list):
+        turns += [(message, False) for message, _ in turns_of(question)]  # an answer in a prompt is given
+    else:
+        asked = "\n".join(text_of(part, "user") for part in (question, further) if part)
+        turns.append(({"role": "user", "content": asked}, False))
+    if isinstance(answer, list):
+        return turns + turns_of(answer)
+    return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
+
+
+def pair_of(pair: Any) -> tuple[Message, Message]:
+    """Return an earlier question and its answer."""
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise ValueError(f"history is not a list of pairs of a question and an answer: {shown(pair)}")
+    asked, said = (text_of(text, "history") for text in pair)
+    return {"role": "user", "content": asked}, {"role": "assistant", "content": said}
+
+
+def turns_of(talk: Any) -> list[Turn]:
+    """Return the messages of a conversation, and which are learned."""
+    if not isinstance(talk, list):
+        raise ValueError(f"not a list of messages: {shown(talk)}")
+    turns: list[Turn] = []
+    for said in talk:
+        said = {name: value for name, value in said.items() if value is not None}
+        if not {"role", "from"} & said.keys():  # a question and its answer in one: {"human": …, "assistant": …}
+            pairs = [({"role": role, "content": text}) for role, text in said.items() if role in ROLES]
+            if not pairs or len(pairs) < len(said):
+                raise ValueError(f"a message without a role: {shown(said)}")
+            turns += turns_of(pairs)
+            continue
+        role = taken(said, "role", "from")
+        if role not in ROLES:
+            raise ValueError(f"the role {role!r} is not known; known are {', '.join(ROLES)}")
+        learned = is_learned(said, ROLES[role])
+        if ROLES[role] == "call":
+            add_call(turns, said, learned)
+        else:
+            turns += messages_of("developer" if role == "developer" else ROLES[role], said, learned)
+    return turns
+
+
+def is_learned(said: Message, role: str) -> bool:
+    """Return whether a message is learned; only what the assistant says is. Removes the field that says so."""
+    if "train_detail" in said:
+        raise ValueError("train_detail: a part of a message cannot be learned without the rest")
+    flags = {name: said.pop(name) for name in FLAGS if name in said}
+    for name, value in flags.items():
+        if value not in (0, 1):
+            raise ValueError(f"{name} is {value!r}; a message can be learned (1) or not (0)")
+        if value and role not in ("assistant", "call"):
+            raise ValueError(f"{name} is {value!r} in a message of the {role}; only the assistant's can be learned")
+    return role in ("assistant", "call") and all(flags.values())
+
+
+def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
+    """Yield the message, after the results of tools that Anthropic's format puts into it."""
+    content = taken(said, "content", "value")
+    parts = content if isinstance(content, list) and role != "tool" else []
+    calls = [*(parsed(said.pop("tool_calls", None)) or [])]
+    if "function_call" in said:
+        calls.append(parsed(said.pop("function_call")))
+    calls += [part for part in parts if is_part(part, "tool_use")]
+    for part in parts:
+        if is_part(part, "tool_result"):
+            result = text_of(part.get("content", ""), "tool")
+            yield {"role": "tool", "content": result, "tool_call_id": part.get("tool_use_id")}, False
+    rest = [part for part in parts if not (is_part(part, "tool_use") or is_part(part, "tool_result"))]
+    if parts and not rest and not calls:
+        return
+    message = {"role": role, "content": text_of(rest if parts else content, role)}
+    if reasoning := taken(said, *REASONING):
+        message["reasoning_content"] = text_of(reasoning, role)
+    if calls:
+        if role != "assistant":
+            raise ValueError(f"the {role} calls a tool; only the assistant can")
+        message["tool_calls"] = [call_of(call) for call in calls]
+    elif content is None and not reasoning:
+        raise ValueError(f"the {role} says nothing: neither content nor tool_calls")
+    yield {**message, **{name: value for name, value in said.items() if value not in ("", [])}}, learned
+
+
+def is_part(part: Any, kind: str) -> bool:
+    """Return whether a part of a content is of this type."""
+    return isinstance(part, dict) and part.get("type") == kind
+
+
+def text_of(content: Any, role: str) -> str:
+    """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list) and all(isinstance(part, str) or is_part(part, "text") for part in content):
+        flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
+        if flags - {1}:
+            raise ValueError("a part of a message cannot be learned without the rest")
+        return "".join(part if isinstance(part, str) else part["text"] for part in content)
+    if role == "tool" and isinstance(content, dict | list):
+        return json.dumps(content, ensure_ascii=False)
+    raise ValueError(f"the {role} says {shown(content)}, which is not text")
+
+
+def call_of(call: Any) -> dict[str, Any]:
+    """Return a call of a tool as `{"type": "function", "function": {"name": …, "arguments": {…}}}`."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not function.get("name"):
+        raise ValueError(f"not a call of a tool: {shown(call)}")
+    arguments = parsed(taken(dict(function), "arguments", "parameters", "input"))
+    if not isinstance(arguments, dict | None):
+        raise ValueError(f"the arguments of {function['name']} are not an object: {shown(arguments)}")
+    identity = {"id": call["id"]} if call.get("id") else {}
+    return {"type": "function", **identity, "function": {"name": function["name"], "arguments": arguments or {}}}
+
+
+def add_call(turns: list[Turn], said: Message, learned: bool) -> None:
+    """Add the calls of a message that holds nothing else, after its thoughts, to what the assistant just said."""
+    thoughts, thinks, text = text_of(taken(said, "content", "value"), "call").rpartition("</think>")
+    calls = parsed(text)
+    calls = [call_of(call) for call in (calls if isinstance(calls, list) else [calls])]
+    if not turns or turns[-1][0]["role"] != "assistant":
+        turns.append(({"role": "assistant", "content": ""}, learned))
+    message, same = turns[-1]
+    if same != learned:
+        raise ValueError("a call of a tool cannot be learned without what the assistant says before it")
+    message["content"] += thoughts + thinks
+    message["tool_calls"] = message.get("tool_calls", []) + calls
+    message.update({name: value for name, value in said.items() if name not in message})
+
+
+def number_calls(messages: list[Message]) -> None:
+    """Give calls without an id one of nine digits (the length that Mistral's templates ask for), and their results."""
+    numbers, waiting = itertools.count(1), []
+    for message in messages:
+        for call in message.get("tool_calls", []):
+            call.setdefault("id", f"{next(numbers):09}")
+            waiting.append(call)
+        if message["role"] == "tool":
+            known = [call for call in waiting if call["id"] == message.get("tool_call_id")]
+            if call := next(iter(known or waiting), None):
+                waiting.remove(call)
+                message["tool_call_id"] = message.get("tool_call_id") or call["id"]
+                message.setdefault("name", call["function"]["name"])
+
+
+def tools_of(tools: Any) -> list[Any] | None:
+    """Return the tools as `{"type": "function", "function": {…}}` each. None: there are none."""
+    tools = parsed(tools)
+    if not isinstance(tools, list | None) or not all(isinstance(parsed(tool), dict) for tool in tools or ()):
+        raise ValueError(f"tools is not a list of JSON objects: {shown(tools)}")
+    found = []
+    for tool in map(parsed, tools or ()):
+        function = dict(tool.get("function", tool))
+        if "parameters" in function:
+            function["parameters"] = parsed(function["parameters"])
+        found.append({"type": "function", **(tool if "function" in tool else {}), "function": function})
+    return found or None
+
+
+class Notes:
+    """What of the conversations is not learned or not read: how often, and where first."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[str]] = {}
+
+    def add(self, talk: Conversation, reads: Callable[[str], bool]) -> None:
+        """Note what a conversation holds that is not used. `reads` tells whether a template reads a field."""
+        unread = sorted(name for name in talk.fields if not reads(name))
+        kinds = [f"ignored column: {name}" for name in sorted(talk.ignored)]
+        kinds += [f"field of messages that the chat template does not read: {name}" for name in unread]
+        kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
+        kinds += ["conversations without an answer to learn"] * (not any(talk.learned[1:]))
+        for kind in kinds:
+            self.found.setdefault(kind, []).append(talk.place)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each kind."""
+        for kind, where in self.found.items():
+            yield f"  {kind} ({len(where)} conversations, the first: {where[0]})"
