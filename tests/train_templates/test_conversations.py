@@ -147,6 +147,7 @@ def answered(template: str, chat: Any, shape: dict[str, Any], tools: Any) -> Ite
         yield ids[0], ids[1]
 
 
+# docs/decisions/tasks.md: A template must render what it is given
 @pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
 @pytest.mark.parametrize("template", END)
 def test_each_answer_is_learned_behind_the_prompt_that_it_is_given(
@@ -191,6 +192,7 @@ LONG = [
 ]
 
 
+# docs/decisions/tasks.md: Answers are found in the text, and later rounds are rendered without the ones between
 @pytest.mark.parametrize("template", END)
 def test_long_conversations_are_learned_as_short_ones(template: str, made: ModuleType) -> None:
     """Where later rounds are rendered without the ones between, the result is that of rendering all."""
