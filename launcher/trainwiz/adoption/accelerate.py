@@ -56,11 +56,8 @@ def read(ledger: Ledger, accelerate: Accelerate) -> None:
 def finish(ledger: Ledger, accelerate: Accelerate, plan: Plan) -> None:
     """Enter everything else in the file."""
     for path, value in leaves(accelerate.document):
-        if ledger.knows(accelerate, path):
-            continue
-        if not isinstance(path.partition(".")[0], str):
-            continue
-        _finish_one(ledger, accelerate, path, value, plan)
+        if not ledger.knows(accelerate, path):
+            _finish_one(ledger, accelerate, path, value, plan)
 
 
 def _strategy(ledger: Ledger, accelerate: Accelerate) -> None:

@@ -96,16 +96,19 @@ def _block_beside_file(ledger: Ledger, settings: Settings, accelerate: Accelerat
 def _offload(ledger: Ledger, settings: Settings) -> None:
     for part, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_param")):
         name, key = f"zero_optimization.{part}.device", f"strategy.{part}_device"
+        older = f"zero_optimization.{old}"
         value = settings.values.get(name)
         if value in ("none", "cpu", "nvme"):
             ledger.carry(settings.file, settings.path(name), key, value)
         elif value == "auto":
             _open(ledger, settings, name)
-        elif settings.values.get(f"zero_optimization.{old}") is True:
-            ledger.carry(settings.file, settings.path(f"zero_optimization.{old}"), key, "cpu")
+        elif settings.values.get(older) is True:
+            ledger.carry(settings.file, settings.path(older), key, "cpu")
         elif value is None:
             # An offload block without a device offloads nothing.
             ledger.carry(settings.file, settings.path("zero_optimization.stage"), key, "none", say("not offloaded"))
+        if settings.values.get(older) is False:
+            ledger.same(settings.file, settings.path(older))
         folder = settings.values.get(f"zero_optimization.{part}.nvme_path")
         path = settings.path(f"zero_optimization.{part}.nvme_path")
         if isinstance(folder, str) and folder not in ("none", "auto", ""):
@@ -182,6 +185,8 @@ def _precision(ledger: Ledger, settings: Settings, accelerate: Accelerate | None
         name = f"{word}.enabled"
         if value == "auto" and not yaml:
             _open(ledger, settings, name)
+        elif word == chosen and key in ledger.carried and ledger.carried[key].value != word:
+            ledger.leave(settings.file, settings.path(name), "lost", say("already set by another value"), key=key)
         elif word == chosen:
             ledger.carry(settings.file, settings.path(name), key, word)
         elif value is not None:
