@@ -15,7 +15,7 @@ from trainwiz import vocabulary
 PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
 
 CORE = (
-    ("message", "columns", "vocabulary", "machine", "quantities", "project", "engines"),
+    ("message", "columns", "vocabulary", "machine", "quantities", "project", "engines", "models"),
     ("finding", "batch", "hangs", "outcome"),
     ("errors",),
     ("plan", "config", "script", "recovery", "record"),

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from trainwiz import models
+from trainwiz.models import Transformer
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
@@ -31,9 +34,17 @@ class ModelShape:
         return {name: getattr(self, name) for name in self.__slots__ if name != "hub_id"}
 
     @property
+    def transformer(self) -> Transformer:
+        """Its layers and their weights."""
+        found = models.of_config(self.settings)
+        assert found is not None
+        return found
+
+    @property
     def parameters(self) -> int:
-        """The exact number of parameters; tied ones count once."""
-        return {"llama": _llama, "gpt2": _gpt2, "bert": _bert}[self.model_type](self)
+        """The exact number of parameters, with the head of a model that classifies; tied ones count once."""
+        head = (self.hidden_size + 1) * _CLASSES if self.model_type == "bert" else 0
+        return self.transformer.parameters + head
 
 
 _CLASSES = 5
@@ -96,27 +107,3 @@ ENCODERS: Mapping[str, ModelShape] = MappingProxyType(
     }
 )
 """Models that classify texts."""
-
-
-def _llama(shape: ModelShape) -> int:
-    """Untied embedding and head; per layer q, o, k, v, three MLP matrices and two norms; one norm at the end."""
-    hidden, key_value = shape.hidden_size, shape.hidden_size // shape.num_attention_heads * shape.num_key_value_heads
-    attention = 2 * hidden * hidden + 2 * hidden * key_value
-    layer = attention + 3 * hidden * shape.intermediate_size + 2 * hidden
-    return 2 * shape.vocab_size * hidden + shape.num_hidden_layers * layer + hidden
-
-
-def _gpt2(shape: ModelShape) -> int:
-    """Tied head; learned positions; every matrix and norm has a bias."""
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    attention = (hidden + 1) * 3 * hidden + (hidden + 1) * hidden
-    layer = attention + (hidden + 1) * inner + (inner + 1) * hidden + 4 * hidden
-    return (shape.vocab_size + shape.max_position_embeddings) * hidden + shape.num_hidden_layers * layer + 2 * hidden
-
-
-def _bert(shape: ModelShape) -> int:
-    """Words, positions and two segments; every matrix and norm has a bias; a pooler, and a head for five classes."""
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    embeddings = (shape.vocab_size + shape.max_position_embeddings + 2) * hidden + 2 * hidden
-    layer = 4 * (hidden + 1) * hidden + (hidden + 1) * inner + (inner + 1) * hidden + 4 * hidden
-    return embeddings + shape.num_hidden_layers * layer + (hidden + 1) * hidden + (hidden + 1) * _CLASSES
