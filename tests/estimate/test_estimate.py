@@ -257,3 +257,18 @@ def test_activations_are_what_autograd_keeps(kind: Literal["llama", "gpt2"], hal
     # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
     one, two = (saved_bytes(shape, n, 2, half=half) - saved_bytes(shape, n, 1, half=half) for n in (1, 2))
     assert activation_bytes_per_token(shape, half=half) == pytest.approx((two - one) / 64, rel=0.01)
+
+
+def test_activations_grow_with_the_tokens_of_a_micro_batch() -> None:
+    def activations(micro: int, length: int) -> int:
+        plan = make(
+            model__name="gpt2-124m",
+            batch__per_device_batch_size=micro,
+            batch__real_batch_size=4 * micro,
+            batch__sequence_length=length,
+        )
+        return estimate(plan, parameters=124_000_000).activation_bytes_per_rank
+
+    assert activations(1, 100) > 0
+    assert activations(3, 500) == 15 * activations(1, 100)
+    assert activations(500, 3) == activations(3, 500)
