@@ -48,6 +48,17 @@ def test_alone_the_real_batch_is_cut_into_the_largest_micro_batches_that_are_pre
         assert solved.micro == max(m for m in range(1, preferred + 1) if real % (2 * m) == 0)
 
 
+def test_the_other_micro_batch_is_the_nearest_that_divides() -> None:
+    conflicts = 0
+    for per_rank, micro in product(range(1, 60), range(1, 12)):
+        solved = solve(world=3, real=3 * per_rank, micro=micro)
+        if isinstance(solved, Conflict):
+            conflicts += 1
+            divisors = [m for m in range(1, per_rank + 1) if per_rank % m == 0]
+            assert solved.nearest[-1].micro == min(divisors, key=lambda m: (abs(m - micro), m))
+    assert conflicts > 300
+
+
 def test_without_a_real_batch_there_is_one_preferred_micro_batch_per_rank() -> None:
     assert str(solve(world=4, preferred_micro=8)) == "32 = 8 × 1 × 4"
     assert str(solve(world=4, preferred_micro=8, accumulation=3)) == "96 = 8 × 3 × 4"

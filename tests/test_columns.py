@@ -59,6 +59,11 @@ def test_english_breaks_at_spaces_only() -> None:
     assert wrap("give --on-conflict beside, or leave it", 15) == ["give", "--on-conflict", "beside, or", "leave it"]
 
 
+def test_a_line_may_break_between_chinese_and_latin() -> None:
+    assert wrap("显存不足GPU显存", 10) == ["显存不足", "GPU显存"]
+    assert wrap("GPU显存", 5) == ["GPU显", "存"]
+
+
 def test_an_address_stays_in_one_piece() -> None:
     address = "https://pytorch.org/docs/stable/distributed.html"
     assert address in wrap(f"见 {address} 。", 20)

@@ -370,6 +370,21 @@ def test_a_nearly_full_place_is_evidence() -> None:
     assert [str(message) for message in found.observed] == ["/dev/shm was almost full: 0 MiB of 64 MiB free"]
 
 
+def test_what_is_left_of_a_nearly_full_place_is_said_in_mib() -> None:
+    observed = {"oom_kills": 2, "disk_free_bytes": 5 * 2**20 - 1, "disk_total_bytes": 100 * 2**20}
+    assert [str(message) for message in failed(-7, "", observed=observed).observed] == [
+        "out-of-memory kills counted by the cgroup during the run: 2",
+        "runs/ was almost full: 4 MiB of 100 MiB free",
+    ]
+    assert failed(-7, "", observed={**observed, "oom_kills": 0, "disk_free_bytes": 5 * 2**20}).observed == ()
+
+
+def test_only_the_exit_code_1_of_sys_exit_has_last_words() -> None:
+    assert "its last message was: no data" in str(failed(1, "no data\n").cause)
+    assert "exited with this code without raising" in str(failed(3, "no data\n").cause)
+    assert "ended without an exception" in str(failed(1, "").cause)
+
+
 def test_ranks_that_were_taken_down_are_told_apart() -> None:
     outcome = Outcome(exit_code=1, codes={0: -15, 1: 1, 2: 0, 3: -9}, first_failed=1)
     found = diagnose(outcome, {1: LOGS["shape"]})

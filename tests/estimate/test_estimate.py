@@ -200,3 +200,18 @@ def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool
     assert exact <= packing.rows_at_most(sum(documents), length, packing=packed)
     assert exact >= -(-sum(n - 1 for n in documents) // length)
     assert packing.rows(documents, length, packing=True) <= packing.rows(documents, length, packing=False)
+
+
+def test_activations_grow_with_the_tokens_of_a_micro_batch() -> None:
+    def activations(micro: int, length: int) -> int:
+        plan = make(
+            model__name="gpt2-124m",
+            batch__per_device_batch_size=micro,
+            batch__real_batch_size=4 * micro,
+            batch__sequence_length=length,
+        )
+        return estimate(plan, parameters=124_000_000).activation_bytes_per_rank
+
+    assert activations(1, 100) > 0
+    assert activations(3, 500) == 15 * activations(1, 100)
+    assert activations(500, 3) == activations(3, 500)

@@ -112,3 +112,39 @@ def test_batch_forms() -> None:
     assert forms.read_batch("64", {}) == {"batch.real_batch_size": "64"}
     both: Any = forms.read_batch(" 64 / 8 ", {})
     assert both == {"batch.real_batch_size": "64", "batch.per_device_batch_size": "8"}
+
+
+@pytest.mark.parametrize(
+    ("key", "asked", "not_asked"),
+    [
+        ("machine.main_process_ip", {"machine.num_machines": 2}, {"machine.num_machines": 1}),
+        ("machine.main_process_ip", {"machine.num_machines": "3"}, {}),
+        ("supervision.max_restarts", {}, {"machine.num_machines": 2}),
+        ("strategy.offload_optimizer_device", {"strategy.kind": "deepspeed"}, {"strategy.kind": "fsdp"}),
+        (
+            "strategy.offload_param_device",
+            {"strategy.kind": "deepspeed", "strategy.zero_stage": 3},
+            {"strategy.kind": "deepspeed", "strategy.zero_stage": 2},
+        ),
+        ("strategy.zero3_init", {"strategy.kind": "deepspeed", "strategy.zero_stage": 3}, {"strategy.zero_stage": 3}),
+        ("strategy.nvme_path", {"strategy.offload_param_device": "nvme"}, {"strategy.offload_param_device": "cpu"}),
+        ("model.adapter", {"task": "sft"}, {"task": "image_classification"}),
+        ("model.lora_rank", {"task": "sft", "model.adapter": "lora"}, {"task": "sft"}),
+        ("model.lora_rank", {"task": "sft", "model.adapter": "qlora"}, {"task": "custom", "model.adapter": "lora"}),
+        ("model.compile", {}, {"engine": "colossalai"}),
+        ("model.name", {"task": "causal_lm"}, {"task": "custom"}),
+        ("data.eval", {"task": "causal_lm"}, {"task": "custom"}),
+    ],
+)
+def test_a_question_is_asked_only_where_it_makes_a_difference(
+    key: str, asked: dict[str, object], not_asked: dict[str, object]
+) -> None:
+    question = question_for(key)
+    assert question.when(asked)
+    assert not question.when(not_asked)
+
+
+@pytest.mark.parametrize("key", ["engine", "machine.device", "strategy.zero_stage", "batch.per_device_batch_size"])
+def test_what_a_basic_question_settles_is_not_asked_again(key: str) -> None:
+    (question,) = (question for question in ADVANCED if question.key == key)
+    assert not question.when({"task": "causal_lm", "strategy.kind": "deepspeed"})

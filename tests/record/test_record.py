@@ -79,6 +79,16 @@ def test_speed_is_a_median_without_the_first_update() -> None:
     assert metrics.speed([]) is None
 
 
+def test_the_last_finite_value() -> None:
+    assert metrics.last([{"update": 1, "loss": 2.0}, {"update": 2, "loss": math.inf}], "loss") == 2.0
+    assert metrics.last([{"update": 1, "loss": 2.0}], "eval_loss") is None
+
+
+def test_a_few_points_are_thinned_to_first_lowest_highest_and_last() -> None:
+    points: list[metrics.Point] = [(float(u), float(y)) for u, y in enumerate([5, 9, 1, 5, 5, 2, 8, 5, 6])]
+    assert thinned(points, 8) == [(0, 5), (1, 9), (2, 1), (5, 2), (6, 8), (8, 6)]
+
+
 def test_thinning_keeps_spikes_gaps_and_ends() -> None:
     points: list[metrics.Point] = [(i, math.sin(i / 500)) for i in range(10_000)]
     points[4321], points[7000] = (4321, 50.0), (7000, None)
@@ -137,6 +147,41 @@ def test_updates_are_marked_at_whole_numbers() -> None:
     assert all(m == int(m) for m in scale.scale([1, 3], marks=9, whole=True).marks)
 
 
+def test_a_constant_is_in_the_middle_of_its_axis() -> None:
+    assert [scale.scale([value]).place(value) for value in (3.0, -3.0, 0.0)] == [0.5, 0.5, 0.5]
+    assert scale.scale([8.0]).marks == (4.0, 6.0, 8.0, 10.0, 12.0)
+
+
+def test_the_axis_ends_at_marks() -> None:
+    made = scale.scale([1, 39], marks=5)
+    assert (made.low, made.high, made.marks) == (0, 40, (0, 10, 20, 30, 40))
+    assert [made.place(value) for value in (0, 10, 40)] == [0, 0.25, 1]
+    assert scale.scale([0, 5], marks=1).marks == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("largest", "label"),
+    [
+        (9_000, "9000"),
+        (10_000, "10k"),
+        (900_000, "900k"),
+        (1_000_000, "1M"),
+        (1_000_000_000, "1G"),
+        (10_000_000_000, "1e+10"),
+        (0.001, "0.001"),
+        (0.0009, "0.0009"),
+        (0.00009, "9e-05"),
+    ],
+)
+def test_the_unit_of_a_label_is_that_of_the_largest_mark(largest: float, label: str) -> None:
+    assert scale.label(largest, 10.0 ** math.floor(math.log10(largest)), largest) == label
+
+
+def test_a_label_has_no_more_than_six_digits_after_the_point() -> None:
+    assert scale.label(1.00000025, 0.00000025, 1.000001) == "1.000000"
+    assert scale.label(1.125, 0.125, 2) == "1.125"
+
+
 # curves as text
 
 FALLING: list[metrics.Point] = [(u, 10.0 - u) for u in range(11)]
@@ -179,6 +224,54 @@ def test_a_gap_is_not_drawn_over() -> None:
     assert dots[1] < 0.8 * dots[0]
 
 
+PEAKS: list[metrics.Point] = [(0, 0.0), (1, 10.0), (2, None), (4, 10.0), (6, 0.0)]
+
+
+def test_a_curve_rises_falls_and_has_a_gap() -> None:
+    assert curve.draw(PEAKS, 25, 6, braille=False) == [
+        "10 +   *         *",
+        "   |   *          **",
+        " 5 +  *             *",
+        "   | *               *",
+        "   | *                **",
+        " 0 +*                   *",
+        "   +---------------------",
+        "    0                   6",
+    ]
+    assert curve.draw(PEAKS, 25, 6) == [
+        "10 ┤   ⡸         ⠈⢆",
+        "   │  ⢀⠇           ⢣",
+        " 5 ┤  ⡜             ⠱⡀",
+        "   │ ⢰⠁              ⠑⡄",
+        "   │ ⡇                ⠈⢆",
+        " 0 ┤⡸                  ⠈⢢",
+        "   └─────────────────────",
+        "    0                   6",
+    ]
+
+
+def test_updates_in_one_column_are_averaged() -> None:
+    points: list[metrics.Point] = [(u, 10.0 if u % 2 else 0.0) for u in range(1000)]
+    lines = curve.draw(points, 16, 3, braille=False)
+    assert lines[:3] == ["10 +", "   |************", " 0 +"]
+
+
+def test_a_single_update_is_a_dot() -> None:
+    lines = [line.rstrip() for line in curve.draw([(3, 5.0)], 14, 3, braille=False)]
+    assert lines == ["10 +", " 5 +*", " 0 +", "   +----------", "    3"]
+
+
+@pytest.mark.parametrize(("height", "marks"), [(2, 2), (4, 2), (8, 5), (30, 11)])
+def test_a_taller_drawing_has_more_marks(height: int, marks: int) -> None:
+    lines = curve.draw(FALLING, 30, height, braille=False)
+    assert sum(" +" in line for line in lines[:height]) == marks
+
+
+def test_the_smallest_drawing_has_two_lines_and_eight_columns() -> None:
+    assert len(curve.draw(FALLING, 12, 2)) == 4
+    assert curve.draw(FALLING, 11, 2) == curve.draw(FALLING, 12, 1) == []
+
+
 def test_nothing_is_drawn_of_nothing_or_in_no_space() -> None:
     assert curve.draw([], 60, 8) == curve.draw([(1, None)], 60, 8) == curve.draw(FALLING, 9, 8) == []
 
@@ -206,6 +299,61 @@ def test_a_chart_is_wellformed_and_holds_every_curve() -> None:
         numbers = (path.get("d") or "").replace("M", " ").replace("L", " ").split()
         assert all(0 <= float(x) <= chart.WIDTH for x in numbers[::2])
         assert all(0 <= float(y) <= chart.HEIGHT for y in numbers[1::2])
+
+
+def test_a_chart_is_drawn_to_scale() -> None:
+    """40 updates are 392 pixels across, a loss of 10 is 198 pixels down."""
+    points = ((0.0, 0.0), (10.0, 10.0), (20.0, 5.0), (30.0, None), (40.0, 10.0))
+    root = drawing([("loss", Series(name="loss", points=points))], marks=[0.0, 20.0, 40.0, 41.0])
+    ns = "{http://www.w3.org/2000/svg}"
+    paths = [(p.get("class"), p.get("d")) for p in root.iter(f"{ns}path")]
+    assert [d for kind, d in paths if kind == "curve"] == ["M54.0 210.0L152.0 12.0L250.0 111.0M446.0 12.0"]
+    assert [d for kind, d in paths if kind == "grid"] == [f"M54 {y}H446" for y in (210.0, 160.5, 111.0, 61.5, 12.0)]
+    assert [d for kind, d in paths if kind == "mark"] == ["M54.0 12V210", "M250.0 12V210", "M446.0 12V210"]
+    assert [d for kind, d in paths if kind == "axis"] == [
+        *(f"M{x}.0 210v4" for x in (54, 152, 250, 348, 446)),
+        "M54 210H446",
+    ]
+    texts = [(t.text, t.get("x"), t.get("y")) for t in root.iter(f"{ns}text")]
+    assert texts == [
+        ("0", "47", "210.0"),
+        ("2.5", "47", "160.5"),
+        ("5.0", "47", "111.0"),
+        ("7.5", "47", "61.5"),
+        ("10.0", "47", "12.0"),
+        ("0", "54.0", "227"),
+        ("10", "152.0", "227"),
+        ("20", "250.0", "227"),
+        ("30", "348.0", "227"),
+        ("40", "446.0", "227"),
+        ("update", "250", "245"),
+    ]
+    dots = [(c.get("cx"), c.get("cy")) for c in root.iter(f"{ns}circle")]
+    assert dots == [("54.0", "210.0"), ("152.0", "12.0"), ("250.0", "111.0"), ("446.0", "12.0")]
+
+
+@pytest.mark.parametrize(("count", "dots"), [(12, 12), (13, 0)])
+def test_few_points_have_dots(count: int, dots: int) -> None:
+    made = drawing([("x", Series(name="x", points=tuple((float(u), float(u)) for u in range(count))))])
+    assert len(list(made.iter("{http://www.w3.org/2000/svg}circle"))) == dots
+
+
+@pytest.mark.parametrize(
+    ("count", "every", "noisy"), [(200, 2, False), (201, 2, True), (300, 18, True), (300, 22, False)]
+)
+def test_a_curve_is_noise_where_it_has_many_points_and_turns(count: int, every: int, noisy: bool) -> None:
+    """A zigzag of this period turns twice in it: 1 of 9 points is a turn with a period of 18, 1 of 11 with 22."""
+    points = tuple((float(u), abs(u % every - every / 2)) for u in range(count))
+    made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
+    assert ("noise" in made) is noisy
+    assert made.count('class="curve"') == 1
+
+
+def test_a_trend_has_100_points() -> None:
+    points = tuple((float(u), float(u % 2)) for u in range(400))
+    made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
+    trend_only = made[made.index('class="curve"') :]
+    assert trend_only.count("M") + trend_only.count("L") == 100
 
 
 def test_a_long_curve_stays_small_and_shows_its_trend() -> None:
@@ -306,6 +454,42 @@ def test_a_run_in_a_line() -> None:
     assert (empty.updates, empty.loss, empty.speed, empty.seconds) == (None, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "total"),
+    [
+        (["--n_steps", "5"], 5),
+        (["--n_steps=5", "--n_steps", "7"], 7),
+        (["--n_steps", "x", "5"], None),
+        (["x", "--n_steps"], None),
+        ([], None),
+    ],
+)
+def test_the_planned_updates_of_a_script_that_was_told_them(arguments: list[str], total: int | None) -> None:
+    assert summary(run(arguments=arguments), 0).total == total
+
+
+def test_a_signal_without_a_number_is_not_guessed() -> None:
+    assert str(why(run(outcome={"exit_code": 1, "interrupted": True}))) == "stopped by ?; exit code 1"
+
+
+def test_a_checkpoint_belongs_to_the_newest_launch_that_had_begun() -> None:
+    first, second = run("a"), run("b", started="2026-11-20T11:00:00+0000")
+    saved = ((1, BEGAN - 10), (2, BEGAN + 3598), (3, BEGAN + 3599))
+    lineage = [dataclasses.replace(first, checkpoints=saved), second]
+    owners = {str(e.what): e.run for e in timeline.events(lineage, 0) if "checkpoint" in str(e.what)}
+    # The clock of a file system may be a second behind.
+    assert owners == {"checkpoint of update 1": "a", "checkpoint of update 2": "a", "checkpoint of update 3": "b"}
+
+
+def test_a_run_of_unknown_beginning_has_no_events_but_its_checkpoints() -> None:
+    unknown = dataclasses.replace(run("a", started="yesterday", outcome={"exit_code": 1}), checkpoints=((5, BEGAN),))
+    told = [(e.at, e.run, str(e.what)) for e in timeline.events([unknown, run("b")], BEGAN + 9)]
+    assert told == [(BEGAN, "b", "launched"), (BEGAN, "b", "checkpoint of update 5")]
+    (stretch,) = timeline.stretches([unknown], BEGAN)
+    assert (stretch.first, stretch.last, stretch.began) == (None, None, None)
+    assert timeline.resumed_at([run("a"), run("b"), run("c", range(3, 5))]) == [3]
+
+
 def test_a_timeline_of_a_resumed_run() -> None:
     first = run(
         "a",
@@ -371,6 +555,28 @@ def test_only_what_differs_is_named() -> None:
         ("result", "tokens_per_second"): (250.0, 350.0),
     }
     assert differences(before, before) == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (["a.py", "b"], {"[0]": "a.py", "[1]": "b"}),
+        (["--lr", "1", "x"], {"--lr": "1", "[0]": "x"}),
+        (["--flag", "--lr=1=2"], {"--flag": True, "--lr": "1=2"}),
+        (["-n", "2"], {"[0]": "-n", "[1]": "2"}),
+        (["--output_dir=runs/a", "--flag"], {"--flag": True}),
+    ],
+)
+def test_arguments_are_compared_by_option_or_position(argv: list[str], given: dict[str, object]) -> None:
+    found = differences(run(argv=[]), run(argv=argv))
+    assert {d.key: d.after for d in found if d.section == "arguments"} == given
+
+
+def test_results_are_compared_to_one_digit() -> None:
+    before, after = (run(outcome={"exit_code": 0, "seconds": s, "peak_rank_bytes": None}) for s in (12.34, 12.31))
+    assert differences(before, after) == ()
+    changed = differences(before, run(outcome={"exit_code": 0, "seconds": 12.36}))
+    assert [(d.key, d.before, d.after) for d in changed] == [("seconds", 12.3, 12.4)]
 
 
 def test_nested_values_by_dotted_key() -> None:

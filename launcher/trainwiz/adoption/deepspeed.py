@@ -81,16 +81,19 @@ def _block_beside_file(page: Page, settings: Settings) -> None:
 def _offload(page: Page, settings: Settings) -> None:
     for part, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_param")):
         name, key = f"zero_optimization.{part}.device", f"strategy.{part}_device"
+        older = f"zero_optimization.{old}"
         value = settings.values.get(name)
         if value in ("none", "cpu", "nvme"):
             page.carry(name, key, value)
         elif value == "auto":
             _open(page, name)
-        elif settings.values.get(f"zero_optimization.{old}") is True:
-            page.carry(f"zero_optimization.{old}", key, "cpu")
+        elif settings.values.get(older) is True:
+            page.carry(older, key, "cpu")
         elif value is None:
             # An offload block without a device offloads nothing.
             page.carry("zero_optimization.stage", key, "none", say("not offloaded"))
+        if settings.values.get(older) is False:
+            page.same(older)
         path = f"zero_optimization.{part}.nvme_path"
         folder = settings.values.get(path)
         if folder in ("none", ""):
@@ -147,6 +150,8 @@ def _precision(page: Page, settings: Settings, accelerate: Accelerate | None) ->
         name = f"{word}.enabled"
         if value == "auto" and not yaml:
             _open(page, name)
+        elif word == chosen and key in page.ledger.carried and page.ledger.carried[key].value != word:
+            page.leave(name, "lost", say("already set by another value"), key=key)
         elif word == chosen:
             page.carry(name, key, word)
         elif value is not None:
