@@ -191,16 +191,19 @@ def test_the_micro_batch_fits_beside_the_model_state(
 
 @pytest.mark.parametrize("strategy", [row.label for row in strategies.every() if not row.one_rank])
 def test_no_strategy_forgets_activations(strategy: str) -> None:
-    """72 GiB of them at micro-batch 4, on a GPU of 40 GiB."""
+    """58 GiB of them or more at micro-batch 4, on a GPU of 40 GiB."""
     row = strategies.labelled(strategy)
     answers = {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage, "batch.sequence_length": 8192}
     here = machine("4xa100-40g")
     answers |= {"model.name": "llama-1b", "precision.mixed_precision": row.precisions[0] if row.precisions else "bf16"}
     plan = decide(answers, here).plan
-    assert plan.batch.per_device_batch_size == 1
+    assert plan.batch.per_device_batch_size <= 2
     careless = plans.with_changes(plan, {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 1})
-    known = rules.Facts(plan=careless, machine=here, estimate=estimate(careless, DECODERS["llama-1b"].parameters))
-    assert "TW325" in {finding.rule for finding in rules.check(known, rules=rules.of_plans())}
+    careless = plans.with_changes(careless, {"model.activation_checkpointing": "none"})
+    for each, refused in ((plan, False), (careless, True)):
+        known = rules.Facts(plan=each, machine=here, estimate=estimate(each, DECODERS["llama-1b"].parameters))
+        found = {finding.rule for finding in rules.check(known, rules=rules.of_plans())}
+        assert ("TW325" in found) == refused
 
 
 def test_the_micro_batch_shows_what_fills_the_gpu() -> None:
