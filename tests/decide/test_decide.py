@@ -197,9 +197,8 @@ def test_no_strategy_forgets_activations(strategy: str) -> None:
     here = machine("4xa100-40g")
     answers |= {"model.name": "llama-1b", "precision.mixed_precision": row.precisions[0] if row.precisions else "bf16"}
     plan = decide(answers, here).plan
-    recomputed = plan.model.activation_checkpointing != "none"  # in fp32, where not even one sample would fit
-    assert recomputed == (plan.precision.mixed_precision == "no")
-    assert plan.batch.per_device_batch_size <= (4 if recomputed else 2)
+    recomputed = plan.model.activation_checkpointing != "none"  # where not even one sample would fit
+    assert recomputed or plan.batch.per_device_batch_size <= 2
     careless = plans.with_changes(plan, {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 1})
     careless = plans.with_changes(careless, {"model.activation_checkpointing": "none"})
     for each, refused in ((plan, False), (careless, True)):
