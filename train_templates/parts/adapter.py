@@ -37,14 +37,14 @@ def add(model: Any, rank: int, alpha: int, targets: str) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
 
     def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
         for name in [name for name in state if name.startswith(prefix) and "lora_" not in name]:
             del state[name]
 
     def not_missing(_module: Any, keys: Any) -> None:
-        keys.missing_keys[:] = [name for name in keys.missing_keys if not name.endswith(frozen)]
+        # By the same rule as above: a list of frozen parameters would have one of the names of a shared weight only.
+        keys.missing_keys[:] = [name for name in keys.missing_keys if "lora_" in name]
 
     model.register_state_dict_post_hook(leave_out)
     model.register_load_state_dict_post_hook(not_missing)
