@@ -33,7 +33,7 @@ from trainwiz.tasks import named
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-GENERATED = ("task", "train", "batches", "checkpoints", "metrics", "rows")
+GENERATED = ("task", "train", "adapter", "batches", "checkpoints", "metrics", "model_folder", "rows")
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import adapter
 
 # end: lora
+import model_folder
 import rows
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -42,6 +43,7 @@ class TaskConfig:
     # end: eval
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
@@ -72,7 +74,7 @@ class Chat:
     """Converts conversations to token ids, with the tokenizer's own chat template."""
 
     def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
         self.marked = re.search(r"{%-?\s*generation\b", self.tokenizer.get_chat_template())
 
@@ -127,9 +129,14 @@ class Chat:
     """Conversations as UTF-8 bytes; 256 ends a message. No vocabulary to download."""
 
     END = 256
+    TEMPLATE = (
+        "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
+    )
 
     def __init__(self, config: TaskConfig) -> None:
         assert config.vocab_size > self.END
+        self.tokenizer = model_folder.byte_tokenizer(self.END, self.TEMPLATE)  # does the same, for other programs
 
     def encode(self, messages: list[Message]) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
@@ -254,7 +261,6 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         **rows.FP32,
-        use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -269,7 +275,6 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         dtype=config.frozen_dtype,
-        use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -285,7 +290,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
-    shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
+    shape = transformers.AutoConfig.from_pretrained(config.model_name)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -313,7 +318,6 @@ def build_model(config: TaskConfig) -> nn.Module:
         # feature: bytes
         eos_token_id=Chat.END,
         # end: bytes
-        use_cache=False,
     )
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
@@ -344,21 +348,21 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
-# feature: final_weights
 # feature: whole_model
-def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
-    model.save_pretrained(folder, state_dict=weights)
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
+    model_folder.save(model, weights, folder, config.output_dtype, Chat(config).tokenizer)
 
 
 # end: whole_model
 # feature: lora
-def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
-    adapter.save(model, weights, folder)
+    adapter.save(model, weights, folder, config.output_dtype, Chat(config).tokenizer)
 
 
 # end: lora
+# feature: final_weights
 def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
     """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
     chat = Chat(config)

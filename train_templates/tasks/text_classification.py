@@ -25,6 +25,8 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import model_folder
+
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]
@@ -52,6 +54,7 @@ class TaskConfig:
     text_column: str = "text"
     label_column: str = "label"
     sequence_length: int = 256  # longer texts are truncated
+    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -74,11 +77,12 @@ class Tokens:
     """Converts text to token ids, with the model's tokenizer."""
 
     def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
         self.length = config.sequence_length
         # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         self.pad = next((i for i in known if i is not None), 0)
+        self.tokenizer.pad_token_id = self.pad  # the saved one pads as this training did
 
     def encode(self, text: str) -> list[int]:
         """Return the text's token ids, with the special tokens that the model expects around it."""
@@ -92,6 +96,7 @@ class Tokens:
 
     WHOLE = 1
     pad = 0
+    tokenizer = None  # transformers has none that does this
 
     def __init__(self, config: TaskConfig) -> None:
         self.length, self.buckets = config.sequence_length, config.vocab_size - 2
@@ -296,12 +301,12 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
+    model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
+
+
 # feature: final_weights
-def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks, for `AutoModelForSequenceClassification.from_pretrained`."""
-    model.save_pretrained(folder, state_dict=weights)
-
-
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """Return how the trained model classifies some texts. It is loaded from where `save_model` saved it."""

@@ -10,6 +10,7 @@ import jinja2
 from trainwiz import vocabulary
 from trainwiz.command import by_hand, settings
 from trainwiz.plan import Plan
+from trainwiz.render import script
 from trainwiz.render.artifact import Artifact
 
 _READMES = {"en": "README.md.j2", "zh": "README.zh-CN.md.j2"}
@@ -36,7 +37,7 @@ def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tup
 
 
 def _context(plan: Plan) -> dict[str, Any]:
-    machine, batch = plan.machine, plan.batch
+    machine, batch, wanted = plan.machine, plan.batch, script.features(plan)
     return {
         "plan": plan,
         "world": machine.num_processes,
@@ -46,6 +47,9 @@ def _context(plan: Plan) -> dict[str, Any]:
         "by_hand": [_lines(plan, rank) for rank in range(min(machine.num_machines, 2))],
         "accelerate_starts_it": settings.distributed_type(plan) != "MULTI_CPU",
         "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
+        "gathered": "final_weights" in wanted,
+        "adapted": "lora" in wanted,
+        "hashed": "hashes" in wanted,
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
         "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),
     }

@@ -9,7 +9,7 @@ import ast
 import sys
 from itertools import groupby, pairwise
 
-NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "metrics", "rows", "task", "train"})
+NEIGHBOURS = frozenset({"adapter", "batches", "checkpoints", "metrics", "model_folder", "rows", "task", "train"})
 """The modules of a project, which import each other by these names."""
 _Import = ast.Import | ast.ImportFrom
 

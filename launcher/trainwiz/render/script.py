@@ -52,6 +52,7 @@ def features(plan: Plan) -> frozenset[str]:
         "compile": plan.model.compile,
         "final_weights": gathered,
         "sample": gathered,
+        "saved_dtype": task.from_hub,
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
         "plain_samples": True,
@@ -135,6 +136,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "lora_alpha": plan.model.lora_alpha,
         "lora_targets": plan.model.lora_targets,
         "tokenizer_name": hub_id,
+        "output_dtype": plan.model.output_dtype,
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }

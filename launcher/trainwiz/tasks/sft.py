@@ -20,6 +20,6 @@ TASK = Task(
         'a conversation is a JSON object with "messages" or "conversations", or with an "instruction" and an "output"'
     ),
     packages=("transformers",),
-    parts=("rows.py",),
+    parts=("model_folder.py", "rows.py"),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
 )

@@ -19,5 +19,6 @@ TASK = Task(
     data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a "label"'),
     packages=("transformers",),
     weight_decay=(0.01, say("common for classification")),
+    parts=("model_folder.py",),
     regions={"grouped": True},
 )
