@@ -17,7 +17,8 @@ beats capture debugging hangs ranks rollcall several_machines signals spares wat
 
 
 LONG = """
-racing test_training test_speed test_trajectory test_tasks test_resume test_colossalai test_rehearse test_sft
+racing test_training test_model_families test_speed
+test_trajectory test_tasks test_resume test_colossalai test_rehearse test_sft
 test_preemption test_faults test_rows test_claims test_script_claims test_configurations test_recovery test_missing
 test_checkpoints test_causal_lm test_exactness test_remedy test_goodput test_cost test_check_speed test_init test_launch
 """.split()  # noqa: SIM905

@@ -38,6 +38,8 @@ class ModelFacts:
     """preset, folder, hub or missing."""
     parameters: int | None = None
     """The number of its parameters."""
+    has_tokenizer: bool | None = None
+    """Whether a folder holds a tokenizer's files; None where nobody looked."""
     max_positions: int | None = None
     """The longest sequence in tokens, for models that learn their positions; others have no such limit."""
     detail: str = ""

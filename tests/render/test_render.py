@@ -75,7 +75,16 @@ TYPICAL: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 # The scripts have tests of their own, and the schema changes with every key of the plan.
-NOT_GOLDEN = {"train.py", "task.py", "batches.py", "checkpoints.py", "metrics.py", "rows.py", plan_file.SCHEMA_FILE}
+NOT_GOLDEN = {
+    "train.py",
+    "task.py",
+    "batches.py",
+    "checkpoints.py",
+    "metrics.py",
+    "model_folder.py",
+    "rows.py",
+    plan_file.SCHEMA_FILE,
+}
 
 
 def files(made: Plan, **options: Any) -> dict[str, str]:
@@ -111,6 +120,7 @@ def test_the_files_of_a_project() -> None:
         "batches.py",
         "checkpoints.py",
         "metrics.py",
+        "model_folder.py",
         "rows.py",
         "requirements.txt",
         ".gitignore",
@@ -301,7 +311,8 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = dict.fromkeys(("task", "batches", "checkpoints", "metrics", "rows", "texts", "adapter"))
+    program = ("task", "batches", "checkpoints", "metrics", "model_folder", "rows", "texts", "adapter")
+    distribution = dict.fromkeys(program)
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         program = made["train.py"] + made["task.py"] + made["metrics.py"]

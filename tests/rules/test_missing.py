@@ -52,6 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
         [],
     ),
     "TW515": ("empty.txt: no text to train on", {}, set(), ["--train_data", "empty.txt"]),
+    "TW528": ("bare: no tokenizer, or an empty one", {"model.name": "bare", "model.from_scratch": False}, set(), []),
     "TW513": ("OSError: ", {"model.name": "./none", "model.from_scratch": False}, set(), []),
 }
 """By rule: what the last lines say, the plan, the packages that are not there, the arguments."""
@@ -71,6 +72,8 @@ def write(id: str, folder: Path) -> None:
     for artifact in training_files(plan, templates.load()):
         (folder / artifact.path).write_text(artifact.text)
     (folder / "empty.txt").touch()
+    (folder / "bare").mkdir()
+    (folder / "bare" / "config.json").write_text('{"model_type": "gpt2"}')
     (folder / "broken.jsonl").write_text('{"text": "a"}\n[1]\n')
 
 

@@ -97,6 +97,6 @@ def loss_sum(model, batch):
     return nn.functional.cross_entropy(logits, batch["labels"], ignore_index=-100, reduction="sum")
 
 
-def save_model(model, weights, folder):
+def save_model(config, model, weights, folder):
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")

@@ -36,6 +36,6 @@ def loss_sum(model, batch):
     return ((model(batch["x"]) - batch["y"]).square() * batch["weight"]).sum()
 
 
-def save_model(model, weights, folder):
+def save_model(config, model, weights, folder):
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(weights), folder / "model.safetensors")

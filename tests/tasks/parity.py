@@ -48,6 +48,6 @@ def loss_sum(model, batch):
     return nn.functional.cross_entropy(model(batch["numbers"]), batch["labels"], reduction="sum")
 
 
-def save_model(model, weights, folder):
+def save_model(config, model, weights, folder):
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(weights), folder / "model.safetensors")

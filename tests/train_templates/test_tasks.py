@@ -40,7 +40,8 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "batches", "chat", "checkpoints", "conversations", "metrics", "recompute", "rows", "texts"),
+    *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "model_folder"),
+    *("recompute", "rows", "texts"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

@@ -135,6 +135,9 @@ CHOICES = {
     "lr_scheduler_type": ("constant", "linear", "cosine"),
     "mixed_precision": ("no", "bf16", "fp16", "fp8"),
     "on_failed_save": ("continue", "stop"),
+    # feature: saved_dtype
+    "output_dtype": ("source", "float32", "bfloat16", "float16"),
+    # end: saved_dtype
 }
 
 
@@ -589,8 +592,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: final_weights
     if not stop:
         weights = accelerator.get_state_dict(model)
+        # feature: zero3
+        accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models
+        # end: zero3
         if accelerator.is_main_process:
-            task.save_model(accelerator.unwrap_model(model), weights, Path(config.output_dir) / "model")
+            task.save_model(config, accelerator.unwrap_model(model), weights, Path(config.output_dir) / "model")
     # end: final_weights
     checkpoints.close()
     return not stop
@@ -607,9 +613,6 @@ def main() -> None:
     accelerator.free_memory()
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     accelerator.end_training()
-    # feature: zero3
-    accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models
-    # end: zero3
     if accelerator.is_main_process:
         print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)
         # feature: sample

@@ -131,6 +131,9 @@ CHOICES = {
     "lr_scheduler_type": ("constant", "linear", "cosine"),
     "mixed_precision": ("no", "bf16", "fp16", "fp8"),
     "on_failed_save": ("continue", "stop"),
+    # feature: saved_dtype
+    "output_dtype": ("source", "float32", "bfloat16", "float16"),
+    # end: saved_dtype
 }
 
 
@@ -641,7 +644,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     if not stop:
         weights = state.whole_weights()
         if agreement.rank == 0:
-            task.save_model(model.unwrap(), weights, Path(config.output_dir) / "model")
+            task.save_model(config, model.unwrap(), weights, Path(config.output_dir) / "model")
     # end: final_weights
     checkpoints.close()
     return not stop

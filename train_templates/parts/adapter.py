@@ -8,6 +8,11 @@ from typing import Any
 import peft
 from torch import Tensor
 
+# feature: merged
+import model_folder
+
+# end: merged
+
 
 # feature: qlora
 def four_bits() -> dict[str, Any]:
@@ -37,24 +42,28 @@ def add(model: Any, rank: int, alpha: int, targets: str) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
 
     def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
         for name in [name for name in state if name.startswith(prefix) and "lora_" not in name]:
             del state[name]
 
     def not_missing(_module: Any, keys: Any) -> None:
-        keys.missing_keys[:] = [name for name in keys.missing_keys if not name.endswith(frozen)]
+        # By the same rule as above: a list of frozen parameters would have one of the names of a shared weight only.
+        keys.missing_keys[:] = [name for name in keys.missing_keys if "lora_" in name]
 
     model.register_state_dict_post_hook(leave_out)
     model.register_load_state_dict_post_hook(not_missing)
 
 
-def save(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the adapter in the format of peft, which names its base model."""
+def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str, tokenizer: Any) -> None:
+    """Save the adapter in the format of peft, which names its base model, and the tokenizer it was trained with.
+
+    The adapter stays in fp32. `output_dtype` is the type of the merged model.
+    """
     model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if "lora_" in name})
+    tokenizer.save_pretrained(folder)
     # feature: merged
     # Also save the merged model, which loads without peft.
     merged = peft.AutoPeftModelForCausalLM.from_pretrained(folder, dtype="float32").merge_and_unload()
-    merged.save_pretrained(folder.with_name("merged"))
+    model_folder.save(merged, merged.state_dict(), folder.with_name("merged"), output_dtype, tokenizer)
     # end: merged

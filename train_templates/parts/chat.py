@@ -16,14 +16,14 @@ from collections import Counter
 
 from typing import Any, NamedTuple
 
-import transformers
-
+import model_folder
 from conversations import Conversation, Message
 
 # end: tokenizer
 # feature: bytes
 from typing import Any
 
+import model_folder
 from conversations import Conversation
 
 
@@ -50,7 +50,7 @@ class Chat:
     """Converts conversations to token ids, and ids to text."""
 
     def __init__(self, config: Any) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
         if not self.tokenizer.is_fast:
             raise SystemExit(
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
@@ -309,9 +309,14 @@ class Chat:
     """Conversations as UTF-8 bytes; 256 ends a message. No vocabulary to download."""
 
     END = 256
+    TEMPLATE = (
+        "{% for message in messages %}{{ message['role'] + ':\n' + message['content'] + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
+    )
 
     def __init__(self, config: Any) -> None:
         assert config.vocab_size > self.END
+        self.tokenizer = model_folder.byte_tokenizer(self.END, self.TEMPLATE)  # does the same, for other programs
 
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""

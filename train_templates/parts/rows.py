@@ -297,8 +297,8 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     def forward(self: Any, inputs: Tensor, labels: Tensor, **documents: Tensor) -> Tensor:
         arguments, labels = given(config, inputs, **documents), labels.flatten()
         if chunk == 0:
-            return cross_entropy_sum(whole(**arguments).logits.flatten(0, 1), labels)
-        hidden = self.base_model(**arguments)[0].flatten(0, 1)
+            return cross_entropy_sum(whole(**arguments, use_cache=False).logits.flatten(0, 1), labels)
+        hidden = self.base_model(**arguments, use_cache=False)[0].flatten(0, 1)
         if len(labels) <= chunk:
             return part(hidden, labels)
         parts = zip(hidden.split(chunk), labels.split(chunk), strict=True)

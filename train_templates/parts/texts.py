@@ -21,6 +21,11 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+# feature: tokenizer
+import model_folder
+
+# end: tokenizer
+
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]
@@ -38,11 +43,12 @@ class Tokens:
     """Converts text to token ids, with the model's tokenizer."""
 
     def __init__(self, config: Any) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
         self.length = config.sequence_length
         # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
         self.pad = next((i for i in known if i is not None), 0)
+        self.tokenizer.pad_token_id = self.pad  # the saved one pads as this training did
 
     def encode(self, text: str) -> list[int]:
         """Return the text's token ids, with the special tokens that the model expects around it."""
@@ -56,6 +62,7 @@ class Tokens:
 
     WHOLE = 1
     pad = 0
+    tokenizer = None  # transformers has none that does this
 
     def __init__(self, config: Any) -> None:
         self.length, self.buckets = config.sequence_length, config.vocab_size - 2

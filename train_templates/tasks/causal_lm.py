@@ -15,6 +15,7 @@ from typing import Any
 import transformers
 from torch import Tensor, nn
 
+import model_folder
 import rows
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -36,6 +37,7 @@ class TaskConfig:
     # end: eval
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
@@ -60,7 +62,7 @@ class Tokens:
     """Converts text to token ids and back, with the model's tokenizer."""
 
     def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer_name)
+        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
         if self.tokenizer.eos_token_id is None:
             raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
         # Some tokenizers (Llama, Gemma) put a token before each text, in pretraining and at inference.
@@ -86,6 +88,7 @@ class Tokens:
 
     def __init__(self, config: TaskConfig) -> None:
         assert config.vocab_size > self.END
+        self.tokenizer = model_folder.byte_tokenizer(self.END)  # does the same, for other programs
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the bytes of each document, followed by `END`."""
@@ -174,7 +177,6 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         **rows.FP32,
-        use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -186,7 +188,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
-    shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
+    shape = transformers.AutoConfig.from_pretrained(config.model_name)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -212,7 +214,6 @@ def build_model(config: TaskConfig) -> nn.Module:
         max_position_embeddings=config.max_position_embeddings,
         bos_token_id=None,
         eos_token_id=None,
-        use_cache=False,
     )
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
@@ -243,12 +244,12 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
+    model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
+
+
 # feature: final_weights
-def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
-    model.save_pretrained(folder, state_dict=weights)
-
-
 def sample(config: TaskConfig, folder: Path, prompt: str = "The ", length: int = 200) -> str:
     """Return a text that the trained model generates. The model is loaded from where `save_model` saved it."""
     tokens = Tokens(config)

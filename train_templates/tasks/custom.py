@@ -7,19 +7,11 @@ batch, over all micro-batches and ranks, so the gradient is that of one big batc
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-# feature: final_weights
 from pathlib import Path
-
-# end: final_weights
 from typing import Any
 
 import torch
-
-# feature: final_weights
 from safetensors.torch import save_file
-
-# end: final_weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -128,11 +120,7 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
-# feature: final_weights
-def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
-
-
-# end: final_weights

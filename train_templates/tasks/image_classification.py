@@ -6,6 +6,7 @@ gradient is that of one big batch for any split.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import torch
 from PIL import Image
 
 # feature: final_weights
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 # end: final_weights
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -267,13 +269,15 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
-# feature: final_weights
-def save_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
+def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, and beside them the class names and the network's settings."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    shape = {name: getattr(config, name) for name in ("image_size", "width", "stages", "blocks_per_stage")}
+    (folder / "config.json").write_text(json.dumps({"class_names": class_names(config), **shape}, indent=1))
 
 
+# feature: final_weights
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 16) -> str:
     """Save some images beside the model, named by their predicted classes. The loop calls this on one process only."""

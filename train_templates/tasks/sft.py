@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import transformers
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ import adapter
 # end: lora
 import chat
 import conversations
+import model_folder
 import rows
 from conversations import Conversation
 
@@ -42,6 +44,7 @@ class TaskConfig:
     # end: eval
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
@@ -143,7 +146,6 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         **rows.FP32,
-        use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -158,7 +160,6 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         dtype=config.frozen_dtype,
-        use_cache=False,
         # feature: flash
         attn_implementation=rows.ATTENTION,
         # end: flash
@@ -174,7 +175,7 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
-    shape = transformers.AutoConfig.from_pretrained(config.model_name, use_cache=False)
+    shape = transformers.AutoConfig.from_pretrained(config.model_name)
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -202,7 +203,6 @@ def build_model(config: TaskConfig) -> nn.Module:
         # feature: bytes
         eos_token_id=chat.Chat.END,
         # end: bytes
-        use_cache=False,
     )
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
@@ -233,21 +233,21 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
-# feature: final_weights
 # feature: whole_model
-def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks, for `AutoModelForCausalLM.from_pretrained(folder)`."""
-    model.save_pretrained(folder, state_dict=weights)
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
+    model_folder.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
 
 
 # end: whole_model
 # feature: lora
-def save_model(model: transformers.PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
-    adapter.save(model, weights, folder)
+    adapter.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
 
 
 # end: lora
+# feature: final_weights
 def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
     """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
     talker = chat.Chat(config)

@@ -10,10 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-# feature: final_weights
 from pathlib import Path
-
-# end: final_weights
 from typing import Any
 
 import torch
@@ -25,11 +22,13 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import model_folder
+
 # feature: final_weights
-from texts import FP32, Tokens
+from texts import FP32
 
 # end: final_weights
-from texts import Batch, Sample, Texts, build_encoder, embedded_paragraphs, padded, read
+from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -46,6 +45,7 @@ class TaskConfig:
     text_column: str = "text"
     label_column: str = "label"
     sequence_length: int = 256  # longer texts are truncated
+    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -140,12 +140,12 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
+    model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
+
+
 # feature: final_weights
-def save_model(model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks, for `AutoModelForSequenceClassification.from_pretrained`."""
-    model.save_pretrained(folder, state_dict=weights)
-
-
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""

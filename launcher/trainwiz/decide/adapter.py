@@ -14,3 +14,4 @@ def decide_adapter(d: Decision) -> None:
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
     d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
+    d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))

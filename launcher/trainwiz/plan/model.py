@@ -55,7 +55,7 @@ class _Section(BaseModel):
 
 
 class Model(_Section):
-    """Which model, from which weights, how its layers compute, and whether only an adapter is trained."""
+    """Which model, from which weights, how its layers compute, which weights are trained, and how it is saved."""
 
     name: Text = "tiny"
     from_scratch: bool
@@ -66,6 +66,7 @@ class Model(_Section):
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
     merge_adapter: bool = False
+    output_dtype: v.OutputDtype = "source"
 
 
 class Data(_Section):

@@ -19,6 +19,19 @@ from trainwiz.tasks.task import Shape
 
 LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bert", "distilbert", "electra")
 """Model types with a table of positions; a longer sequence is an index out of range."""
+TOKENIZER_FILES = (
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tekken.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+)
+"""A folder with a tokenizer has some of these. ByT5's, whose tokens are bytes, has only a configuration."""
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit: https://github.com/huggingface/safetensors#format"""
 
@@ -118,6 +131,7 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
         name=name,
         kind="folder",
         parameters=_parameters(weights),
+        has_tokenizer=any((folder / file).is_file() for file in TOKENIZER_FILES) or any(folder.glob("*.tiktoken")),
         max_positions=_number(config, "max_position_embeddings", "n_positions") if learned else None,
     )
 

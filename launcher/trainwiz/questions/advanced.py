@@ -142,6 +142,19 @@ ADVANCED: tuple[Question, ...] = (
         "main process creates it in host memory.",
     ),
     Question(
+        key="model.output_dtype",
+        prompt=say("Type of the saved weights"),
+        when=reads_text,
+        choices=(
+            Choice(value="source", label=say("as the model was loaded; fp32 for random weights")),
+            Choice(value="float32", label=say("4 bytes per parameter")),
+            Choice(value="bfloat16", label=say("2 bytes per parameter; the range of fp32 with fewer digits")),
+            Choice(value="float16", label=say("2 bytes per parameter; more digits, but values above 65504 overflow")),
+        ),
+        help="The number format of the model that is written at the end, merged, or exported; source is the format in "
+        "which it was loaded. Checkpoints and adapters keep the trained values whatever is chosen here.",
+    ),
+    Question(
         key="data.eval",
         prompt=say("Evaluation data (null: none)"),
         when=names_data,

@@ -11,6 +11,7 @@ from trainwiz import tasks, vocabulary
 from trainwiz.command import by_hand, settings
 from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.plan import Plan
+from trainwiz.render import script
 from trainwiz.render.artifact import Artifact
 
 _OLDEST = {
@@ -43,7 +44,7 @@ def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tup
 
 
 def _context(plan: Plan) -> dict[str, Any]:
-    machine, batch = plan.machine, plan.batch
+    machine, batch, wanted = plan.machine, plan.batch, script.features(plan)
     return {
         "plan": plan,
         "task_packages": tasks.of(plan).packages,
@@ -58,6 +59,9 @@ def _context(plan: Plan) -> dict[str, Any]:
         ],
         "accelerate_starts_it": settings.distributed_type(plan) != "MULTI_CPU",
         "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
+        "gathered": "final_weights" in wanted,
+        "adapted": "lora" in wanted,
+        "hashed": "hashes" in wanted,
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
         "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),
     }

@@ -56,6 +56,7 @@ def features(plan: Plan) -> frozenset[str]:
         "selective": plan.model.activation_checkpointing == "selective",
         "final_weights": gathered,
         "sample": gathered,
+        "saved_dtype": task.from_hub,
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
         "plain_samples": True,

@@ -21,6 +21,6 @@ TASK = Task(
         ".txt file must be UTF-8"
     ),
     packages=("transformers",),
-    parts=("rows.py",),
+    parts=("model_folder.py", "rows.py"),
     weight_decay=(0.1, say("common for language models")),
 )

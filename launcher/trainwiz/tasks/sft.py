@@ -21,6 +21,6 @@ TASK = Task(
         'and "completion", or "query" and "response"'
     ),
     packages=("transformers",),
-    parts=("rows.py", "chat.py", "conversations.py"),
+    parts=("model_folder.py", "rows.py", "chat.py", "conversations.py"),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
 )

@@ -19,7 +19,7 @@ TASK = Task(
     data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
     data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a "label"'),
     packages=("transformers",),
-    parts=("texts.py",),
+    parts=("model_folder.py", "texts.py"),
     weight_decay=(0.01, say("common for classification")),
     regions={"grouped": True},
 )

@@ -22,7 +22,7 @@ TASK = Task(
     data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
     data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a number as its "label"'),
     packages=("transformers",),
-    parts=("texts.py",),
+    parts=("model_folder.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
     regions={"grouped": True},
 )

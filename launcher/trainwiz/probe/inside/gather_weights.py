@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -33,7 +34,7 @@ def main() -> None:
     config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
     model = task.build_model(config)
     weights = gather(manifest, checkpoint, model)
-    save(task, model, dict(weights), output)  # transformers empties the mapping
+    save(task, config, model, dict(weights), output)  # transformers empties the mapping
     sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
 
 
@@ -98,10 +99,11 @@ def refuse(missing: str) -> NoReturn:
     raise SystemExit(0)
 
 
-def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
+def save(task: Any, config: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
     """Save them with the task's `save_model`; projects that never gather their weights do not have it."""
     if hasattr(task, "save_model"):
-        task.save_model(model, weights, output)
+        arguments = (config, model, weights, output)
+        task.save_model(*arguments[-len(inspect.signature(task.save_model).parameters) :])  # older tasks take no config
     elif hasattr(model, "save_pretrained"):
         model.save_pretrained(output, state_dict=weights)
     else:
@@ -112,7 +114,7 @@ def save(task: Any, model: Any, weights: dict[str, Any], output: Path) -> None:
 
 
 def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
-    """Read the weights back, and compare them with the checkpoint's.
+    """Read the weights back, and compare them with the checkpoint's, in the type that they were written in.
 
     The files may hold fewer names (a shared weight has several); those of an adapter have peft's names.
     """
@@ -128,7 +130,7 @@ def compared(weights: dict[str, Any], output: Path) -> dict[str, Any]:
                 read.add(name)
                 known += name in weights
                 size += value.numel() * value.element_size()
-                if name in weights and not torch.equal(value, weights[name].cpu()):
+                if name in weights and not torch.equal(value, weights[name].cpu().to(value.dtype)):
                     other.append(name)
     return {"tensors": len(read), "size_bytes": size, "known": known, "different": other}
 

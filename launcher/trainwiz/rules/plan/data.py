@@ -67,6 +67,26 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
         )
 
 
+@rule("TW528", level=Level.ERROR, field="model.name")
+def model_folder_has_a_tokenizer(plan: Plan, project: Project) -> Violations:
+    """A model folder must contain a tokenizer.
+
+    Without it: the generated task.py stops with `no tokenizer, or an empty one`. Other scripts train to the end:
+    transformers returns an empty tokenizer for some models (GPT-2, Qwen, OLMo), and every text becomes the same few
+    special tokens.
+    Why: saving a model does not save its tokenizer, so folders written by training scripts often lack it.
+    Instead: copy the tokenizer's files from the model that the folder was trained from.
+    Source: seen with transformers 5.23
+    """
+    model = project.model
+    if model and tasks.of(plan).from_hub and model.has_tokenizer is False:
+        yield violation(
+            "model.name: {name} contains no tokenizer, so text cannot be read",
+            remedy("copy tokenizer.json and tokenizer_config.json from the model it was trained from into the folder"),
+            name=model.name,
+        )
+
+
 @rule("TW514", level=Level.ERROR, field="model.name")
 def hub_ids_are_cached_offline(project: Project) -> Violations:
     """When offline, models and data from the hub must already be in the cache.

@@ -1,0 +1,123 @@
+"""Train many models one after another in one world of ranks, resume each, export it, load it again: what differs?
+
+Arguments: a JSON list of jobs (`name`, `output`, and `config`: values of Config). Runs in the folder of a generated
+project. Rank 0 writes `output`/findings.json for each job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = ""
+
+import torch  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+
+
+def main() -> None:
+    train: Any = importlib.import_module("train")
+    accelerator = train.build_accelerator(train.Config())
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        output = Path(job["output"])
+        output.mkdir(parents=True, exist_ok=True)
+        try:
+            config = dataclasses.replace(train.Config(), **job["config"])
+            if plugin := getattr(accelerator.state, "fsdp_plugin", None):
+                plugin.transformer_cls_names_to_wrap = None  # it keeps those of the first model
+            trained(train, accelerator, config, output)
+            found = list(exported(config, output)) if accelerator.is_main_process else []
+        except (Exception, SystemExit):
+            found = [traceback.format_exc()]
+        if accelerator.is_main_process:
+            (output / "findings.json").write_text(json.dumps(found))
+        accelerator.wait_for_everyone()
+        accelerator.free_memory()
+        gc.collect()
+    accelerator.end_training()
+
+
+def trained(train: Any, accelerator: Any, base: Any, output: Path) -> None:
+    """Two updates at once, and the second of them again from the checkpoint after the first."""
+    train.train(dataclasses.replace(base, output_dir=str(output / "whole")), accelerator)
+    accelerator.wait_for_everyone()
+    accelerator.free_memory()
+    if accelerator.is_main_process:
+        name = "checkpoints/checkpoint-00000001"
+        shutil.copytree(output / "whole" / name, output / "again" / name)
+    accelerator.wait_for_everyone()
+    train.train(dataclasses.replace(base, output_dir=str(output / "again"), resume="auto"), accelerator)
+
+
+def exported(config: Any, output: Path) -> Iterator[str]:
+    """Export the last checkpoint, and compare: both trainings, the export, and what transformers loads of it."""
+    from trainwiz.probe.inside import gather_weights
+
+    task: Any = importlib.import_module("task")
+    checkpoint = output / "whole" / "checkpoints" / "checkpoint-00000002"
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    model = task.build_model(config)
+    weights = dict(gather_weights.gather(manifest, checkpoint, model))
+    gather_weights.save(task, config, model, dict(weights), output / "exported")
+    whole, names = tensors(output / "whole" / "model"), tensors(output / "exported")
+    yield from differences("resumed", whole, tensors(output / "again" / "model"))
+    yield from differences("exported", whole, names)
+    with torch.no_grad():
+        yield from loaded(config, model, weights, output / "exported")
+    source = tensors(Path(config.model_name))
+    if (output / "exported" / "config.json").exists():
+        yield from (f"{name} is {weight.dtype}" for name, weight in names.items() if weight.dtype != torch.bfloat16)
+        yield from (f"{name} is in one of source and export" for name in source.keys() ^ names.keys())
+
+
+def loaded(config: Any, model: Any, weights: dict[str, Any], folder: Path) -> Iterator[str]:
+    """What another program loads gives what the trained weights give, rounded to the type of the source."""
+    import transformers
+
+    if not any("lora_" in name for name in weights):
+        weights = {name: weight.to(torch.bfloat16).float() for name, weight in weights.items()}
+    model.load_state_dict(weights)
+    model.forward = type(model).forward.__get__(model)  # without the loss
+    ids = torch.arange(40)[None]
+    trained, read, source = (
+        each.eval()(ids).logits
+        for each in (
+            model.float(),
+            transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+            transformers.AutoModelForCausalLM.from_pretrained(config.model_name, dtype="float32"),
+        )
+    )
+    if not torch.equal(read, trained):
+        yield f"logits are {float((read - trained).abs().max())} apart"
+    if torch.allclose(read, source):
+        yield "logits are those of the source"
+
+
+def tensors(folder: Path) -> dict[str, Any]:
+    found = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as content:
+            found |= {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    return found
+
+
+def differences(what: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+    if not one:
+        yield f"{what}: nothing was written"
+    for name in sorted(one.keys() | other.keys()):
+        if name not in one or name not in other:
+            yield f"{what}: {name} is only in one of them"
+        elif one[name].dtype != other[name].dtype or not torch.equal(one[name], other[name]):
+            yield f"{what}: {name} differs"
+
+
+if __name__ == "__main__":
+    main()

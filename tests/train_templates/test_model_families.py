@@ -1,0 +1,104 @@
+"""Models of many families: trained, saved, resumed, exported and loaded again, by every way to spread the state.
+
+Tiny models of random weights go one after another through one world of ranks (engine_children/families.py). What
+differs between families are the names of weights, which are shared or joined (experts), and what wraps them.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from projects import SMALL, make
+from test_sft import CHATML, conversations_file, instructed
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
+from warm import run
+
+pytestmark = pytest.mark.train
+
+CHILD = Path(__file__).parents[1] / "engine_children" / "families.py"
+WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUPED = {**WIDE, "num_key_value_heads": 2}
+HEADS = {**GROUPED, "head_dim": 8}
+EXPERTS = {**GROUPED, "num_experts_per_tok": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": GROUPED,
+    "qwen2": GROUPED,
+    "qwen3": HEADS,
+    "qwen3_moe": {**EXPERTS, "head_dim": 8, "num_experts": 4, "moe_intermediate_size": 16},
+    "mistral": GROUPED,
+    "mixtral": {**EXPERTS, "num_local_experts": 4},
+    "gemma2": HEADS,
+    "gemma3_text": HEADS,
+    "phi": WIDE,
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "gpt_neox": WIDE,
+    "glm": HEADS,
+    "olmo": GROUPED,
+}
+"""By transformers' names: the sizes in their configurations."""
+DIFFERENT = ("qwen3_moe", "gemma3_text")
+"""Those that real ranks train: experts that are joined into one weight, a model that scales its embeddings."""
+TUNED = {
+    **SMALL,
+    "task": "sft",
+    "model.from_scratch": False,
+    "batch.real_batch_size": 8,
+    "batch.per_device_batch_size": 4,
+    "batch.sequence_length": 64,
+    "schedule.n_steps": 2,
+    "schedule.n_warmup_steps": 0,
+    "checkpoint.checkpointing_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each family, in bf16 as on the hub, with tied and with untied embeddings, and one tokenizer."""
+    base = tmp_path_factory.mktemp("published")
+    tokenizer = instructed(base / "tokenizer", CHATML)
+    vocabulary = len(transformers.AutoTokenizer.from_pretrained(tokenizer))
+    found = {}
+    for kind, sizes in FAMILIES.items():
+        for tied in (True, False):
+            torch.manual_seed(0)
+            shape = transformers.AutoConfig.for_model(
+                kind,
+                vocab_size=vocabulary + 7,  # padded, as most are
+                tie_word_embeddings=tied,
+                bos_token_id=None,
+                eos_token_id=256,
+                pad_token_id=None,
+                **sizes,
+            )
+            folder = found[f"{kind}-{'tied' if tied else 'untied'}"] = base / f"{kind}-{tied}"
+            shutil.copytree(tokenizer, folder, ignore=shutil.ignore_patterns("model*", "config.json", "gen*"))
+            transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).save_pretrained(folder)
+    return found
+
+
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "zero2", "zero3", "fsdp"])
+def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(
+    strategy: str, adapter: str, published: dict[str, Path], tmp_path: Path
+) -> None:
+    alone = strategy == "single"
+    spread = SINGLE if alone else STRATEGIES[strategy]
+    values = {"model.adapter": adapter, "model.name": str(published["llama-tied"])}
+    project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(conversations_file(tmp_path))})
+    shutil.copy(CHILD, project)
+    jobs = {
+        name: {"output": str(tmp_path / name), "config": {"model_name": str(folder), "tokenizer_name": str(folder)}}
+        for name, folder in published.items()
+        if alone or name.startswith(DIFFERENT)
+    }
+    (project / "jobs.json").write_text(json.dumps(list(jobs.values())))
+    environment = ON_STANDIN if strategy == "fsdp" else None
+    ended = run(project, [CHILD.name, "jobs.json"], 1 if alone else 2, env=environment, seconds=240)
+    assert [done.code for done in ended] == [0] * len(ended), ended[0].err[-2000:]
+    found = {name: json.loads((tmp_path / name / "findings.json").read_text()) for name in jobs}
+    assert len(found) == (2 * len(FAMILIES) if alone else 2 * len(DIFFERENT))
+    assert {name: "\n".join(problems[:3]) for name, problems in found.items() if problems} == {}
