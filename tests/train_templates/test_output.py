@@ -45,6 +45,7 @@ def types(folder: Path) -> set[torch.dtype]:
     return {weight.dtype for file in folder.glob("*.safetensors") for weight in load_file(file).values()}
 
 
+# docs/decisions/tasks.md: A trained model is saved as it was loaded, by one file
 @pytest.mark.parametrize("template", [CHATML, None], ids=["its own template", "ours"])
 def test_a_chat_model_is_saved_with_all_that_it_was_loaded_with(template: str | None, tmp_path: Path) -> None:
     source = published(tmp_path / "model", template)
