@@ -29,7 +29,7 @@ BEGIN, END = "<!-- supervision: written by benchmarks/supervision.py -->", "<!--
 RANKS = 2
 PLAN = """
 engine: accelerate
-model: {from_scratch: true, lora_alpha: 32}
+model: {from_scratch: true, activation_checkpointing: none, lora_alpha: 32}
 data: {eval: embedded, num_workers: 0, packing: true}
 machine: {device: cpu, num_processes: 2, main_process_port: 0}
 strategy:

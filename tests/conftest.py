@@ -132,9 +132,9 @@ def _patient() -> Iterator[None]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer to count samples than trainwiz lets a person wait."""
-    from trainwiz.probe import data, labelled
+    from trainwiz.probe import documents, labelled
 
-    monkeypatch.setattr(data, "SECONDS", 600.0)
+    monkeypatch.setattr(documents, "SECONDS", 600.0)
     monkeypatch.setattr(labelled, "_SECONDS", 600.0)
 
 

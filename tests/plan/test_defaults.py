@@ -29,6 +29,7 @@ CHANGED: dict[str, Any] = {
     "model.lora_rank": 24,
     "model.lora_targets": "q_proj",
     "model.merge_adapter": True,
+    "model.output_dtype": "bfloat16",
     "data.train": "chats.jsonl",
     "machine.num_machines": 2,
     "machine.main_process_ip": "10.0.0.1",

@@ -304,7 +304,7 @@ def test_a_chart_is_wellformed_and_holds_every_curve() -> None:
 def test_a_chart_is_drawn_to_scale() -> None:
     """40 updates are 392 pixels across, a loss of 10 is 198 pixels down."""
     points = ((0.0, 0.0), (10.0, 10.0), (20.0, 5.0), (30.0, None), (40.0, 10.0))
-    root = drawing([("loss", Series(name="loss", points=points))], marks=[0.0, 20.0, 40.0, 41.0])
+    root = drawing([("loss", points)], marks=[0.0, 20.0, 40.0, 41.0])
     ns = "{http://www.w3.org/2000/svg}"
     paths = [(p.get("class"), p.get("d")) for p in root.iter(f"{ns}path")]
     assert [d for kind, d in paths if kind == "curve"] == ["M54.0 210.0L152.0 12.0L250.0 111.0M446.0 12.0"]
@@ -334,7 +334,7 @@ def test_a_chart_is_drawn_to_scale() -> None:
 
 @pytest.mark.parametrize(("count", "dots"), [(12, 12), (13, 0)])
 def test_few_points_have_dots(count: int, dots: int) -> None:
-    made = drawing([("x", Series(name="x", points=tuple((float(u), float(u)) for u in range(count))))])
+    made = drawing([("x", tuple((float(u), float(u)) for u in range(count)))])
     assert len(list(made.iter("{http://www.w3.org/2000/svg}circle"))) == dots
 
 
@@ -344,14 +344,14 @@ def test_few_points_have_dots(count: int, dots: int) -> None:
 def test_a_curve_is_noise_where_it_has_many_points_and_turns(count: int, every: int, noisy: bool) -> None:
     """A zigzag of this period turns twice in it: 1 of 9 points is a turn with a period of 18, 1 of 11 with 22."""
     points = tuple((float(u), abs(u % every - every / 2)) for u in range(count))
-    made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
+    made = chart.svg([("x", points)], label="x", across="x")
     assert ("noise" in made) is noisy
     assert made.count('class="curve"') == 1
 
 
 def test_a_trend_has_100_points() -> None:
     points = tuple((float(u), float(u % 2)) for u in range(400))
-    made = chart.svg([("x", Series(name="x", points=points))], label="x", across="x")
+    made = chart.svg([("x", points)], label="x", across="x")
     trend_only = made[made.index('class="curve"') :]
     assert trend_only.count("M") + trend_only.count("L") == 100
 

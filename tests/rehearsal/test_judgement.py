@@ -6,6 +6,7 @@ import plans
 import pytest
 from test_rehearse import PLAN, runs, sources
 
+from trainwiz.batch import Batch
 from trainwiz.rehearsal import setup, task
 from trainwiz.rehearsal.check import Check
 from trainwiz.vocabulary import StrategyKind
@@ -164,14 +165,14 @@ def test_a_custom_task_keeps_its_sizes() -> None:
 def test_the_batch_is_cut_in_two_ways() -> None:
     two = copied()
     assert (two.main, two.other) == (
-        setup.Split(world=2, per_device=2, accumulation=2),
-        setup.Split(world=1, per_device=1, accumulation=8),
+        Batch(world=2, micro=2, accumulation=2),
+        Batch(world=1, micro=1, accumulation=8),
     )
     assert (two.real_batch, two.samples, two.updates_per_epoch) == (8, 21, 3)
     one = copied(strategy__kind="single", machine__num_processes=1)
     assert (one.main, one.other) == (
-        setup.Split(world=1, per_device=2, accumulation=4),
-        setup.Split(world=2, per_device=1, accumulation=4),
+        Batch(world=1, micro=2, accumulation=4),
+        Batch(world=2, micro=1, accumulation=4),
     )
     assert one.notes == ()
 
