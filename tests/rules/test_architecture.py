@@ -86,7 +86,7 @@ def test_the_script_names_a_model(line: str, known: bool, folder: Path, capsys: 
 def test_a_plan_beside_names_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "trainwiz.yaml").write_text("model: {name: tiny}\n")
     ((id, message),) = found(capsys)
-    assert (id, message) == ("TW387", "sp_size 8 does not divide the 4 attention heads of tiny")
+    assert (id, message) == ("TW387", "sp_size 8 does not divide num_attention_heads 4 of tiny")
 
 
 def test_a_launch_knows_the_script_and_the_address(folder: Path) -> None:

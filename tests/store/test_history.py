@@ -128,7 +128,7 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
 def test_a_lineage_goes_back_to_the_first_run(project: Path) -> None:
     lineage = history.lineage(history.find("latest", project))
     assert [r.name for r in lineage] == list(NAMES)
-    points = series(joined([r.records for r in lineage]), "loss").points
+    points = series(joined([r.records for r in lineage]), "loss")
     assert [x for x, _ in points] == list(range(1, 26))
     shutil.rmtree(project / "runs" / NAMES[0])
     assert [r.name for r in history.lineage(history.find("latest", project))] == list(NAMES[1:])
@@ -150,7 +150,7 @@ def test_whatever_is_torn_is_left_out(tmp_path: Path) -> None:
     (run.checkpoints / "checkpoint-00000007").mkdir(parents=True)
     found = history.read(run)
     assert (found.outcome, found.alive, found.checkpoints) == ({}, False, ())
-    assert series(found.records, "loss").points == ((1, 2.0), (2, None))
+    assert series(found.records, "loss") == ((1, 2.0), (2, None))
     assert list(history.logs(run)) == [0, 1]
     for command in ("runs", "report", "diff"):
         words = [str(run.folder)] * (2 if command == "diff" else 1)

@@ -60,9 +60,9 @@ def test_a_chat_model_is_saved_with_all_that_it_was_loaded_with(template: str | 
     assert json.loads((folder / settings).read_text()) == json.loads((source / settings).read_text())
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer.chat_template == (template or task.PLAIN_TEMPLATE)
-    ids = tokenizer.apply_chat_template(TALK[:2], add_generation_prompt=True, return_dict=True)["input_ids"]
-    assert ids == task.Chat(config).render(TALK[:2], answer=True)
+    assert tokenizer.chat_template == (template or task.chat.PLAIN_TEMPLATE)
+    ids = tokenizer.apply_chat_template(TALK[1:2], add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert ids == task.chat.Chat(config).prompt(TALK[1]["content"])
     loaded = AutoModelForCausalLM.from_pretrained(folder)
     assert loaded.dtype == torch.bfloat16
     assert loaded.generate(torch.tensor([ids])).shape[1] > len(ids)
@@ -119,7 +119,7 @@ def test_an_adapter_and_its_merged_model_are_saved_with_the_tokenizer(tmp_path: 
     task.save_model(config, model, dict(model.state_dict()), folder)
     assert (types(folder), types(merged)) == ({torch.float32}, {torch.bfloat16})
     for place in (folder, merged):
-        assert AutoTokenizer.from_pretrained(place).chat_template == task.PLAIN_TEMPLATE
+        assert AutoTokenizer.from_pretrained(place).chat_template == task.chat.PLAIN_TEMPLATE
         assert (place / "generation_config.json").is_file()
         # Without being told, `pipeline` takes the tokenizer of an adapter's base model.
         (said,) = pipeline("text-generation", model=str(place), tokenizer=str(place))(TALK[:2])
@@ -148,11 +148,12 @@ def test_bytes_are_saved_as_a_tokenizer_that_does_the_same(tmp_path: Path) -> No
     task, config, model = trained(tmp_path, "sft")
     task.save_model(config, model, dict(model.state_dict()), tmp_path / "chat")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "chat")
-    (ours,) = task.Chat(config).encode(TALK)
+    talk = task.Conversation(TALK, [message["role"] == "assistant" for message in TALK])
+    (ours,) = task.chat.Chat(config).encode(talk)
     rendered = tokenizer.apply_chat_template(TALK, return_dict=True)["input_ids"]
     assert rendered == [token if token >= 0 else ~token for token in ours]
     asked = tokenizer.apply_chat_template(TALK[1:2], add_generation_prompt=True, return_dict=True)["input_ids"]
-    assert asked == task.Chat(config).prompt(TALK[1]["content"])
+    assert asked == task.chat.Chat(config).prompt(TALK[1]["content"])
 
 
 def test_a_classifier_is_saved_with_its_labels_and_pads_a_batch(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_folder_without_a_tokenizer_is_refused_before_and_by_the_task(kind: st
     assert (facts.kind, facts.has_tokenizer) == ("folder", False)
     task = load(tmp_path, "sft", model__name=str(source), **NAMED)
     with pytest.raises(SystemExit, match=f"{source}: no tokenizer"):
-        task.Chat(task.TaskConfig())
+        task.chat.Chat(task.TaskConfig())
 
 
 def test_what_is_loaded_of_the_source_survives_its_end(tmp_path: Path) -> None:

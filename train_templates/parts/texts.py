@@ -25,7 +25,6 @@ from torch.utils.data import Dataset
 import model_folder
 
 # end: tokenizer
-
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]

@@ -23,7 +23,11 @@ import adapter
 # end: lora
 import chat
 import conversations
+
+# feature: whole_model
 import model_folder
+
+# end: whole_model
 import rows
 from conversations import Conversation
 

@@ -134,12 +134,12 @@ def rule(id: str, *, level: Level, field: str) -> Callable[[RuleFunction], RuleF
 
 def _completed(message: Message, known: Mapping[str, object], facts: Mapping[str, object]) -> Message:
     """The message with the values that its sentence shows and that it was not given."""
-    missing = {name for _, name, _, _ in Formatter().parse(message.template) if name} - message.values.keys()
-    owners = {name: fact for name in missing - known.keys() for fact in facts.values() if hasattr(fact, name)}
-    found = {name: getattr(fact, name) for name, fact in owners.items()}
-    return Message(
-        message.template, {**{name: known[name] for name in missing & known.keys()}, **found, **message.values}
-    )
+    shown = dict.fromkeys(name for _, name, _, _ in Formatter().parse(message.template) if name)
+    missing = [name for name in shown if name not in message.values]
+    owners = {name: fact for name in missing if name not in known for fact in facts.values() if hasattr(fact, name)}
+    found = {name: known[name] for name in missing if name in known}
+    found |= {name: getattr(fact, name) for name, fact in owners.items()}
+    return Message(message.template, {**found, **message.values})
 
 
 def _of_key(document: Document, where: str) -> dict[str, object]:
