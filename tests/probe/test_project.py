@@ -227,7 +227,7 @@ def test_a_local_model_is_measured_by_its_headers(tmp_path: Path) -> None:
     write(tmp_path / "mine/model-00001.safetensors", safetensors([[10, 20], [5]]))
     write(tmp_path / "mine/model-00002.safetensors", safetensors([[3]]))
     found = model(tmp_path, "mine", model__from_scratch=False)
-    assert found == ModelFacts(name="mine", kind="folder", parameters=208, max_positions=32)
+    assert found == ModelFacts(name="mine", kind="folder", parameters=208, max_positions=32, has_tokenizer=False)
 
 
 def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:
