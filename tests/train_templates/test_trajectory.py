@@ -185,7 +185,7 @@ def test_a_rank_without_data_changes_nothing(without_evaluation: Path, tmp_path:
 # docs/decisions/loop.md: Ranks agree on token counts and stop requests over gloo
 @pytest.mark.parametrize("task", ["custom", "causal_lm", "sft", "text_classification", "image_classification"])
 def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> None:
-    """Logged are updates 3 and 6: there three numbers are read, and in the others none; masks are not looked at."""
+    """Logged are updates 3 and 6, update 1 is looked at once: two or three numbers are read there, elsewhere none."""
     folder = make(
         tmp_path / "project", {"task": task, "machine.device": "cpu", "strategy.kind": "single", "data.eval": ""}
     )
@@ -194,7 +194,7 @@ def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> Non
     (done,) = warm.run(folder, [str(CHILD.with_name("waits.py")), *cut, *steps])
     assert done.code == 0, done.err
     read = [(update, line) for update, _, line in json.loads(done.out.splitlines()[-1]) if update]
-    assert [update for update, _ in read if update <= 5] == [3, 3, 3]
+    assert [update for update, _ in read if update <= 5] == [1, 1, 3, 3, 3]
     assert all(line.startswith("train.py:") for update, line in read if update <= 5)
 
 

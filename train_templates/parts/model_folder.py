@@ -24,11 +24,11 @@ HALF = {"BF16": torch.bfloat16, "F16": torch.float16}
 def read_tokenizer(name: str) -> Any:
     """Return the tokenizer of a folder or a hub id. Exit if there is none.
 
-    For some models, transformers returns an empty tokenizer if the files are missing: every text becomes no tokens.
+    For some models, transformers returns a tokenizer without a vocabulary if the files are missing.
     """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        known = set(tokenizer("some text", add_special_tokens=False)["input_ids"]) - set(tokenizer.all_special_ids)
+        known = set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids)
     except OSError:
         raise  # says what is missing, or that the hub cannot be reached
     except Exception as error:  # tokenizers raise it as it is
