@@ -34,7 +34,10 @@ SIGNATURES = {
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): not a JSON object with ",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the text is .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the (?:text is .*|label is .*, not a finite number))$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: it holds .*, but no images to evaluate on.*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",

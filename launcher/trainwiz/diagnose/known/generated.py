@@ -77,6 +77,26 @@ SIGNATURES = {
         cause="the tokenizer of {model} has no end-of-text token",
         remedy="set one in task.py: tokenizer.eos_token = …; or use another tokenizer",
     ),
+    "no_tokenizer": Signature(
+        r"(?<!\S)(?P<model>\S+): no tokenizer(?:, or an empty one| that works)",
+        cause="{model} has no tokenizer that works",
+        remedy="copy tokenizer.json and tokenizer_config.json from the model that it was trained from",
+    ),
+    "slow_tokenizer": Signature(
+        r"the tokenizer of (?P<model>\S+) does not tell where tokens begin",
+        cause="the tokenizer of {model} does not tell where tokens begin",
+        remedy="save it with a tokenizer.json: AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(…)",
+    ),
+    "no_layer_to_recompute": Signature(
+        r"no layer to recompute; name the class of the repeated layers",
+        cause="activation checkpointing found no repeated layers",
+        remedy="name their class in SHARDED_LAYERS of task.py, or set model.activation_checkpointing to none",
+    ),
+    "batch_norm_recomputed": Signature(
+        r"BatchNorm would count each batch twice in layers that are computed again",
+        cause="BatchNorm would count each batch twice in layers that are computed again",
+        remedy="use GroupNorm in task.py, or set model.activation_checkpointing to none",
+    ),
     "other_classes": Signature(
         r"(?<!\S)(?P<source>\S+): (?:no such class in|labels that) \S+?(?: does not have)?: (?P<labels>.+)$",
         cause="{source} has classes that are not in the training data: {labels}",
