@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
         [],
     ),
     "TW515": ("empty.txt: no text to train on", {}, set(), ["--train_data", "empty.txt"]),
-    "TW528": ("bare: no tokenizer, or an empty one", {"model.name": "bare", "model.from_scratch": False}, set(), []),
+    "TW519": ("bare: no tokenizer, or an empty one", {"model.name": "bare", "model.from_scratch": False}, set(), []),
     "TW513": ("OSError: ", {"model.name": "./none", "model.from_scratch": False}, set(), []),
 }
 """By rule: what the last lines say, the plan, the packages that are not there, the arguments."""

@@ -274,3 +274,8 @@ def test_an_id_is_taken_once_and_every_rule_has_a_manual() -> None:
     with pytest.raises(ValueError, match="has no docstring"):
         rules.rule("TW099", level=Level.HINT, field="seed")(told)
     assert "TW099" not in rules.REGISTRY
+
+
+def test_what_generating_again_mends_is_known_by_its_number() -> None:
+    mended = {rule.id for rule in rules.of_plans() if rule.check.__module__.endswith(".generated_files")}
+    assert mended == {rule.id for rule in rules.load() if rule.id.startswith(rules.GENERATED_FILES)}

@@ -280,6 +280,17 @@ def test_findings_of_level_error_stop_it(project: Path, capsys: pytest.CaptureFi
 # ---- without a terminal
 
 
+def test_what_check_would_refuse_is_not_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text('{"model_type": "gpt2"}')
+    own = ("--set", "task=causal_lm", "--set", f"model.name={tmp_path / 'bare'}")
+    assert init(project, *own) == 1
+    assert "contains no tokenizer" in capsys.readouterr().err
+    assert not project.exists()
+
+
 def test_everything_that_is_missing_in_one_message(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", str(project), "--set", "task=causal_lm"]) == 2
     err = capsys.readouterr().err

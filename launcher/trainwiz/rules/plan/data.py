@@ -67,7 +67,7 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
         )
 
 
-@rule("TW528", level=Level.ERROR, field="model.name")
+@rule("TW519", level=Level.ERROR, field="model.name")
 def model_folder_has_a_tokenizer(plan: Plan, project: Project) -> Violations:
     """A model folder must contain a tokenizer.
 
