@@ -28,12 +28,13 @@ CORE = (
 """The rooms without input and output, floor by floor: a room imports only rooms of the floors below."""
 EDGES = {
     "language": set(),
+    "files": {"language"},
     "resources": set(),
     "process": {"language"},
     "network": {"language"},
     "probe": {"process", "language"},
     "wizard": {"language"},
-    "store": {"resources", "language"},
+    "store": {"resources", "files", "language"},
     "ui": {"language"},
 }
 """The rooms that own one effect each, with the other edges that they may import."""

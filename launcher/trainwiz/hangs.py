@@ -106,7 +106,9 @@ def parse(dump: str) -> tuple[Frame, ...]:
         if _THREAD.match(line):
             frames = []
         elif match := _FRAME.match(line):
-            frames.append(Frame(match["file"], int(match["line"]) if match["line"].isdigit() else 0, match["function"]))
+            frames.append(
+                Frame(match["file"], int(match["line"]) if match["line"].isdecimal() else 0, match["function"])
+            )
     return tuple(frames)
 
 

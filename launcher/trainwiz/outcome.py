@@ -52,7 +52,11 @@ class Outcome:
         first, observed = record.get("first_failed_rank"), record.get("observed")
         return cls(
             exit_code=code,
-            codes={int(rank): value for rank, value in ranks.items() if str(rank).isdigit()},
+            codes={
+                int(rank): value if isinstance(value, int) else None
+                for rank, value in ranks.items()
+                if str(rank).isdecimal()
+            },
             first_failed=first if isinstance(first, int) else None,
             signal=record["signal"] if isinstance(record.get("signal"), int) else None,
             observed={k: v for k, v in observed.items() if isinstance(v, int)} if isinstance(observed, dict) else {},

@@ -77,6 +77,7 @@ def forward(model: nn.Module, kind: str, samples: int = 1) -> torch.Tensor:
 
 def living() -> list[torch.Tensor]:
     """The tensors that Python knows of."""
+    gc.collect()
     return [value for value in gc.get_objects() if type(value) is torch.Tensor]
 
 
@@ -86,8 +87,9 @@ def kept_bytes(kind: str, layers: int, samples: int, arithmetic: Arithmetic, how
     if arithmetic == "16-bit":
         model = model.bfloat16()
     recompute(model, how)
-    gc.collect()
-    before = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *living())}
+    # What is kept in Python and not in the graph must be looked for, which takes long in a process with many objects.
+    others = living if how == "selective" else list
+    before = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *others())}
     saved: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,8 +100,7 @@ def kept_bytes(kind: str, layers: int, samples: int, arithmetic: Arithmetic, how
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), half:
         state = forward(model, kind, samples)
     assert state.requires_grad
-    if how == "selective":  # keeps its tensors in Python, not in the graph
-        saved += living()
+    saved += others()
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
     return sum(size for pointer, size in storages.items() if pointer not in before)
 

@@ -285,7 +285,7 @@ def test_what_check_would_refuse_is_not_written(
 ) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.json").write_text('{"model_type": "gpt2"}')
-    own = ("--set", "task=causal_lm", "--set", f"model.name={tmp_path / 'bare'}")
+    own = ("--set", "task=causal_lm", "--set", f"model.name={tmp_path / 'bare'}", "--set", "model.from_scratch=true")
     assert init(project, *own) == 1
     assert "contains no tokenizer" in capsys.readouterr().err
     assert not project.exists()

@@ -85,6 +85,6 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and value.isdecimal():
         return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) >= 1000 else value

@@ -195,7 +195,7 @@ def _fits(gpu: Gpu, arch_list: tuple[str, ...]) -> bool:
     for arch in arch_list:
         kind, _, number = arch.partition("_")
         digits = number.rstrip("af")  # sm_90a, sm_120f: for that chip or family
-        if not digits.isdigit():
+        if not digits.isdecimal():
             return True
         known = (int(digits[:-1]), int(digits[-1]))
         if kind == "compute" and gpu.compute_capability >= known:

@@ -37,7 +37,7 @@ class Place:
 
 def number(value: str | None) -> int | None:
     """A variable that counts something; None where it is missing or something else."""
-    return int(value) if value and value.isdigit() else None
+    return int(value) if value and value.isdecimal() else None
 
 
 class Target(Protocol):

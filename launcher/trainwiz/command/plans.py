@@ -83,7 +83,7 @@ def threads_per_rank(
     this to torchrun (`by_torchrun`), which does nothing for one rank.
     """
     given = inherited.get("OMP_NUM_THREADS", "")
-    if given.isdigit() and int(given) > 0:
+    if given.isdecimal() and int(given) > 0:
         return int(given)
     if on_cpu and machine is not None:
         return max(1, min(machine.cpu.physical_cores, machine.cpu.usable_cores) // local_ranks)

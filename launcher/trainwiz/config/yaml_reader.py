@@ -17,6 +17,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _MANY = 1000
 """Marks that open a level. The C parser ends the process where a text with tens of thousands nests them all."""
+_MOST_VALUES = 100_000
+"""In a few lines, aliases of aliases can stand for billions of values, each of which would be built."""
 
 
 @dataclass
@@ -37,8 +39,8 @@ def read(path: str, text: str) -> Document:
     bare = text.removeprefix(BYTE_ORDER_MARK)
     found, node, loader = _Found(before=len(text) - len(bare)), None, None
     try:
-        if (at := _too_deep(bare)) is not None:
-            return _troubled(path, text, Trouble(say("brackets are nested too deeply"), found.before + at))
+        if (bomb := _bomb(bare)) is not None:
+            return _troubled(path, text, Trouble(bomb.message, found.before + bomb.at, bomb.fix))
         loader = _Loader(bare)
         node = loader.get_single_node()
         values = loader.construct_document(node) if node is not None else None
@@ -66,15 +68,48 @@ def _troubled(path: str, text: str, trouble: Trouble) -> Document:
     return Document(path=path, text=text, syntax="yaml", trouble=trouble)
 
 
-def _too_deep(text: str) -> int | None:
-    """The character where a text becomes too deep for a recursive loader; None where it does not."""
-    if sum(text.count(mark) for mark in "[{-?") < _MANY:
+@dataclass
+class _Size:
+    """What a node becomes with each alias in it replaced by what it stands for."""
+
+    values: int = 1
+    """The values in it, and itself."""
+    depth: int = 0
+    """The levels in it."""
+    anchor: str | None = None
+    """The name under which it can be used again."""
+
+    def add(self, child: _Size) -> None:
+        self.values += child.values
+        self.depth = max(self.depth, child.depth + 1)
+
+
+def _bomb(text: str) -> Trouble | None:
+    """Why a loader must not try to build a text's values: too deep for a recursive one, or too many by aliases."""
+    if "*" not in text and len(text) < _MOST_VALUES and sum(text.count(mark) for mark in "[{-?") < _MANY:
         return None
-    depth = 0
+    open_nodes, anchors = [_Size()], dict[str, _Size]()
     for event in yaml.parse(text, _Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            return event.start_mark.index if event.start_mark else 0
+        at = event.start_mark.index if event.start_mark else 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append(_Size(anchor=event.anchor))
+            ended = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            ended = open_nodes.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            ended = anchors.get(event.anchor or "", _Size())
+        elif isinstance(event, yaml.ScalarEvent):
+            ended = _Size(anchor=event.anchor)
+        else:
+            continue
+        if ended is not None:
+            open_nodes[-1].add(ended)
+            anchors |= {ended.anchor: ended} if ended.anchor else {}
+        if len(open_nodes) + open_nodes[-1].depth > DEEPEST + 2:
+            return Trouble(say("brackets are nested too deeply"), at)
+        if open_nodes[-1].values > _MOST_VALUES:
+            message = say("more than {n} values, each alias (*) counted as what it stands for", n=_MOST_VALUES)
+            return Trouble(message, at)
     return None
 
 

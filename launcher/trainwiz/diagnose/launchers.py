@@ -59,5 +59,5 @@ def _code(told: Mapping[str, str | None]) -> int:
     if code := told.get("code"):
         return int(code)
     if signal := told.get("signal"):
-        return -(int(signal) if signal.isdigit() else signal_number(signal) or 9)
+        return -(int(signal) if signal.isdecimal() else signal_number(signal) or 9)
     return _SIGNALS.get((told["word"] or "").split()[0], 1)

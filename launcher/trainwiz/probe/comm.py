@@ -32,7 +32,7 @@ def all_reduce(
     backend, size = "nccl" if device == "cuda" else "gloo", SIZE_BYTES[device]
     argv = [python, str(_ALL_REDUCE), device, str(size)]
     ranks = [Running(argv, env={**environ, **_contract(rank, world, port)}) for rank in range(world)]
-    ended = _wait(ranks, time.monotonic() + seconds)
+    ended = _wait(ranks, seconds)
     # What rank 0 reported counts; how the ranks ended after that does not matter.
     if found := ended[0].answer:
         return Comm(world=world, backend=backend, size_bytes=size, **found)
@@ -55,11 +55,12 @@ def _contract(rank: int, world: int, port: int) -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", **{name: str(n) for name, n in numbers.items()}}
 
 
-def _wait(ranks: list[Running], deadline: float) -> list[Captured]:
+def _wait(ranks: list[Running], seconds: float) -> list[Captured]:
     """How each rank ended. If one fails, the others would wait for it forever and are killed."""
+    deadline = time.monotonic() + seconds
     with ThreadPoolExecutor(len(ranks)) as pool:
         try:
-            ends = [pool.submit(rank.result, max(0.1, deadline - time.monotonic())) for rank in ranks]
+            ends = [pool.submit(rank.result, max(0.1, deadline - time.monotonic()), limit=seconds) for rank in ranks]
             for end in as_completed(ends):
                 if end.result().code:
                     _cancel(ranks)

@@ -89,8 +89,11 @@ class Running:
             return self._ended.code
         return self._process.poll() if self._process else None
 
-    def result(self, timeout: float) -> Captured:
-        """Wait for it to exit; after `timeout` seconds, kill its whole process group."""
+    def result(self, timeout: float, *, limit: float | None = None) -> Captured:
+        """Wait for it to exit; after `timeout` seconds, kill its whole process group.
+
+        `limit` is what was asked for in all, where `timeout` is what is left of it.
+        """
         if self._ended or self._process is None:
             return self._ended or Captured(code=COULD_NOT_START, stdout="", stderr="")
         self._awaited = True
@@ -105,7 +108,7 @@ class Running:
             raise
         atexit.unregister(self.cancel)
         code = self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
-        self._ended = Captured(code=code, stdout=stdout, stderr=stderr, timed_out=timed_out, seconds=timeout)
+        self._ended = Captured(code=code, stdout=stdout, stderr=stderr, timed_out=timed_out, seconds=limit or timeout)
         return self._ended
 
     def cancel(self) -> None:

@@ -53,7 +53,7 @@ def marked(mark: str) -> list[int]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
+            if name.isdecimal() and int(name) != os.getpid():
                 with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
                     if wanted in file.read().split(b"\0"):
                         found.append(int(name))

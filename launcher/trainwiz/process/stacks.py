@@ -70,7 +70,7 @@ class Stacks:
         with contextlib.suppress(OSError):
             for line in self._file(rank).read_text(errors="replace").splitlines():
                 word, _, number = line.partition(" ")
-                if word == "process" and number.isdigit() and Path(f"/proc/{number}").exists():
+                if word == "process" and number.isdecimal() and Path(f"/proc/{number}").exists():
                     return int(number)
         return None
 

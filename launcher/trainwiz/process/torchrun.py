@@ -27,7 +27,7 @@ class WorkerLogs:
         first = []
         for file in sorted(self._folder.glob("*/attempt_*/*/std*.log")):
             local = file.parent.name
-            if local.isdigit() and file.name in _STREAMS:
+            if local.isdecimal() and file.name in _STREAMS:
                 link = self._logs / f"rank-{self._first + int(local)}{_STREAMS[file.name]}.log"
                 with contextlib.suppress(FileExistsError):
                     link.symlink_to(os.path.relpath(file, self._logs))

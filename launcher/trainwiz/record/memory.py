@@ -32,7 +32,7 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
         at, held = number(sample.get("at")), sample.get(where)
         if at is not None and isinstance(held, Mapping):
             began = at if began is None else began
-            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdigit() and number(b) is not None}
+            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdecimal() and number(b) is not None}
             rows.append(((at - began) / unit, of_rank))
     ranks = sorted({rank for _, held in rows for rank in held})
     if len(ranks) <= _FEW:
@@ -49,6 +49,6 @@ def most(samples: Sequence[Sample]) -> dict[int, int]:
     for sample in samples:
         held = sample.get("host")
         for rank, count in held.items() if isinstance(held, Mapping) else ():
-            if rank.isdigit() and isinstance(count, int):
+            if rank.isdecimal() and isinstance(count, int):
                 found[int(rank)] = max(count, found.get(int(rank), 0))
     return found

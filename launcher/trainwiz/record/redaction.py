@@ -91,4 +91,4 @@ def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
 
 def _is_secret(name: str, value: str) -> bool:
     # `--max_new_tokens=128` is a number of tokens, not a secret.
-    return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdigit())
+    return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdecimal())

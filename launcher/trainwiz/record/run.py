@@ -119,7 +119,7 @@ def total_updates(run: Recorded) -> int | None:
     for word, following in zip(words, [*words[1:], ""], strict=False):
         # A length that was given to the script itself; of two equal options the last counts.
         value = following if word == _LENGTH else word.removeprefix(f"{_LENGTH}=")
-        if word.startswith(_LENGTH) and value.isdigit():
+        if word.startswith(_LENGTH) and value.isdecimal():
             found = int(value)
     return found
 

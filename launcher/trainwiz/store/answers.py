@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.errors import TrainwizError
 from trainwiz.store import atomic, cache
 
@@ -55,14 +56,14 @@ def write(path: Path, saved: Saved) -> bool:
 def read(path: Path) -> Saved | None:
     """The answers in a file; None if it is missing or cannot be read."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = files.read_json(path)
         return Saved(
             answers={str(k): v for k, v in values["answers"].items()},
             step=str(values.get("step", "")),
             advanced=bool(values.get("advanced")),
             plan={str(k): v for k, v in values.get("plan", {}).items()},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.render.artifact import Artifact
@@ -169,8 +170,8 @@ def _check(root: Path, relative: str) -> None:
 def _manifest(root: Path) -> dict[str, str]:
     # Without a readable manifest each file is a conflict, so that nothing is lost.
     try:
-        files = json.loads((root / MANIFEST).read_text(encoding="utf-8"))["files"]
-        return {str(path): str(digest) for path, digest in files.items()}
+        known = files.read_json(root / MANIFEST)["files"]
+        return {str(path): str(digest) for path, digest in known.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
+
 KEPT = 8
 """Entries per file, such as the interpreters of one user."""
 
@@ -47,7 +49,7 @@ def remember(name: str, key: str, value: Any, *, environ: Mapping[str, str] = os
 
 def _entries(file: Path) -> dict[str, Any]:
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        entries = files.read_json(file)
+    except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.checkpoint import Checkpoint, State
 from trainwiz.errors import UsageError
 from trainwiz.message import say
@@ -61,7 +62,7 @@ def manifest(checkpoint: Path) -> Mapping[str, Any]:
     Empty if it cannot be read, or was changed after it was written.
     """
     try:
-        said = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        said = files.read_json(checkpoint / MANIFEST)
         own = said.pop("self", None)
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
@@ -140,7 +141,7 @@ def _size(path: Path) -> int:
 
 def _sha256(path: Path, until: float, clock: Callable[[], float], progress: Callable[[int], object]) -> str | None:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             if clock() > until:
                 return None

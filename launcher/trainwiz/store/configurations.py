@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from trainwiz import config
+from trainwiz import config, files
 from trainwiz.config import Document, Trouble
 from trainwiz.errors import UsageError
 from trainwiz.message import say
@@ -33,7 +33,7 @@ def read(path: str) -> Document:
         if size > _LARGEST:
             trouble = Trouble(say("the file has {size} MB, too large for a configuration", size=round(size / 1e6, 1)))
             return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
-        return _decoded(path, Path(path).read_bytes())
+        return _decoded(path, files.read_bytes(path))
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
 
@@ -110,7 +110,7 @@ def text_of(named: str, by: str) -> tuple[str, str] | None:
     """A file that a configuration names, with its text; None where there is none that can be read."""
     found = resolve(named, by)
     try:
-        return (found, Path(found).read_text(encoding="utf-8")) if found and _may_be_one(found) else None
+        return (found, files.read_text(found)) if found and _may_be_one(found) else None
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record.run import Recorded
@@ -15,7 +16,6 @@ from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
 _BRIEF_BYTES = 1 << 20
-_PARTS = {"plan", "config_values", "versions", "machine", "environment", "inherited", "git"}
 
 
 def find(word: str, project: Path = Path()) -> Run:
@@ -61,10 +61,7 @@ def brief(run: Run) -> Recorded:
 
 def without_metrics(run: Run) -> Recorded:
     """The same without metrics and memory."""
-    # An edited record must not cause a traceback.
-    said = run.read("command").items()
-    command = {key: value for key, value in said if key not in _PARTS or isinstance(value, dict)}
-    outcome = run.read("outcome")
+    command, outcome = run.read("command"), run.read("outcome")
     manifests = {update: checkpoint / "manifest.json" for update, checkpoint in run.complete().items()}
     return Recorded(
         name=run.name,
@@ -105,7 +102,7 @@ def logs(run: Run) -> dict[int, Path]:
     found = {}
     for file in run.logs.glob("rank-*.log") if run.logs.is_dir() else ():
         number = file.name.removeprefix("rank-").removesuffix(".log")
-        if number.isdigit():
+        if number.isdecimal():
             found[int(number)] = file
     return dict(sorted(found.items()))
 
@@ -113,7 +110,7 @@ def logs(run: Run) -> dict[int, Path]:
 def tail(file: Path, size: int) -> str:
     """The last `size` bytes of a log; empty if it cannot be read."""
     try:
-        with file.open("rb") as stream:
+        with files.opened(file) as stream:
             stream.seek(0, os.SEEK_END)
             stream.seek(max(0, stream.tell() - size))
             return stream.read().decode(errors="replace")
@@ -137,6 +134,6 @@ def _touched(run: Run) -> float | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return files.read_text(file, errors="replace")
     except OSError:
         return ""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import re
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from trainwiz import files
+from trainwiz.record.shapes import counted
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 class JsonLines:
@@ -24,7 +29,7 @@ class JsonLines:
     def new(self) -> list[dict[str, Any]]:
         """The records since the last call; all of them if the file was rewritten, none while it does not exist."""
         self.rewritten = False
-        with contextlib.suppress(OSError), self._path.open("rb") as file:
+        with contextlib.suppress(OSError), files.opened(self._path) as file:
             return self._read(file)
         return []
 
@@ -53,7 +58,9 @@ def newest(path: Path, size_bytes: int) -> list[dict[str, Any]]:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = files.parsed_json(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return dict(counted(value)) if _LONG_NUMBER.search(line) else value

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from trainwiz import files
 from trainwiz.diagnose import Line, log_text
 from trainwiz.errors import UsageError
 from trainwiz.message import say
@@ -46,18 +47,18 @@ def read(name: str | Path) -> Excerpt:
             raise UsageError(say("{path} is a folder, not a log", path=name), say("pass a file or a run folder"))
         if not stat.S_ISREG(mode):
             raise UsageError(say("{path} is not a regular file", path=name), say("pipe it in: trainwiz diagnose -"))
-        with open(name, "rb") as stream:
+        with files.opened(name) as stream:
             return _checked(_excerpt(stream), name)
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=name, problem=error.strerror or error)) from None
 
 
-def lines(*files: Path) -> tuple[Line, ...]:
+def lines(*paths: Path) -> tuple[Line, ...]:
     """The lines of several logs, one after the other; files that cannot be read are skipped."""
     found: list[Line] = []
-    for file in files:
+    for path in paths:
         try:
-            with file.open("rb") as stream:
+            with files.opened(path) as stream:
                 found += _excerpt(stream).lines()
         except OSError:
             continue

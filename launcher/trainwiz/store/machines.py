@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
@@ -19,7 +20,7 @@ def read(path: str | Path) -> Machine:
     Raises `UsageError`, which names every wrong or unknown key.
     """
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = json.loads(files.read_text(path))
     except OSError as error:
         raise UsageError(say("{path}: cannot be read: {problem}", path=path, problem=error.strerror), _how()) from None
     except UnicodeDecodeError:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.message import say
+from trainwiz.record.shapes import readable
 from trainwiz.store import liveness
 
 RUNS = "runs"
@@ -116,8 +118,8 @@ class Run:
     def read(self, name: str) -> dict[str, Any]:
         """The record `command` or `outcome`; empty if it is missing or cannot be read."""
         with contextlib.suppress(OSError, ValueError):
-            value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-            return value if isinstance(value, dict) else {}
+            value = files.read_json(self.folder / f"{name}.json")
+            return readable(value) if isinstance(value, dict) else {}
         return {}
 
 

@@ -6,9 +6,12 @@ import io
 import tokenize
 from pathlib import Path
 
-from trainwiz import script
+from trainwiz import files, script
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
+
+_LARGEST = 8 << 20
+"""Bytes; no script is that long."""
 
 
 def read(path: str) -> script.Script:
@@ -22,7 +25,7 @@ def read(path: str) -> script.Script:
             say("run: jupyter nbconvert --to script {path}, then lint the .py file", path=path),
         )
     try:
-        raw = file.read_bytes()
+        raw = files.read_bytes(file, _LARGEST)
     except FileNotFoundError:
         raise UsageError(say("{path} does not exist", path=path), _nearby(file)) from None
     except OSError as error:

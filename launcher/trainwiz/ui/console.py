@@ -14,6 +14,7 @@ from trainwiz import columns
 from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
+from trainwiz.ui.safe import STYLES, safe, safe_json
 
 if TYPE_CHECKING:
     from trainwiz.finding import Place
@@ -22,7 +23,6 @@ WIDEST = 100
 """Columns; longer lines are hard to read."""
 _PIPED = 160
 """Columns of an excerpt where there is no terminal."""
-_STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 
 
 def coloured(stream: TextIO) -> bool:
@@ -32,7 +32,7 @@ def coloured(stream: TextIO) -> bool:
 
 def styled(words: str, style: str, stream: TextIO | None = None) -> str:
     """The words in a style (error, warning, hint, good, dim, bold), or as they are for no style or without colour."""
-    return f"\x1b[{_STYLES[style]}m{words}\x1b[0m" if style and words and coloured(stream or sys.stderr) else words
+    return f"\x1b[{STYLES[style]}m{words}\x1b[0m" if style and words and coloured(stream or sys.stderr) else words
 
 
 def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:
@@ -92,7 +92,7 @@ def _show_excerpt(place: Place) -> None:
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """Print a line for the person, on stderr."""
-    print(styled(text(message), style or ""), file=sys.stderr, flush=True)
+    print(safe(styled(text(message), style or "")), file=sys.stderr, flush=True)
 
 
 def talk_diff(lines: Iterable[str]) -> None:
@@ -110,12 +110,12 @@ def write(descriptor: int, data: bytes) -> None:
 
 def data(line: str) -> None:
     """Print a line of the command's result, on stdout."""
-    print(line, flush=True)
+    print(safe(line), flush=True)
 
 
 def data_json(value: Any) -> None:
     """Print the command's result as JSON, on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
+    print(safe_json(json.dumps(value, indent=2, ensure_ascii=False)), flush=True)
 
 
 def failure(error: TrainwizError) -> None:

@@ -11,6 +11,7 @@ from trainwiz import columns
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.ui import console
+from trainwiz.ui.safe import safe
 from trainwiz.vocabulary import spelled
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: Text
     """Print the card on stderr. `log` names the log that the evidence's line number refers to."""
     stream = stream or sys.stderr
     for line in card(diagnosis, log=log, fix=fix, stream=stream):
-        print(line, file=stream, flush=True)
+        print(safe(line), file=stream, flush=True)
 
 
 def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> Iterator[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from trainwiz.ui import console
+from trainwiz.ui.safe import safe
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -66,7 +67,7 @@ def active() -> Iterator[None]:
 
 def draw(lines: Sequence[str]) -> None:
     """Replace what is on the screen without flicker."""
-    _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
+    _write("\x1b[H" + "\r\n".join(f"{safe(line)}\x1b[K" for line in lines) + "\x1b[J")
 
 
 def pressed(seconds: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import history, liveness
@@ -67,11 +68,19 @@ def _copy_new(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
             stream.close()
             stream = None
     if stream is None:
-        # A rank that has not started has no log.
-        with contextlib.suppress(FileNotFoundError):
-            stream = file.open("rb")
+        stream = _opened(file)
+        if stream:
             _drain(stream)
     return stream
+
+
+def _opened(file: Path) -> IO[bytes] | None:
+    try:
+        return files.opened(file)
+    except FileNotFoundError:
+        return None  # a rank that has not started has no log
+    except OSError as error:
+        raise UsageError(say("{file} cannot be read: {problem}", file=file, problem=error.strerror or error)) from None
 
 
 def _drain(stream: IO[bytes]) -> None:

@@ -153,7 +153,7 @@ def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Violations:
         if path in FILLED_SETTINGS or deepspeed.document.text[entry.value.start : entry.value.end] != '"auto"':
             continue
         # Lists are skipped, and in these blocks `auto` has another meaning.
-        if any(key.isdigit() for key in keys) or keys[0] in ("data_types", "autotuning", "comment", "_comment"):
+        if any(key.isdecimal() for key in keys) or keys[0] in ("data_types", "autotuning", "comment", "_comment"):
             continue
         fix = remedy("write a value, or delete it to use DeepSpeed's default", {path: None})
         yield violation("nothing replaces the auto of {key}", fix, where=path, key=path)

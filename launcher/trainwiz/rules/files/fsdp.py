@@ -42,7 +42,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
         allowed = _CHOICES.get(name, ())
         # Version 2 ignores the strategy.
         unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
-        if not allowed or unread or not isinstance(value, str) or value.isdigit() or value.upper() in allowed:
+        if not allowed or unread or not isinstance(value, str) or value.isdecimal() or value.upper() in allowed:
             continue
         yield not_one_of(allowed, value, where=path, key=name, near=value.upper())
     for name in _SWITCHES:

@@ -213,7 +213,7 @@ def _runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> boo
     for architecture in architectures:
         kind, _, digits = architecture.partition("_")
         number = digits.rstrip("af")
-        if not number.isdigit():
+        if not number.isdecimal():
             continue
         built = (int(number[:-1]), int(number[-1]))
         if built <= capability and (kind == "compute" or built[0] == capability[0]):

@@ -158,7 +158,7 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
     versions = {}
     for word in typed:
         engine, _, version = word.partition("=")
-        if engine not in _TRIED or not version[:1].isdigit():
+        if engine not in _TRIED or not version[:1].isdecimal():
             raise UsageError(
                 say("--engine-version {word} does not have the form deepspeed=0.16.5", word=word),
                 say("choose one of these engines: {names}", names=", ".join(_TRIED)),

@@ -121,7 +121,7 @@ def _given(arguments: Sequence[str], name: str) -> int | None:
     found = None
     for word, following in zip(arguments, (*arguments[1:], ""), strict=False):
         value = following if word == f"--{name}" else word.removeprefix(f"--{name}=")
-        if word.startswith(f"--{name}") and value.isdigit():
+        if word.startswith(f"--{name}") and value.isdecimal():
             found = int(value)  # the last of two equal options counts
     return found
 

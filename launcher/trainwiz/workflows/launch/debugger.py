@@ -27,7 +27,7 @@ def ranks(words: str, world: int) -> list[int]:
     """The ranks that `words` name, in a world of so many. Raises `UsageError`."""
     if words == ALL_RANKS:
         return list(range(world))
-    chosen = sorted({int(word) for word in words.split(",") if word.isdigit()})
+    chosen = sorted({int(word) for word in words.split(",") if word.isdecimal()})
     if not names_ranks(words) or not chosen or chosen[-1] >= world:
         raise UsageError(
             say("--debug {words}: the ranks on this machine are 0 to {last}", words=words, last=world - 1),

@@ -43,7 +43,7 @@ def left_out(option: str, following: str) -> list[str]:
 
 def names_ranks(word: str) -> bool:
     """Whether a word on the command line says which ranks: all, 1, or 0,2."""
-    return word == ALL_RANKS or word.replace(",", "").isdigit()
+    return word == ALL_RANKS or word.replace(",", "").isdecimal()
 
 
 def _check(request: Request) -> None:

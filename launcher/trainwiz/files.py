@@ -1,0 +1,65 @@
+"""Opening files that anybody may have put there: only regular ones, and no more of them than fits into memory.
+
+Whoever opens a named pipe waits until somebody writes to it, and a device may have no end.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trainwiz.language import t
+
+LARGEST = 64 << 20
+"""Bytes of a record that is read whole."""
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """The file, open for reading. Raises `OSError`, also for what is no regular file."""
+    _refuse_special(os.stat(path).st_mode, path)
+    # Between the two looks it may have been replaced: without O_NONBLOCK, a pipe would wait here.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _refuse_special(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
+    """All of a file. Raises `OSError`, also for a file of more than `most` bytes."""
+    with opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, t("larger than {n} MiB", n=most >> 20), str(path))
+    return content
+
+
+def read_text(path: str | Path, *, errors: str = "strict", most: int = LARGEST) -> str:
+    """All of a file as UTF-8. Raises `OSError`, and `UnicodeDecodeError` unless `errors` says what to do instead."""
+    return read_bytes(path, most).decode("utf-8", errors).replace("\r\n", "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file. Raises `OSError` and `ValueError`, also for what is nested too deeply."""
+    return parsed_json(read_text(path))
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value in a JSON text. Raises `ValueError`, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(t("nested too deeply")) from None
+
+
+def _refuse_special(mode: int, path: str | Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, t("not a regular file"), str(path))

@@ -1,0 +1,149 @@
+"""Files that a stranger or a fault left in a project: forged records, pipes and devices, numbers that are none."""
+
+import copy
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import completed
+
+from trainwiz import language
+from trainwiz.cli import run as trainwiz
+
+SCRIPT = """
+import json, os, sys
+output = sys.argv[sys.argv.index("--output_dir") + 1]
+if os.environ.get("RANK", "0") == "0":
+    with open(os.path.join(output, "metrics.jsonl"), "a") as file:
+        for update in range(1, 9):
+            print(json.dumps({"update": update, "loss": 8 / update, "lr": 1e-3, "tokens_per_second": 99.0}), file=file)
+        print(json.dumps({"update": 8, "eval_loss": 0.5}), file=file)
+    raise RuntimeError("planted")
+"""
+PLAN = """\
+machine: {num_processes: 2}
+strategy: {kind: ddp}
+batch: {real_batch_size: 8, per_device_batch_size: 4, gradient_accumulation_steps: 1}
+"""
+FORGED: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    10**400,
+    float("inf"),
+    float("nan"),
+    "x\x1b[31m\x9b2J",
+    [],
+    [[1]],
+    {},
+    {"a": {}},
+)
+EACH = 3
+"""Values for each place; 11 are all of them."""
+
+
+@pytest.fixture(autouse=True)
+def _english() -> Iterator[None]:
+    language.choose([], {})
+    yield
+    language.choose([], {})
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a real failed run; its script imports no torch."""
+    folder = tmp_path_factory.mktemp("hostile") / "project"
+    folder.mkdir()
+    (folder / "trainwiz.yaml").write_text(completed(PLAN))
+    (folder / "train.py").write_text(SCRIPT)
+    launched = subprocess.run(
+        [sys.executable, "-m", "trainwiz", "launch", str(folder)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+        env={**os.environ, "TRAINWIZ_LANG": "en"},
+    )
+    assert "planted" in launched.stderr, launched.stderr
+    return folder
+
+
+@pytest.fixture
+def project(ran: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ran, tmp_path / "project", symlinks=True))
+
+
+def newest(project: Path) -> Path:
+    return Path(os.path.realpath(project / "runs" / "latest"))
+
+
+def paths_of(value: Any, here: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Each place in nested JSON."""
+    if here:
+        yield here
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, child in items:
+        yield from paths_of(child, (*here, key))
+
+
+def forged(values: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    changed = copy.deepcopy(values)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed
+
+
+def shown(project: Path, report: Path) -> dict[str, int]:
+    """The exit code of each command that reads a run; 3 is a bug of trainwiz."""
+    commands = (
+        ["runs", str(project)],
+        ["watch", str(project)],
+        ["diagnose", str(project)],
+        ["report", str(project), "--output", str(report)],
+    )
+    return {words[0]: trainwiz(words) for words in commands}
+
+
+@pytest.mark.parametrize("record", ["command", "outcome"])
+def test_forged_records_are_shown_or_left_out(
+    record: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = newest(project) / f"{record}.json"
+    values = json.loads(file.read_text())
+    places = list(paths_of(values))
+    assert len(places) > 20
+    bugs = []
+    values_of = itertools.cycle(FORGED)
+    # Eleven values and three each: over the places, every command meets every value many times.
+    for path, value in ((path, next(values_of)) for path in places for _ in range(EACH)):
+        file.write_text(json.dumps(forged(values, path, value)))
+        codes = shown(project, tmp_path / "report.html")
+        out, err = capsys.readouterr()
+        bugs += [f"{name}: {path} = {value!r:.30}" for name, code in codes.items() if code not in (0, 1, 2)]
+        bugs += [f"escape: {path}" for text in (out, err) if "\x1b[31m" in text or "\x9b" in text]
+    assert not bugs, "\n".join(bugs)
+
+
+def test_forged_metrics_are_shown_or_left_out(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = newest(project) / "metrics.jsonl"
+    whole = file.read_text().splitlines()
+    bugs = []
+    for key, value in itertools.product(("update", "loss", "lr", "tokens_per_second", "eval_loss"), FORGED):
+        line = json.dumps({**json.loads(whole[-1]), **json.loads(whole[0]), key: value})
+        file.write_text("\n".join([*whole, line, line.replace("Infinity", "1e999"), "[" * 60_000, "\0\x9b", ""]))
+        codes = shown(project, tmp_path / "report.html")
+        out, err = capsys.readouterr()
+        bugs += [f"{name}: {key} = {value!r:.30}" for name, code in codes.items() if code not in (0, 1, 2)]
+        bugs += [f"escape: {key}" for text in (out, err) if "\x1b[31m" in text or "\x9b" in text]
+    assert not bugs, "\n".join(bugs)
