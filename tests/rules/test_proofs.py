@@ -11,6 +11,7 @@ UNPROVEN = {
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
+    "TW529": "no engine asks how large a model is",
     "TW534": "needs bitsandbytes",
     "TW603": "needs a GPU that another process fills",
 }
