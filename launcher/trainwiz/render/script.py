@@ -13,6 +13,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from trainwiz import strategies, tasks, vocabulary
+from trainwiz.estimate import loading
 from trainwiz.plan import Plan, flat
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
@@ -27,7 +28,7 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {"adapter.py": "lora", "recompute.py": "recompute"}
+    optional = {"adapter.py": "lora", "recompute.py": "recompute", "sharding.py": "built_once"}
     parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
@@ -60,6 +61,8 @@ def features(plan: Plan) -> frozenset[str]:
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
         "plain_samples": True,
+        "built_once": loading.built_once(plan),
+        "built_by_all": not loading.built_once(plan),
         **strategy.regions(plan),
         **_row_features(plan),
         **_model_features(plan),
