@@ -66,7 +66,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 # end: deepspeed_cpu
 # feature: fsdp
-from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin
+from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, convert_outputs_to_fp32
 
 # end: fsdp
 # feature: plain
@@ -214,8 +214,9 @@ def compile_layers(model: nn.Module) -> None:
 def build_accelerator(config: Config) -> Accelerator:
     """Set up DeepSpeed from ds_config.json; the config overrides batch sizes, clipping and precision."""
     settings = json.loads(Path(__file__).with_name("ds_config.json").read_text())
-    for name, enabled in (("bf16", config.mixed_precision == "bf16"), ("fp16", config.mixed_precision == "fp16")):
-        settings.setdefault(name, {})["enabled"] = enabled
+    # fp8 replaces matrix multiplications; all else is computed in bf16.
+    settings.setdefault("bf16", {})["enabled"] = config.mixed_precision in ("bf16", "fp8")
+    settings.setdefault("fp16", {})["enabled"] = config.mixed_precision == "fp16"
     settings["train_micro_batch_size_per_gpu"] = config.per_device_batch_size
     settings["gradient_accumulation_steps"] = config.gradient_accumulation_steps
     settings["gradient_clipping"] = config.gradient_clipping
@@ -246,11 +247,11 @@ def build_accelerator(config: Config) -> Accelerator:
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
     """Set up FSDP2: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
+    half = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
-        # accelerate's own policy would also return the loss and sum gradients in 16 bits.
-        mixed_precision_policy=half and MixedPrecisionPolicy(half, torch.float32, torch.float32),
+        # accelerate's own policy would also reduce gradients and return losses in 16 bits.
+        mixed_precision_policy=half and MixedPrecisionPolicy(half, reduce_dtype=torch.float32),
         reshard_after_forward=True,
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=list(task.SHARDED_LAYERS) or None,
@@ -498,6 +499,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: built_once
     model = build(accelerator, lambda: task.build_model(config))
     # end: built_once
+    # feature: fsdp
+    model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
+    # end: fsdp
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
