@@ -1,5 +1,6 @@
 """Answers and machines become plans whose every value has a source."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from trainwiz.decide import Decided, Source, decide
 from trainwiz.decide.earlier import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.estimate import estimate
-from trainwiz.machine import Cpu, Gpu, Machine
+from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
 from trainwiz.models import known, of_parameters
 from trainwiz.project import ModelFacts
@@ -297,11 +298,16 @@ def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int
 def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
     """4 bytes per parameter on each of 4 ranks; half of the memory may go to it."""
     answers = {"model.name": "org/model", "strategy.zero_stage": 3}
-    host = machine("4xa100-40g").memory.total_bytes
+    host = 128 * 2**30
+    small = replace(machine("4xa100-40g"), memory=Memory(total_bytes=host))
     for share, cut in ((0.45, False), (0.55, True)):
-        parameters = int(share * host / 4 / 4)
-        decided = decide(answers, machine("4xa100-40g"), model=sized(parameters)).plan.strategy
+        decided = decide(answers, small, model=sized(int(share * host / 4 / 4))).plan.strategy
         assert (decided.zero3_init, decided.zero3_save_16bit_model) == (cut, True)
+    # 13B in 16 bits do not fit in a GPU of 24 GiB, where DeepSpeed moves it before it is sharded.
+    roomy = replace(machine("2xrtx4090"), memory=Memory(total_bytes=2**40))
+    thirteen = decide(answers, roomy, model=sized(13 * 10**9))
+    assert thirteen.plan.strategy.zero3_init
+    assert "moved there first" in why(thirteen, "strategy.zero3_init")
     for kind in ("ddp", "deepspeed"):
         other = decide({"strategy.kind": kind}, machine("4xa100-40g"), model=sized(host)).plan.strategy
         assert (other.zero3_init, other.zero3_save_16bit_model) == (False, False)

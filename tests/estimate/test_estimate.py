@@ -258,3 +258,10 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
     values = {"machine__num_processes": 8, "strategy__kind": "deepspeed", "strategy__zero_stage": 3}
     whole, parts = (estimate(make(**values, strategy__zero3_init=init), 8 * B) for init in (False, True))
     assert (whole.load_bytes_per_machine, parts.load_bytes_per_machine) == (8 * 4 * 8 * B, 0)
+
+
+def test_zero_3_moves_the_whole_model_to_the_device_unless_it_is_built_in_parts() -> None:
+    values = {"strategy__kind": "deepspeed", "machine__num_processes": 8, "precision__mixed_precision": "bf16"}
+    for stage, init, expected in ((3, False, 2 * B), (3, True, 0), (2, False, 0)):
+        plan = make(**values, strategy__zero_stage=stage, strategy__zero3_init=init)
+        assert estimate(plan, B).whole_bytes_per_rank == expected

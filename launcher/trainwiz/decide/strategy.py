@@ -126,6 +126,8 @@ def decide_strategy(d: Decision) -> None:
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
     if gathers and _crowds_the_host(d):
         d.settle("strategy.zero3_init", True, say("host memory cannot hold a full model per rank"))
+    elif gathers and _crowds_the_gpu(d):
+        d.settle("strategy.zero3_init", True, say("half of a GPU cannot hold the model, which is moved there first"))
     else:
         roomy = say("host memory can hold a full model per rank")
         d.settle("strategy.zero3_init", False, roomy if gathers else _ONLY_STAGE_3)
@@ -247,6 +249,12 @@ def _forced(d: Decision) -> tuple[str, Message] | None:
     if d.answers.get("strategy.offload_optimizer_device") == "cpu":
         return "zero2", say("offload needs DeepSpeed")
     return ("zero2", say("the most common stage: shards optimizer state and gradients across ranks")) if kind else None
+
+
+def _crowds_the_gpu(d: Decision) -> bool:
+    """Without zero.Init, DeepSpeed moves the whole model to each GPU, and then shards it."""
+    memory = smallest_gpu_bytes(d)
+    return bool(d.parameters and memory and (2 if d.half else 4) * d.parameters > memory // 2)
 
 
 def _crowds_the_host(d: Decision) -> bool:

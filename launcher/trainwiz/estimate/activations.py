@@ -8,7 +8,7 @@ from trainwiz.strategies import Strategy
 
 LOGIT_CHUNK = 1024
 """Tokens whose logits are in memory at once: `loss_chunk` of the generated task.py."""
-_HALF = ("fp16", "bf16")
+_HALF = ("fp16", "bf16", "fp8")
 _LOGIT_BYTES = {"fp32": 12, "autocast": 14, "16-bit": 14}
 """Of each token and word: logits, in 16 bits also a copy in fp32, their softmax and their gradient.
 

@@ -10,7 +10,7 @@ from trainwiz.models import Transformer
 from trainwiz.models.activations import Checkpointing
 from trainwiz.strategies import Strategy, Training
 
-_HALF = ("fp16", "bf16")
+_HALF = ("fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,3 +24,12 @@ def load_bytes(plan: Plan, parameters: int) -> int:
     ranks = 1 if built_once(plan) else plan.machine.ranks_per_machine
     # Weights in four bits go to the device one by one.
     return (1 if plan.model.adapter == "qlora" else _FP32) * parameters * ranks
+
+
+def whole_bytes(plan: Plan, parameters: int) -> int:
+    """Device memory on each rank for the whole model: DeepSpeed moves it there, cast, before it cuts the weights."""
+    strategy = strategies.of(plan)
+    if not (strategy.uses_deepspeed and strategy.partitions_weights) or strategy.builds_in_parts(plan):
+        return 0
+    each = 2 if plan.precision.mixed_precision != "no" else _FP32
+    return (0 if plan.model.adapter == "qlora" else each) * parameters

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from trainwiz import models, strategies, tasks
 from trainwiz.estimate.device import Work, needs, training_of
-from trainwiz.estimate.loading import load_bytes
+from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-_HALF = ("fp16", "bf16")
+_HALF = ("fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,8 @@ class Estimate:
     """The 16-bit copy of the weights that autocast keeps, gathered weights, and buckets."""
     host_bytes_per_machine: int
     """Host memory for offloaded state on each machine."""
+    whole_bytes_per_rank: int
+    """Device memory for the whole model, where the engine moves it there before it shards it."""
     load_bytes_per_machine: int
     """Host memory for the models that the ranks of a machine build before the engine takes them."""
     checkpoint_bytes: int
@@ -51,6 +53,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         activation_bytes_per_rank=device.activations,
         buffer_bytes_per_rank=device.buffers,
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
+        whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
         checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
     )

@@ -22,6 +22,8 @@ from trainwiz.tasks.shapes import ModelShape
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
+_HALF = {"bf16": "bfloat16", "fp16": "float16"}
+"""torch's names of the formats that forward and backward pass compute in."""
 
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
@@ -109,7 +111,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     shape = tasks.of(plan).shape(plan.model.name)
     hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
     # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
-    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
+    half = _HALF.get(plan.precision.mixed_precision) if strategies.of(plan).keeps_frozen_dtype else None
     return {
         **{key.rpartition(".")[2]: value for key, value in flat(plan).items()},
         **strategies.of(plan).settings,
@@ -120,7 +122,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "eval_data": plan.data.eval,
         "model_name": hub_id,
         "tokenizer_name": hub_id,
-        "frozen_dtype": "bfloat16" if half else "float32",
+        "frozen_dtype": half or "float32",
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }

@@ -140,6 +140,25 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
         )
 
 
+@rule("TW329", level=Level.ERROR, field="strategy.zero3_init")
+def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
+    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once.
+
+    Without it: `torch.OutOfMemoryError: CUDA out of memory` in `accelerator.prepare`, although its shard would fit.
+    Why: DeepSpeed moves the model to the device, in the type that it computes in, and then cuts its weights.
+    Instead: set strategy.zero3_init to true: the weights are then cut while the model is built.
+    Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8
+    """
+    smallest = _smallest_gpu(plan, machine)
+    if smallest and estimate.whole_bytes_per_rank > smallest:
+        yield violation(
+            "ZeRO 3 moves the whole model ({need} GiB) to a GPU of {have} GiB before it is sharded",
+            remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True}),
+            need=gib(estimate.whole_bytes_per_rank),
+            have=gib(smallest),
+        )
+
+
 def _loaded_in_parts(plan: Plan) -> Fix:
     strategy = strategies.of(plan)
     if strategy.uses_deepspeed and strategy.partitions_weights:
