@@ -130,6 +130,7 @@ def prepare() -> Path:
         TMUX_TMPDIR=str(own / "tmp"),
         LANG="C.UTF-8",
         TERM="xterm",
+        HF_HUB_OFFLINE="1",  # nothing is asked of the hub
         OMP_NUM_THREADS="1",  # threads of one process would only wait for cores that the others have
     )
     tempfile.tempdir = None  # looked up again

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainwiz.models import Transformer
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
@@ -38,6 +40,14 @@ class ModelFacts:
     """preset, folder, hub or missing."""
     parameters: int | None = None
     """The number of its parameters."""
+    size_source: str | None = None
+    """What that number is known from: shape (a preset's), files, config, hub, table, plan or name; None: unknown."""
+    usual_parameters: int | None = None
+    """Where the plan gives the size: what the table of well-known models, or the name, says of it."""
+    transformer: Transformer | None = None
+    """Its layers; of a language model that also reads pictures, the language model alone."""
+    assumed: bool = False
+    """Its layers are those of a usual model with this many parameters, since no config.json describes them."""
     has_tokenizer: bool | None = None
     """Whether a folder holds a tokenizer's files; None where nobody looked."""
     max_positions: int | None = None

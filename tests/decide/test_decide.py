@@ -1,5 +1,6 @@
 """Answers and machines become plans whose every value has a source."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from trainwiz.decide import Decided, Source, decide
 from trainwiz.decide.earlier import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.estimate import estimate
-from trainwiz.machine import Cpu, Gpu, Machine
+from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
+from trainwiz.models import known, of_parameters
+from trainwiz.project import ModelFacts
 from trainwiz.store import machines
 from trainwiz.tasks.shapes import DECODERS
 
@@ -24,6 +27,22 @@ NAMES = ("8xh100", "4xa100-40g", "2xrtx4090", "1xt4", "8xv100", "cpu")
 
 def machine(name: str) -> Machine:
     return machines.read(FOLDER / f"{name}.json")
+
+
+def sized(parameters: int | None) -> ModelFacts:
+    """A model of which only the number of parameters is known, by its name."""
+    shape = of_parameters(parameters) if parameters else None
+    source: str | None = "name" if parameters else None
+    return ModelFacts(
+        name="some/model", kind="hub", parameters=parameters, size_source=source, transformer=shape, assumed=True
+    )
+
+
+def known_as(name: str) -> ModelFacts:
+    """A model of the table of well-known ones."""
+    shape = known(name)
+    assert shape
+    return ModelFacts(name=name, kind="hub", parameters=shape.parameters, size_source="table", transformer=shape)
 
 
 def why(decided: Decided, key: str) -> str:
@@ -72,27 +91,27 @@ def test_a_default_says_what_was_found() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "strategy", "offload"),
     [
-        ("8xh100", 7_000_000_000, "zero1", "none"),
+        ("8xh100", 7_000_000_000, "zero2", "none"),
         ("4xa100-40g", 4_000_000_000, "zero3", "none"),
         ("4xa100-40g", 7_000_000_000, "zero2", "cpu"),
-        ("2xrtx4090", 1_000_000_000, "zero1", "none"),
+        ("2xrtx4090", 1_000_000_000, "zero2", "none"),
         ("2xrtx4090", 3_000_000_000, "zero2", "cpu"),
         ("1xt4", 1_000_000_000, "deepspeed", "cpu"),
         ("8xh100", 70_000_000_000, "zero3", "cpu"),
     ],
 )
 def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: str, offload: str) -> None:
-    plan = decide({"model.name": "some/model"}, machine(name), parameters=parameters).plan
+    plan = decide({"model.name": "some/model"}, machine(name), model=sized(parameters)).plan
     assert strategy in (plan.strategy.label, plan.strategy.kind)
     assert plan.strategy.offload_optimizer_device == offload
 
 
 def test_the_recommendation_shows_its_numbers() -> None:
-    decided = decide({"model.name": "some/model"}, machine("8xh100"), parameters=7_000_000_000)
+    decided = decide({"model.name": "some/model"}, machine("8xh100"), model=sized(7_000_000_000))
     reason = why(decided, "strategy.kind")
-    assert "39.1 GiB" in reason  # 4 P + 16 P / 8
-    assert "ddp needs 130 GiB" in reason
-    huge = decide({"model.name": "some/model"}, machine("1xt4"), parameters=70_000_000_000)
+    assert "27.7 GiB" in reason  # 2 P + 18 P / 8
+    assert "ddp needs 104 GiB" in reason
+    huge = decide({"model.name": "some/model"}, machine("1xt4"), model=sized(70_000_000_000))
     assert "even this is more than 60%" in why(huge, "strategy.kind")
 
 
@@ -160,8 +179,8 @@ def test_what_is_not_answered_follows_what_is(answers: dict[str, Any], key: str,
 
 def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() -> None:
     answers = {"task": "sft", "model.name": "org/seven-billion"}
-    for adapter, strategy, rate in (("none", "zero1", 2e-5), ("lora", "ddp", 2e-4)):
-        decided = decide({**answers, "model.adapter": adapter}, machine("8xh100"), parameters=7 * 10**9)
+    for adapter, strategy, rate in (("none", "zero2", 2e-5), ("lora", "ddp", 2e-4)):
+        decided = decide({**answers, "model.adapter": adapter}, machine("8xh100"), model=sized(7 * 10**9))
         assert (decided.plan.strategy.label, decided.plan.optimizer.learning_rate) == (strategy, rate)
         assert decided.plan.model.lora_alpha == 32
     assert decide({**answers, "model.lora_rank": 8}, None).plan.model.lora_alpha == 16
@@ -172,11 +191,11 @@ def test_an_adapter_has_a_rate_of_its_own_and_fits_where_all_weights_do_not() ->
     ("name", "model", "answers", "micro"),
     [
         ("8xh100", "llama-1b", {}, 4),
-        ("4xa100-40g", "llama-1b", {}, 2),  # 4.5 GiB a sample, beside 20.5 GiB and 2 GiB of cast weights
-        ("2xrtx4090", "llama-1b", {}, 2),  # under ZeRO 1, which casts its weights itself
+        ("4xa100-40g", "llama-1b", {}, 2),  # 4.5 GiB a sample, beside 16.4 GiB and 2 GiB of cast weights
+        ("2xrtx4090", "llama-1b", {}, 2),  # under ZeRO 2, which casts its weights itself
         ("2xrtx4090", "llama-1b", {"batch.sequence_length": 1024}, 4),
         ("2xrtx4090", "llama-1b", {"precision.mixed_precision": "no"}, 1),
-        ("4xa100-40g", "llama-1b", {"batch.sequence_length": 1600}, 2),  # 4 would fit without the cast weights
+        ("4xa100-40g", "llama-1b", {"batch.sequence_length": 1980}, 2),  # 4 would fit without the cast weights
         ("1xt4", "llama-1b", {"precision.mixed_precision": "no"}, 1),  # where nothing fits
         ("1xt4", "gpt2-124m", {}, 8),
         ("cpu", "gpt2-124m", {}, 8),
@@ -210,7 +229,7 @@ def test_no_strategy_forgets_activations(strategy: str) -> None:
 def test_the_micro_batch_shows_what_fills_the_gpu() -> None:
     reason = why(decide({"model.name": "llama-1b"}, machine("4xa100-40g")), "batch.per_device_batch_size")
     assert reason.endswith(
-        "; each rank needs 20.5 GiB of model state and about 9.0 GiB of activations; GPU memory: 40.0 GiB"
+        "; each rank needs 16.4 GiB of model state and about 9.5 GiB of activations; GPU memory: 40.0 GiB"
     )
     assert "activations" not in why(decide({}, machine("cpu")), "batch.per_device_batch_size")
 
@@ -247,7 +266,7 @@ def test_a_new_model_takes_the_rate_and_the_batch_of_gpt_3(parameters: int, rate
         "batch.sequence_length": 2048,
         "batch.per_device_batch_size": 1,
     }
-    decided = decide(answers, machine("8xh100"), parameters=parameters).plan
+    decided = decide(answers, machine("8xh100"), model=sized(parameters)).plan
     assert (decided.optimizer.learning_rate, decided.batch.real_batch_size) == (rate, tokens // 2048)
 
 
@@ -279,13 +298,18 @@ def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int
 def test_only_a_model_that_crowds_the_host_is_built_in_parts() -> None:
     """4 bytes per parameter on each of 4 ranks; half of the memory may go to it."""
     answers = {"model.name": "org/model", "strategy.zero_stage": 3}
-    host = machine("4xa100-40g").memory.total_bytes
+    host = 128 * 2**30
+    small = replace(machine("4xa100-40g"), memory=Memory(total_bytes=host))
     for share, cut in ((0.45, False), (0.55, True)):
-        parameters = int(share * host / 4 / 4)
-        decided = decide(answers, machine("4xa100-40g"), parameters=parameters).plan.strategy
+        decided = decide(answers, small, model=sized(int(share * host / 4 / 4))).plan.strategy
         assert (decided.zero3_init, decided.zero3_save_16bit_model) == (cut, True)
+    # 13B in 16 bits do not fit in a GPU of 24 GiB, where DeepSpeed moves it before it is sharded.
+    roomy = replace(machine("2xrtx4090"), memory=Memory(total_bytes=2**40))
+    thirteen = decide(answers, roomy, model=sized(13 * 10**9))
+    assert thirteen.plan.strategy.zero3_init
+    assert "moved there first" in why(thirteen, "strategy.zero3_init")
     for kind in ("ddp", "deepspeed"):
-        other = decide({"strategy.kind": kind}, machine("4xa100-40g"), parameters=host).plan.strategy
+        other = decide({"strategy.kind": kind}, machine("4xa100-40g"), model=sized(host)).plan.strategy
         assert (other.zero3_init, other.zero3_save_16bit_model) == (False, False)
 
 
@@ -310,7 +334,7 @@ def test_reasons_are_those_of_what_was_decided() -> None:
     single = decide({"strategy.kind": "single"}, machine("8xh100")).sources["machine.num_processes"]
     assert (single.kind, str(single.reason)) == ("default", "strategy single uses one rank")
     assert decide({}, None).sources["machine.num_processes"].kind == "default"
-    lean = decide({"model.name": "org/model"}, machine("2xrtx4090"), parameters=10**10)
+    lean = decide({"model.name": "org/model"}, machine("2xrtx4090"), model=sized(10**10))
     assert lean.plan.strategy.label == "zero3"
     for key in ("strategy.offload_optimizer_device", "strategy.offload_param_device"):
         assert lean.plan.get(key) == "cpu"
@@ -372,7 +396,7 @@ def test_any_answers_give_a_plan_or_a_named_conflict(
     answers["model.name"] = "some/model"
     problem = ""
     try:
-        plan = decide(answers, machine(name), parameters=size).plan
+        plan = decide(answers, machine(name), model=sized(size)).plan
     except PlanError as error:
         problem = str(error.problems[0])
     if problem:
@@ -420,3 +444,73 @@ def test_the_strategy_decides_the_engine(answers: dict[str, Any], engine: str, k
 def test_an_engine_that_cannot_do_the_strategy_is_refused() -> None:
     with pytest.raises(PlanError, match=r"engine: accelerate does not support strategy\.kind gemini"):
         decide({"engine": "accelerate", "strategy.kind": "gemini"}, machine("8xh100"))
+
+
+@pytest.mark.parametrize("name", ["8xh100", "4xa100-40g", "2xrtx4090"])
+def test_a_model_of_unknown_size_is_never_copied_to_each_gpu(name: str) -> None:
+    decided = decide({"model.name": "nobody/nothing"}, machine(name))
+    assert decided.plan.strategy.label == "zero3"
+    assert "size is unknown" in why(decided, "strategy.kind")
+    assert decided.plan.model.parameters is None
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "strategy", "offload", "length", "recomputed"),
+    [
+        ("meta-llama/Llama-2-70b-hf", "8xh100", "zero3", "cpu", 4096, "full"),
+        ("meta-llama/Llama-3.1-8B", "8xh100", "zero2", "none", 4096, "none"),
+        ("Qwen/Qwen2.5-7B-Instruct", "4xa100-40g", "zero2", "cpu", 4096, "selective"),
+        ("openai-community/gpt2", "1xt4", "single", "none", 1024, "none"),
+        ("TinyLlama/TinyLlama-1.1B", "2xrtx4090", "zero2", "none", 2048, "none"),
+        ("google/gemma-2-9b", "8xh100", "zero2", "none", 4096, "selective"),
+    ],
+)
+def test_layers_and_positions_decide_what_fits(
+    model: str, name: str, strategy: str, offload: str, length: int, recomputed: str
+) -> None:
+    plan = decide({"model.name": model}, machine(name), model=known_as(model)).plan
+    assert (plan.strategy.label, plan.strategy.offload_optimizer_device) == (strategy, offload)
+    assert (plan.batch.sequence_length, plan.model.activation_checkpointing) == (length, recomputed)
+    needed = estimate(plan, known_as(model).parameters or 0, known_as(model).transformer)
+    gpu = machine(name).gpus[0].memory_bytes
+    assert needed.device_bytes_per_rank + needed.buffer_bytes_per_rank + needed.activation_bytes_per_rank < 0.9 * gpu
+
+
+def test_the_size_says_where_it_was_found() -> None:
+    answers = {"model.name": "meta-llama/Llama-3.1-8B"}
+    found = decide(answers, machine("8xh100"), model=known_as("meta-llama/Llama-3.1-8B"))
+    assert found.plan.model.parameters == 8_030_261_248
+    assert (found.sources["model.parameters"].kind, why(found, "model.parameters")) == ("found", "a well-known model")
+    told = decide({**answers, "model.parameters": 10**9}, machine("8xh100"), model=sized(None))
+    assert (told.plan.model.parameters, told.sources["model.parameters"].kind) == (10**9, "yours")
+    assert told.plan.strategy.label == "ddp"
+    assert decide({}, machine("8xh100")).plan.model.parameters is None  # a preset's shape says it
+
+
+def test_a_sample_is_shortened_where_nothing_else_fits() -> None:
+    """A vocabulary of Gemma's whose logits cannot be cut into chunks: 15 GiB for 4096 tokens."""
+    answers = {"model.name": "google/gemma-2-9b", "machine.num_processes": 2}
+    decided = decide(answers, machine("2xrtx4090"), model=known_as("google/gemma-2-9b"))
+    assert decided.plan.batch.sequence_length < 4096
+    assert "4096 tokens does not fit" in why(decided, "batch.sequence_length")
+
+
+@pytest.mark.parametrize(
+    ("model", "each", "reason"),
+    [
+        ("Qwen/Qwen2.5-32B", True, "whole gradients would need"),
+        ("Qwen/Qwen2.5-1.5B", False, "fits in 90%"),
+    ],
+)
+def test_fsdp_keeps_whole_gradients_only_where_they_fit(model: str, each: bool, reason: str) -> None:
+    answers = {"model.name": model, "strategy.kind": "fsdp"}
+    decided = decide(answers, machine("8xh100"), model=known_as(model))
+    assert decided.plan.strategy.sync_each_batch is each
+    assert reason in why(decided, "strategy.sync_each_batch")
+    once = {**answers, "batch.gradient_accumulation_steps": 1}
+    assert not decide(once, machine("8xh100"), model=known_as(model)).plan.strategy.sync_each_batch
+
+
+def test_a_new_model_takes_back_the_size_of_the_old_one() -> None:
+    earlier = {"model.name": "org/a", "model.parameters": 10**9, "seed": 1}
+    assert without_replaced({"model.name": "org/b"}, earlier) == {"seed": 1}

@@ -39,7 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 def decided(name: str) -> dict[str, str]:
     """Every value that is not the plan's own default, with its source; then each strategy that was weighed."""
     machine, answers, known = CASES[name]
-    made = decide(answers, test_decide.machine(machine), **known)
+    given = {"samples": known.get("samples")} if "samples" in known else {}
+    model = test_decide.sized(known["parameters"]) if "parameters" in known else None
+    made = decide(answers, test_decide.machine(machine), model=model, **given)
     values = {
         key: f"{made.plan.get(key)} ({source.kind}: {reviewed.numbers(source.reason)})"
         for key, source in made.sources.items()

@@ -15,6 +15,7 @@ import pytest
 from plans import BASE
 
 from trainwiz import plan as plans
+from trainwiz.probe.hub_model import HubModel
 from trainwiz.probe.project import project
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.render import script
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("unhurried")
 
 def look(folder: Path, environ: dict[str, str] | None = None, **changes: Any) -> Project:
     plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
-    return project(plan, str(folder), environ={"HF_HOME": str(folder / "hf"), **(environ or {})})
+    there = {"HF_HOME": str(folder / "hf"), **(environ or {})}
+    return project(plan, str(folder), environ=there, ask=lambda _: HubModel())
 
 
 def train(folder: Path, name: str, **changes: Any) -> DataFacts:
@@ -227,7 +229,8 @@ def test_a_local_model_is_measured_by_its_headers(tmp_path: Path) -> None:
     write(tmp_path / "mine/model-00001.safetensors", safetensors([[10, 20], [5]]))
     write(tmp_path / "mine/model-00002.safetensors", safetensors([[3]]))
     found = model(tmp_path, "mine", model__from_scratch=False)
-    assert found == ModelFacts(name="mine", kind="folder", parameters=208, max_positions=32, has_tokenizer=False)
+    assert (found.kind, found.parameters, found.size_source) == ("folder", 208, "files")
+    assert (found.max_positions, found.has_tokenizer, found.assumed) == (32, False, True)
 
 
 def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:
@@ -238,7 +241,8 @@ def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:
     for damaged in (b"", b"\xff" * 8, struct.pack("<Q", 4) + b"nope", struct.pack("<Q", 2) + b"[]"):
         write(tmp_path / "mine/model.safetensors", damaged)
         found = model(tmp_path, "mine", model__from_scratch=False)
-        assert (found.kind, found.parameters) == ("folder", None)
+        # The rest of config.json is as transformers completes it.
+        assert (found.kind, found.parameters, found.size_source) == ("folder", 6_738_415_616, "config")
 
 
 def test_the_hub_cache(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from trainwiz.rules import proofs
 # docs/decisions/rules.md: All error rules but five are shown by tests
 UNPROVEN = {
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
+    "TW329": "needs a GPU that the whole model fills",
+    "TW330": "needs a GPU without the CUDA toolkit",
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
+    "TW510": "no engine asks how large a model is",
     "TW534": "needs bitsandbytes",
     "TW603": "needs a GPU that another process fills",
 }

@@ -9,7 +9,7 @@ import torch
 from projects import REGRESSION, make
 from safetensors.torch import load_file
 from tasks import gradients
-from test_training import SINGLE, STRATEGIES
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import spawn
 
 pytestmark = pytest.mark.train
@@ -26,7 +26,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make(root / name, {**REGRESSION, **PLAIN, **values}) for name, values in CHOSEN.items()}
 
 
-CHOSEN = {"single": SINGLE, **{name: STRATEGIES[name] for name in ("ddp", "zero1", "zero2", "zero3")}}
+CHOSEN = {"single": SINGLE, **{name: STRATEGIES[name] for name in ("ddp", "zero1", "zero2", "zero3", "fsdp")}}
 
 
 def trained(
@@ -36,7 +36,8 @@ def trained(
     folder = output.with_name(output.name + "-project")
     shutil.copytree(project, folder)
     shutil.copy(TASKS / f"{task}.py", folder / "task.py")
-    assert spawn(folder, ranks, output, {**STEADY, "num_processes": ranks, **overrides}) == 0
+    env = ON_STANDIN if "fsdp" in project.name else None
+    assert spawn(folder, ranks, output, {**STEADY, "num_processes": ranks, **overrides}, env=env) == 0
     return load_file(output / "model" / "model.safetensors")
 
 
@@ -101,6 +102,10 @@ CASES = [
     ("zero2", 2, 1, False),
     ("zero2", 2, 16, False),
     ("zero3", 2, 4, False),
+    ("fsdp", 2, 1, False),
+    ("fsdp", 2, 16, False),
+    ("fsdp each", 2, 16, False),
+    ("fsdp each", 4, 4, False),
 ]
 
 
@@ -113,6 +118,8 @@ def test_the_gradient_is_that_of_one_big_batch(
     masked = micro if micro < size else 0  # the first micro-batch of rank 0 counts nothing
     task = {"size": size, "masked": masked, "double": json.dumps(double)}
     overrides = {**split(size, ranks, steps), **task, "n_steps": 4, "learning_rate": 1.0}
+    name, _, each = name.partition(" ")
+    overrides |= {"sync_each_batch": "true"} if each else {}
     weights = trained(projects[name], "gradients", ranks, tmp_path / "out", overrides)["weight"].double()
     bound = 1e-12 if double else 1e-6 if name in ("single", "ddp") else 1e-5
     for kind, label in enumerate(gradients.KINDS):

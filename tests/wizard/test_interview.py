@@ -193,7 +193,7 @@ def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
     with pytest.raises(KeyboardInterrupt):
         talk.run()
     lines = dict(person.asked[6].choices)
-    assert "20.5 GiB per rank" in lines["ddp"]
+    assert "16.4 GiB per rank" in lines["ddp"]
     assert "does not fit" not in lines["ddp"]
 
 

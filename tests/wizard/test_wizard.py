@@ -158,7 +158,7 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     assert values["machine"]["num_processes"] == 4
     assert values["batch"]["real_batch_size"] == 64
     assert values["precision"]["mixed_precision"] == "fp16"
-    assert values["strategy"]["zero_stage"] == 1
+    assert values["strategy"]["zero_stage"] == 2
     assert values["schedule"]["n_epochs"] == 2
 
 
@@ -285,9 +285,9 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
     terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
     terminal.expect(r"\[embedded: built in; no download needed\]")
     terminal.child.send("\r")
-    terminal.expect(r"ddp +20\.5 GiB per rank  every rank [^\n]*…")
+    terminal.expect(r"ddp +16\.4 GiB per rank  every rank [^\n]*…")
     terminal.child.send("\r")
-    terminal.expect("ddp  20.5 GiB per rank  every rank holds the full state; the least\x1b")
+    terminal.expect("ddp  16.4 GiB per rank  every rank holds the full state; the least\x1b")
     terminal.expect("  communication\x1b")
     terminal.child.send("\x03")
     assert terminal.end() == 130

@@ -66,7 +66,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 # end: deepspeed_cpu
 # feature: fsdp
-from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, convert_outputs_to_fp32
 
 # end: fsdp
 # feature: plain
@@ -77,6 +77,7 @@ from torch import nn
 
 # feature: fsdp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 # end: fsdp
 
@@ -94,6 +95,10 @@ from metrics import Metrics
 from recompute import recompute_layers
 
 # end: recompute
+# feature: built_once
+from sharding import build, prepare
+
+# end: built_once
 
 
 @dataclass
@@ -122,6 +127,9 @@ class Config(task.TaskConfig):
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
     on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
+    # feature: fsdp
+    sync_each_batch: bool = False  # reduce gradients in each micro-batch, so that no rank keeps whole ones
+    # end: fsdp
     # feature: deepspeed
     zero3_init: bool = False  # shard the model while building it, if it does not fit into a machine's memory
     # end: deepspeed
@@ -206,8 +214,9 @@ def compile_layers(model: nn.Module) -> None:
 def build_accelerator(config: Config) -> Accelerator:
     """Set up DeepSpeed from ds_config.json; the config overrides batch sizes, clipping and precision."""
     settings = json.loads(Path(__file__).with_name("ds_config.json").read_text())
-    for name, enabled in (("bf16", config.mixed_precision == "bf16"), ("fp16", config.mixed_precision == "fp16")):
-        settings.setdefault(name, {})["enabled"] = enabled
+    # fp8 replaces matrix multiplications; all else is computed in bf16.
+    settings.setdefault("bf16", {})["enabled"] = config.mixed_precision in ("bf16", "fp8")
+    settings.setdefault("fp16", {})["enabled"] = config.mixed_precision == "fp16"
     settings["train_micro_batch_size_per_gpu"] = config.per_device_batch_size
     settings["gradient_accumulation_steps"] = config.gradient_accumulation_steps
     settings["gradient_clipping"] = config.gradient_clipping
@@ -238,17 +247,22 @@ def build_accelerator(config: Config) -> Accelerator:
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
     """Set up FSDP2: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
+    half = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
+        # accelerate's own policy would also reduce gradients and return losses in 16 bits.
+        mixed_precision_policy=half and MixedPrecisionPolicy(half, reduce_dtype=torch.float32),
         reshard_after_forward=True,
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=list(task.SHARDED_LAYERS) or None,
         state_dict_type="SHARDED_STATE_DICT",
-        cpu_ram_efficient_loading=False,  # every rank builds the model itself
+        cpu_ram_efficient_loading=False,  # transformers is not to leave out weights by itself
     )
     return Accelerator(
         fsdp_plugin=plugin,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            num_steps=config.gradient_accumulation_steps, sync_each_batch=config.sync_each_batch
+        ),
         mixed_precision=config.mixed_precision,
         # feature: tracker
         log_with=config.log_with,
@@ -479,7 +493,15 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     if len(eval_data) == 0:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
+    # feature: built_by_all
     model = task.build_model(config)
+    # end: built_by_all
+    # feature: built_once
+    model = build(accelerator, lambda: task.build_model(config))
+    # end: built_once
+    # feature: fsdp
+    model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
+    # end: fsdp
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
@@ -487,7 +509,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     compile_layers(model)
     # end: compile
     optimizer = build_optimizer(config, model, accelerator.device)
+    # feature: built_by_all
     model, optimizer = accelerator.prepare(model, optimizer)
+    # end: built_by_all
+    # feature: built_once
+    model, optimizer = prepare(accelerator, model, optimizer)
+    # end: built_once
     # feature: plain
     if accelerator.scaler is None:  # then accelerate's wrapper only adds a disk lookup to each step
         optimizer = optimizer.optimizer

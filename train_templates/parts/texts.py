@@ -25,6 +25,12 @@ from torch.utils.data import Dataset
 import model_folder
 
 # end: tokenizer
+# feature: pretrained_model
+# feature: built_once
+import sharding
+
+# end: built_once
+# end: pretrained_model
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]
@@ -142,7 +148,13 @@ def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
 # feature: pretrained_model
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(config.model_name, **FP32, **head)
+    # feature: built_by_all
+    load = transformers.AutoModelForSequenceClassification.from_pretrained
+    # end: built_by_all
+    # feature: built_once
+    load = sharding.loader(transformers.AutoModelForSequenceClassification)
+    # end: built_once
+    model = load(config.model_name, **FP32, **head)
     model.config.pad_token_id = Tokens(config).pad
     return mask_on_the_device(model)
 

@@ -29,6 +29,13 @@ import model_folder
 
 # end: whole_model
 import rows
+
+# feature: pretrained_model
+# feature: built_once
+import sharding
+
+# end: built_once
+# end: pretrained_model
 from conversations import Conversation
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -147,7 +154,13 @@ collate = rows.collate  # makes a micro-batch and its count from samples
 # feature: pretrained_model
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the pretrained model in fp32. The engine moves, casts and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    # feature: built_by_all
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    # end: built_by_all
+    # feature: built_once
+    load = sharding.loader(transformers.AutoModelForCausalLM)
+    # end: built_once
+    model = load(
         config.model_name,
         **rows.FP32,
         # feature: flash

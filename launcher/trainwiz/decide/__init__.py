@@ -15,6 +15,7 @@ from trainwiz.decide.strategy import Option
 if TYPE_CHECKING:
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
+    from trainwiz.project import ModelFacts
 
 __all__ = ["YOURS", "Decided", "Option", "Source", "SourceKind", "decide"]
 
@@ -35,17 +36,17 @@ def decide(
     machine: Machine | None,
     *,
     origins: Mapping[str, Source] | None = None,
-    parameters: int | None = None,
+    model: ModelFacts | None = None,
     samples: int | None = None,
 ) -> Decided:
     """Complete the answers (legal values by dotted key) to a plan.
 
-    `origins` holds the sources of answers that the person did not give. `parameters` is the size of a model that is not
-    a preset, and `samples` the number of training samples; None where they are unknown. Raises `PlanError`, naming the
-    key, for answers that contradict each other.
+    `origins` holds the sources of answers that the person did not give. `model` is what is known of a model
+    that is not a preset, and `samples` the number of training samples; None where they are unknown. Raises `PlanError`,
+    naming the key, for answers that contradict each other.
     """
     from trainwiz import plan as plans
-    from trainwiz.decide import hardware, strategy, training
+    from trainwiz.decide import hardware, size, strategy, training
     from trainwiz.decide.adapter import decide_adapter
     from trainwiz.message import say
 
@@ -54,7 +55,7 @@ def decide(
         machine=machine,
         origins=origins or {},
         defaults=plans.defaults(),
-        parameters=parameters,
+        model=model,
         samples=samples,
     )
     d.settle_default("task", say("the usual case"))
@@ -67,8 +68,8 @@ def decide(
         else say("the model comes with trained weights")
     )
     d.settle("model.from_scratch", preset is not None, scratch)
+    size.decide_size(d)
     decide_adapter(d)
-    d.parameters = preset.parameters if preset else parameters
     hardware.decide_machine(d)
     hardware.decide_precision(d)
     training.decide_data(d)
@@ -76,6 +77,7 @@ def decide(
     strategy.decide_strategy(d)
     training.decide_activations(d)
     training.decide_batch(d)
+    strategy.decide_gradients(d)
     training.decide_schedule(d)
     training.decide_optimizer(d)
     training.decide_records(d)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from trainwiz import strategies, tasks
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
+from trainwiz.models import Transformer
+from trainwiz.project import ModelFacts
 from trainwiz.strategies import Strategy
 from trainwiz.tasks import Task
 
@@ -39,8 +41,12 @@ class Decision:
     """Sources of answers that the person did not give."""
     defaults: Mapping[str, Any]
     """The plan's own defaults, for keys that have the same one everywhere."""
+    model: ModelFacts | None = None
+    """The model, where it was looked at."""
     parameters: int | None = None
     """The model's size; None where it is unknown."""
+    transformer: Transformer | None = None
+    """The model's layers; None where its size is unknown, and for other networks."""
     samples: int | None = None
     """The number of training samples; None where it is unknown."""
     values: dict[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FAMILIES: tuple[frozenset[str], ...] = (
     frozenset({"schedule.train_strategy", "schedule.n_epochs", "schedule.n_steps"}),
     frozenset({"engine", "strategy.kind", "strategy.zero_stage"}),
+    frozenset({"model.name", "model.parameters"}),
 )
 """Keys that say one thing together: who answers one of them takes back earlier answers to the others."""
 

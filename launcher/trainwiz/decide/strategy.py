@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
-from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.state import state_bytes_per_rank
+from trainwiz.estimate.device import Work, needs
 from trainwiz.message import Message, say
-from trainwiz.strategies import Strategy, Training
+from trainwiz.strategies import Strategy
 
 STATE_SHARE = 0.6
 """The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
+FILLED = 0.9
+"""The part of a GPU that all of these may take; the CUDA context and gaps between blocks need the rest."""
 _OFFLOAD = "+offload"
 
 
@@ -25,6 +26,8 @@ class Option:
     """Its label, with `+offload` where that is meant."""
     bytes_per_rank: int
     """Model state on each rank."""
+    total_bytes_per_rank: int
+    """With buffers and with the activations of one sample, which are computed again where they can be."""
     fits: bool | None
     """Whether that leaves enough of the smallest GPU; None where the GPU's memory is unknown."""
     speed: int | None
@@ -32,50 +35,58 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The bytes as people read them."""
+        """The bytes of model state as people read them."""
         return quantities.size(self.bytes_per_rank)
 
 
-def options(d: Decision) -> tuple[Option, ...]:
-    """Every strategy for this world, precision and model, from fast to lean; empty where the size is unknown."""
+def options(d: Decision, length: int | None = None) -> tuple[Option, ...]:
+    """Every strategy for this world, precision and model, from fast to lean; empty where the size is unknown.
+
+    `length` is that of a sample, where it is not decided yet.
+    """
     if d.parameters is None:
         return ()
-    several = d.values["machine.num_processes"] > 1
-    found = [_option(d, row, offload=False) for row in strategies.every() if row.one_rank != several]
-    found += [_option(d, row, offload=True) for row in strategies.every() if row.offload_speed]
+    several, work = d.values["machine.num_processes"] > 1, work_of(d, length)
+    found = [_option(d, row, work, offload=False) for row in strategies.every() if row.one_rank != several]
+    found += [_option(d, row, work, offload=True) for row in strategies.every() if row.offload_speed]
     return tuple(sorted(found, key=lambda option: option.speed or len(found)))
 
 
-def _option(d: Decision, row: Strategy, *, offload: bool) -> Option:
-    memory, size = smallest_gpu_bytes(d), _bytes(d, row, optimizer=offload, weights=offload and row.partitions_weights)
+def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
+    memory, weights = smallest_gpu_bytes(d), offload and row.partitions_weights
+    work = replace(work, optimizer_offloaded=offload, parameters_offloaded=weights, checkpointing="full")
+    need = needs(row, work)
     return Option(
         name=row.label + _OFFLOAD * offload,
-        bytes_per_rank=size,
-        fits=size <= STATE_SHARE * memory if memory else None,
+        bytes_per_rank=need.state,
+        total_bytes_per_rank=need.total,
+        fits=need.state <= STATE_SHARE * memory and need.total <= FILLED * memory if memory else None,
         speed=row.offload_speed if offload else row.speed,
     )
 
 
-def _bytes(d: Decision, row: Strategy, *, optimizer: bool, weights: bool) -> int:
-    """Model state per rank under a strategy; `optimizer` and `weights` say what is offloaded."""
+def work_of(d: Decision, length: int | None = None) -> Work:
+    """What is trained, and how, as far as it is decided: with one sample in a micro-batch, of this length."""
     assert d.parameters is not None
-    adapter = d.values["model.adapter"]
-    training = Training(
-        parameters=trained_parameters(d.parameters, adapter, d.values["model.lora_rank"]),
-        world=d.values["machine.num_processes"],
-        half=d.half,
-        optimizer_offloaded=optimizer,
-        parameters_offloaded=weights,
+    values = d.values
+    return Work(
+        parameters=d.parameters,
+        transformer=d.transformer,
+        generates=d.task.generative,
+        adapter=values["model.adapter"],
+        lora_rank=values["model.lora_rank"],
+        precision=values["precision.mixed_precision"],
+        world=values["machine.num_processes"],
+        optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
+        parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
+        checkpointing=values.get("model.activation_checkpointing", "none"),
+        length=length or values["batch.sequence_length"],
     )
-    return state_bytes_per_rank(row, parameters=d.parameters, adapter=adapter, training=training)
 
 
 def state_bytes(d: Decision) -> int | None:
     """Model state per rank under the strategy that was decided on; None where the model's size is unknown."""
-    if d.parameters is None:
-        return None
-    optimizer = d.values["strategy.offload_optimizer_device"] != "none"
-    return _bytes(d, d.strategy, optimizer=optimizer, weights=d.values["strategy.offload_param_device"] != "none")
+    return None if d.parameters is None else needs(d.strategy, work_of(d)).state
 
 
 def smallest_gpu_bytes(d: Decision) -> int | None:
@@ -83,6 +94,13 @@ def smallest_gpu_bytes(d: Decision) -> int | None:
     if d.on_cpu or d.machine is None or not d.machine.gpus:
         return None
     return min(g.memory_bytes for g in d.machine.gpus)
+
+
+def could_fit(d: Decision, length: int) -> bool:
+    """Whether samples of this length fit with any strategy that is left to choose from; True where nobody knows."""
+    forced = _forced(d)
+    found = [each for each in options(d, length) if (each.name == forced[0] if forced else each.speed)]
+    return not found or any(each.fits is not False for each in found)
 
 
 def decide_strategy(d: Decision) -> None:
@@ -108,6 +126,8 @@ def decide_strategy(d: Decision) -> None:
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
     if gathers and _crowds_the_host(d):
         d.settle("strategy.zero3_init", True, say("host memory cannot hold a full model per rank"))
+    elif gathers and _crowds_the_gpu(d):
+        d.settle("strategy.zero3_init", True, say("half of a GPU cannot hold the model, which is moved there first"))
     else:
         roomy = say("host memory can hold a full model per rank")
         d.settle("strategy.zero3_init", False, roomy if gathers else _ONLY_STAGE_3)
@@ -121,6 +141,10 @@ def recommend(d: Decision) -> tuple[str, Message]:
     memory = smallest_gpu_bytes(d)
     if d.on_cpu:
         return first, say("one rank") if world == 1 else say("CPU ranks share host memory anyway")
+    if d.parameters is None and d.task.from_hub and world > 1:
+        # docs/decisions/wizard.md: A model is never of unknown size
+        lean = [row.label for row in strategies.every() if row.speed and row.partitions_weights]
+        return lean[0], say("the model's size is unknown; this shards the most")
     if not found or memory is None:
         return first, say("model size or GPU memory is unknown; this is the fastest strategy")
     fitting = [option for option in found if option.fits]
@@ -137,6 +161,15 @@ def recommend(d: Decision) -> tuple[str, Message]:
         return first, say(
             "{size} of model state per rank fits in {share} of {memory}; fastest strategy", size=best.shown, **shown
         )
+    if found[0].bytes_per_rank <= STATE_SHARE * memory:
+        return best.name, say(
+            "with buffers and activations, {best_size} per rank fits in {filled} of {memory}; {first} needs {size}",
+            best_size=quantities.size(best.total_bytes_per_rank),
+            first=first,
+            size=quantities.size(found[0].total_bytes_per_rank),
+            filled=f"{FILLED:.0%}",
+            **shown,
+        )
     return best.name, say(
         "{best_size} of model state per rank fits in {share} of {memory}; {first} needs {size}",
         best_size=best.shown,
@@ -144,6 +177,24 @@ def recommend(d: Decision) -> tuple[str, Message]:
         size=found[0].shown,
         **shown,
     )
+
+
+def decide_gradients(d: Decision) -> None:
+    """Whether FSDP reduces gradients in each micro-batch, or keeps whole ones and communicates once per update."""
+    key, memory = "strategy.sync_each_batch", smallest_gpu_bytes(d)
+    if not d.strategy.uses_fsdp or d.values["batch.gradient_accumulation_steps"] == 1:
+        d.settle_default(key, say("only used with fsdp and accumulation"))
+        return
+    if d.parameters is None or memory is None:
+        d.settle_default(key, say("model size or GPU memory is unknown; this communicates least"))
+        return
+    work = replace(work_of(d), samples=d.values["batch.per_device_batch_size"], whole_gradients=True)
+    with_whole = needs(d.strategy, work).total
+    shown = {"size": quantities.size(with_whole), "memory": quantities.size(memory), "filled": f"{FILLED:.0%}"}
+    if with_whole <= FILLED * memory:
+        d.settle(key, False, say("with whole gradients, {size} per rank fits in {filled} of {memory}", **shown))
+    else:
+        d.settle(key, True, say("whole gradients would need {size} per rank, more than {filled} of {memory}", **shown))
 
 
 _NOT_NEEDED = say("not needed")
@@ -198,6 +249,12 @@ def _forced(d: Decision) -> tuple[str, Message] | None:
     if d.answers.get("strategy.offload_optimizer_device") == "cpu":
         return "zero2", say("offload needs DeepSpeed")
     return ("zero2", say("the most common stage: shards optimizer state and gradients across ranks")) if kind else None
+
+
+def _crowds_the_gpu(d: Decision) -> bool:
+    """Without zero.Init, DeepSpeed moves the whole model to each GPU, and then shards it."""
+    memory = smallest_gpu_bytes(d)
+    return bool(d.parameters and memory and (2 if d.half else 4) * d.parameters > memory // 2)
 
 
 def _crowds_the_host(d: Decision) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trainwiz import batch, quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import smallest_gpu_bytes, state_bytes
+from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
-from trainwiz.estimate.activations import arithmetic, cast_bytes
+from trainwiz.estimate.device import activations, needs
 from trainwiz.message import Message, say
-from trainwiz.models.activations import Checkpointing, activation_bytes
+from trainwiz.models.activations import Checkpointing
 
 _GPT3 = (
     (0.2e9, 6e-4, 2**19),
@@ -28,8 +29,8 @@ _ADAPTER_RATE = 2e-4
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
-_FILLED = 0.9
-"""The part of a GPU that state and activations may take; the CUDA context and gaps between blocks need the rest."""
+_LONGEST, _SHORTEST = 4096, 512
+"""Tokens of a default sample: few documents are longer, and activations grow with it."""
 _SMALL_REAL_BATCH = 32
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 
@@ -56,21 +57,35 @@ def decide_data(d: Decision) -> None:
 
 def decide_length_of_samples(d: Decision) -> None:
     """The sequence length, from the model's positions."""
-    shape = d.task.transformer(d.values["model.name"])
     if d.task.labelled:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
         d.settle("batch.sequence_length", 256, say("short enough for a CPU") if d.on_cpu else say("the model is tiny"))
-    elif shape:
-        d.settle("batch.sequence_length", shape.max_position_embeddings, say("the model's maximum number of positions"))
     else:
-        d.settle("batch.sequence_length", 1024, say("common default; the model's maximum length is not known yet"))
+        d.settle("batch.sequence_length", *_length(d))
+
+
+def _length(d: Decision) -> tuple[int, Message]:
+    """The longest that the model was made for, within reason, and that fits with any strategy that may be chosen."""
+    most = d.transformer.max_position_embeddings if d.transformer else None
+    if most is None:
+        length, why = 1024, say("common default; the model's maximum length is not known")
+    elif most <= _LONGEST:
+        length, why = most, say("the model's maximum number of positions")
+    else:
+        length, why = _LONGEST, say("longer than most documents; the model can take up to {most} tokens", most=most)
+    wanted = length
+    while length > _SHORTEST and not could_fit(d, length):
+        length //= 2
+    if length == wanted or not could_fit(d, length):
+        return wanted, why
+    return length, say("one sample of {wanted} tokens does not fit beside the model state", wanted=wanted)
 
 
 def decide_activations(d: Decision) -> None:
     """What the forward pass keeps: as much as fits beside the model state, with one sample or the given micro-batch."""
     samples, room = d.answers.get("batch.per_device_batch_size") or 1, _bytes_left(d)
-    need = {how: samples * _sample_bytes(d, how) for how in _CHECKPOINTING}
+    need = {how: _sample_bytes(d, how, samples) for how in _CHECKPOINTING}
     if room is None or not need["none"]:
         unknown = say("the fastest; activations are computed again only where they are known not to fit")
         d.settle("model.activation_checkpointing", "none", unknown)
@@ -222,45 +237,44 @@ def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
 # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
 def _preferred_micro(d: Decision) -> int:
     size = _size(d)
-    micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 else 1
-    sample, left = _activation_bytes(d), _bytes_left(d)
-    while sample and left is not None and micro > 1 and micro * sample > left:
+    known, left = _activation_bytes(d, 1), _bytes_left(d)
+    micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 or known else 1
+    while known and left is not None and micro > 1 and _activation_bytes(d, micro) > left:
         micro //= 2
     return micro
 
 
 def _micro_reason(d: Decision, equation: Message, micro: int) -> Message:
-    sample, memory, state = _activation_bytes(d), smallest_gpu_bytes(d), state_bytes(d)
-    if not sample or memory is None or state is None:
+    size, memory, state = _activation_bytes(d, micro), smallest_gpu_bytes(d), state_bytes(d)
+    if not size or memory is None or state is None:
         return equation
     return say(
         "{equation}; each rank needs {state} of model state and about {size} of activations; GPU memory: {memory}",
         equation=equation,
         state=quantities.size(state),
-        size=quantities.size(micro * sample),
+        size=quantities.size(size),
         memory=quantities.size(memory),
     )
 
 
-def _activation_bytes(d: Decision) -> int:
-    return _sample_bytes(d, d.values["model.activation_checkpointing"])
+def _activation_bytes(d: Decision, samples: int) -> int:
+    return _sample_bytes(d, d.values["model.activation_checkpointing"], samples)
 
 
-def _sample_bytes(d: Decision, how: Checkpointing) -> int:
-    """Activations of one sample; 0 where they are unknown."""
-    shape = d.task.transformer(d.values["model.name"]) if d.task.generative else None
-    if shape is None:
+def _sample_bytes(d: Decision, how: Checkpointing, samples: int = 1) -> int:
+    """Activations of a micro-batch, and its logits; 0 where they are unknown."""
+    if d.parameters is None:
         return 0
-    kind = arithmetic(d.strategy, d.values["precision.mixed_precision"])
-    return activation_bytes(shape.transformer, kind, how) * int(d.values["batch.sequence_length"])
+    return activations(d.strategy, replace(work_of(d), checkpointing=how, samples=samples))
 
 
 def _bytes_left(d: Decision) -> int | None:
-    """What model state, and the 16-bit weights that autocast keeps beside it, leave of the smallest GPU."""
-    memory, state = smallest_gpu_bytes(d), state_bytes(d)
-    if memory is None or state is None or d.parameters is None:
+    """What model state and the buffers beside it leave of the smallest GPU."""
+    memory = smallest_gpu_bytes(d)
+    if memory is None or d.parameters is None:
         return None
-    return int(_FILLED * memory) - state - cast_bytes(d.strategy, d.parameters, d.values["precision.mixed_precision"])
+    need = needs(d.strategy, work_of(d))
+    return int(FILLED * memory) - need.state - need.buffers
 
 
 def _gpt3_row(d: Decision) -> tuple[float, float, int]:

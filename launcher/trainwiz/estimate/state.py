@@ -1,4 +1,4 @@
-"""What a plan needs of memory and disk for its training state: weights, gradients and optimizer moments.
+"""What a plan needs of memory and disk.
 
 The bytes of state per rank are each strategy's own (`strategies/`).
 """
@@ -8,76 +8,81 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainwiz import strategies, tasks
-from trainwiz.estimate.activations import arithmetic, cast_bytes
-from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
-from trainwiz.models.activations import activation_bytes
-from trainwiz.strategies import Strategy, Training
+from trainwiz import models, strategies, tasks
+from trainwiz.estimate.device import Work, needs, training_of
+from trainwiz.estimate.loading import load_bytes, whole_bytes
+from trainwiz.models import Transformer
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-_HALF = ("fp16", "bf16")
+_HALF = ("fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What a plan needs; the loss, buffers and the CUDA context are not in it."""
+    """What a plan needs; the CUDA context is not in it."""
 
     parameters: int
     """The model's size, frozen weights included."""
     device_bytes_per_rank: int
     """Device memory for model state on each rank."""
     activation_bytes_per_rank: int
-    """What a forward pass of one micro-batch keeps for its backward pass; 0 where the model's layers are unknown."""
-    cast_bytes_per_rank: int
-    """The 16-bit copy of the weights that autocast keeps."""
+    """What a forward pass of one micro-batch keeps for its backward pass, and its logits; 0 for other networks."""
+    buffer_bytes_per_rank: int
+    """The 16-bit copy of the weights that autocast keeps, gathered weights, and buckets."""
     host_bytes_per_machine: int
     """Host memory for offloaded state on each machine."""
+    whole_bytes_per_rank: int
+    """Device memory for the whole model, where the engine moves it there before it shards it."""
+    load_bytes_per_machine: int
+    """Host memory for the models that the ranks of a machine build before the engine takes them."""
     checkpoint_bytes: int
     """Disk for one checkpoint."""
 
 
-def estimate(plan: Plan, parameters: int) -> Estimate:
-    """The bytes that a plan needs for a model with this many parameters."""
+def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None) -> Estimate:
+    """The bytes that a plan needs for a model with this many parameters, and with these layers."""
     strategy, half = strategies.of(plan), plan.precision.mixed_precision in _HALF
-    trained = trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank)
+    work = work_of(plan, parameters, transformer)
+    trained, device = training_of(work).parameters, needs(strategy, work)
     host = strategy.host_bytes_per_parameter(plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
-    moments = 8 if plan.optimizer.name == "adamw" else 4
     return Estimate(
         parameters=parameters,
-        device_bytes_per_rank=state_bytes_per_rank(
-            strategy,
-            parameters=parameters,
-            adapter=plan.model.adapter,
-            training=Training(
-                parameters=trained,
-                world=plan.machine.num_processes,
-                half=half,
-                moment_bytes=moments,
-                optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
-                parameters_offloaded=plan.strategy.offload_param_device != "none",
-            ),
-        ),
-        activation_bytes_per_rank=_activation_bytes(plan),
-        cast_bytes_per_rank=cast_bytes(strategy, parameters, plan.precision.mixed_precision),
+        device_bytes_per_rank=device.state,
+        activation_bytes_per_rank=device.activations,
+        buffer_bytes_per_rank=device.buffers,
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
-        checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + moments) * trained,
+        whole_bytes_per_rank=whole_bytes(plan, parameters),
+        load_bytes_per_machine=load_bytes(plan, parameters),
+        checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
     )
 
 
-def state_bytes_per_rank(strategy: Strategy, *, parameters: int, adapter: str, training: Training) -> int:
-    """Device memory for trained state and frozen weights on each rank."""
-    frozen = frozen_bytes_per_rank(
-        strategy, parameters=parameters - training.parameters, adapter=adapter, training=training
+def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Work:
+    """What a plan trains, and how."""
+    task = tasks.of(plan)
+    return Work(
+        parameters=parameters,
+        transformer=layers(task, plan.model.name, parameters, transformer),
+        generates=task.generative,
+        adapter=plan.model.adapter,
+        lora_rank=plan.model.lora_rank,
+        precision=plan.precision.mixed_precision,
+        world=plan.machine.num_processes,
+        moment_bytes=8 if plan.optimizer.name == "adamw" else 4,
+        optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
+        parameters_offloaded=plan.strategy.offload_param_device != "none",
+        whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
+        checkpointing=plan.model.activation_checkpointing,
+        samples=plan.batch.per_device_batch_size,
+        length=plan.batch.sequence_length,
     )
-    return strategy.state_bytes(training) + frozen
 
 
-def _activation_bytes(plan: Plan) -> int:
-    shape = tasks.of(plan).transformer(plan.model.name) if tasks.of(plan).generative else None
-    if shape is None:
-        return 0
-    kind = arithmetic(strategies.of(plan), plan.precision.mixed_precision)
-    each = activation_bytes(shape.transformer, kind, plan.model.activation_checkpointing)
-    return each * plan.batch.per_device_batch_size * plan.batch.sequence_length
+def layers(task: tasks.Task, name: str, parameters: int, found: Transformer | None) -> Transformer | None:
+    """The layers of a model: a preset's, those that were found, or the usual ones for its size. None for a network."""
+    if not task.from_hub:
+        return None
+    preset = task.transformer(name)
+    return preset.transformer if preset else found or models.of_parameters(parameters)

@@ -143,7 +143,12 @@ _QWEN3 = replace(
     defaults={**_QWEN2.defaults, "head_dim": 128},
 )
 _GEMMA = replace(_LLAMA, mlp_bias=never, tied=says("tie_word_embeddings", True), defaults={"head_dim": 256})
-_GEMMA2 = replace(_GEMMA, norms=lambda config: 4, window=_in_turn)  # noqa: ARG005
+_GEMMA2 = replace(
+    _GEMMA,
+    norms=lambda config: 4,  # noqa: ARG005
+    window=_in_turn,
+    defaults={**_GEMMA.defaults, "final_logit_softcapping": 30.0},
+)
 _GEMMA3 = replace(
     _GEMMA2,
     query_key_norm="head",

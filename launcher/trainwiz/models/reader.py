@@ -11,6 +11,11 @@ from trainwiz.models.families import FAMILIES, Family
 from trainwiz.models.sizes import Config, Sizes, sizes
 from trainwiz.models.transformer import Block, Transformer
 
+_LOGIT_SETTINGS = (
+    *("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
+)
+"""As in rows.py of a generated project."""
+
 
 def of_config(config: Config) -> Transformer | None:
     """The transformer that a config.json describes; None where it gives no sizes.
@@ -48,6 +53,7 @@ def _transformer(model_type: str, config: Config, found: Sizes, row: Family, *, 
         tied=tied,
         learned_positions=row.positions is not None,
         exact=exact,
+        changed_logits=any(config.get(name) not in (None, 1.0) for name in _LOGIT_SETTINGS),
     )
 
 

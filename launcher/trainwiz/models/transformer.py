@@ -70,6 +70,9 @@ class Transformer:
     exact: bool
     """The family is known, and all of the model is counted; otherwise it is counted as a Llama of the same sizes."""
 
+    changed_logits: bool = False
+    """Its logits are scaled or capped after the head (Gemma 2, Cohere), so they cannot be computed in chunks."""
+
     @property
     def num_hidden_layers(self) -> int:
         """Layers of all kinds."""
@@ -80,6 +83,16 @@ class Transformer:
         """The exact number of parameters; tied ones count once."""
         layers = sum(block.count * block.parameters for block in self.blocks)
         return self.embedding_weights + layers + self.small_weights + self.head_weights
+
+    @property
+    def largest_layer(self) -> int:
+        """The parameters of its largest layer."""
+        return max((block.parameters for block in self.blocks), default=0)
+
+    @property
+    def largest_table(self) -> int:
+        """The parameters of the embeddings or of the head, whichever has more."""
+        return max(self.embedding_weights, self.head_weights)
 
     @property
     def active_parameters(self) -> int:

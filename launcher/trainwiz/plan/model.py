@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -34,6 +35,12 @@ def _yaml_no(value: object) -> object:
     return "no" if value is False else value
 
 
+def _parameters(value: object) -> object:
+    """`7B` and `350M`, as models' names say it, beside plain numbers."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([bm])\s*", value.lower()) if isinstance(value, str) else None
+    return round(float(found[1]) * {"b": 1e9, "m": 1e6}[found[2]]) if found else value
+
+
 def _free_setting(path: str) -> str:
     if path in v.DECIDED_SETTINGS:
         raise PydanticCustomError("setting_decided", "a key of the plan", {"decides": v.DECIDED_SETTINGS[path]})
@@ -58,6 +65,7 @@ class Model(_Section):
     """Which model, from which weights, how its layers compute, which weights are trained, and how it is saved."""
 
     name: Text = "tiny"
+    parameters: Annotated[int, BeforeValidator(_parameters), Field(ge=1, le=10**14)] | None = None
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
@@ -101,6 +109,7 @@ class Strategy(_Section):
     offload_optimizer_device: v.OffloadDevice
     offload_param_device: v.OffloadDevice
     nvme_path: Text | None = None
+    sync_each_batch: bool = False
     zero3_init: bool
     zero3_save_16bit_model: bool
 
@@ -203,8 +212,9 @@ class Plan(_Section):
         return value
 
     def digest(self) -> str:
-        """sha256 of what decides the training: the plan's values, but not how it is watched over."""
-        text = json.dumps(self.model_dump(mode="json", exclude={"supervision"}), sort_keys=True)
+        """sha256 of what decides the training: not how large the model is said to be, nor how it is watched over."""
+        decisive = self.model_dump(mode="json", exclude={"supervision": True, "model": {"parameters"}})
+        text = json.dumps(decisive, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -52,6 +52,13 @@ class HubCache:
             return max(found, key=lambda file: file.stat().st_mtime, default=None)
         return None
 
+    def files(self, kind: str, name: str, pattern: str) -> list[Path]:
+        """The files of the newest snapshot with a config.json whose names match a pattern."""
+        config = self.file(kind, name, "config.json")
+        with contextlib.suppress(OSError):
+            return sorted(config.parent.glob(pattern)) if config else []
+        return []
+
     def _snapshots(self, kind: str, name: str) -> Path:
         return self.folder / f"{kind}--{name.replace('/', '--')}" / "snapshots"
 

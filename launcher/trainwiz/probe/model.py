@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from trainwiz.language import t
+from trainwiz.probe import hub_model, size
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.probe.data import located, missing
+from trainwiz.probe.hub_model import HubModel
+from trainwiz.probe.size import Size
 from trainwiz.project import Architecture, ModelFacts
 from trainwiz.tasks import Task, shapes
 from trainwiz.tasks.networks import NetworkShape
@@ -32,13 +35,33 @@ TOKENIZER_FILES = (
     "vocab.txt",
 )
 """A folder with a tokenizer has some of these. ByT5's, whose tokens are bytes, has only a configuration."""
-MOST_HEADER_BYTES = 100_000_000
-"""The format's own limit: https://github.com/huggingface/safetensors#format"""
+_ADAPTER, _BASE = "adapter_config.json", "base_model_name_or_path"
+"""The file of an adapter, and its key for the model that it was trained beside."""
 
 
-def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: Task) -> ModelFacts:
-    """The facts about the model; `root` is the project's folder."""
-    presets = task.presets
+@dataclass(frozen=True, kw_only=True)
+class Looking:
+    """Where a model is looked for."""
+
+    root: Path
+    """The project's folder, from which paths count."""
+    cache: HubCache
+    """Downloaded models."""
+    offline: bool = False
+    """Whether the hub may not be asked."""
+    told: int | None = None
+    """The number of parameters that the plan gives."""
+    ask: Callable[[str], HubModel] = field(default=hub_model.look)
+    """Asks the hub about a model that is not in the cache."""
+
+
+def facts(name: str, looking: Looking, *, from_scratch: bool, task: Task) -> ModelFacts:
+    """The facts about the model.
+
+    Its size is that of its files, whatever the plan says; only for a model that is not here, and of which the plan says
+    none, the hub is asked.
+    """
+    presets, root = task.presets, looking.root
     if name in presets:
         return _preset(name, presets[name], from_scratch)
     near = difflib.get_close_matches(name, presets, n=1)
@@ -48,14 +71,62 @@ def facts(name: str, root: Path, cache: HubCache, *, from_scratch: bool, task: T
     folder = located(root, name)
     try:
         if folder.is_dir():
-            return _folder(name, folder, from_scratch)
+            return _folder(name, folder, looking, from_scratch)
     except OSError as error:  # no permission, or a name that is too long
         return _missing(name, error.strerror or str(error))
     if is_hub_id(name, root):
-        return ModelFacts(name=name, kind="hub", cached=cache.holds("models", name))
+        return _on_hub(name, looking)
     if not meant and (Path(name) / "config.json").is_file():
         return _missing(name, missing(name, folder, root))
     return _missing(name, meant or t("not a preset, a folder or a hub id (organisation/name)"))
+
+
+def _on_hub(name: str, looking: Looking) -> ModelFacts:
+    config = _json(looking.cache.file("models", name, "config.json"))
+    found = size.of_files(lambda pattern: looking.cache.files("models", name, pattern), config) if config else Size()
+    if not found.parameters and (base := _json(looking.cache.file("models", name, _ADAPTER)).get(_BASE)):
+        found = _of_base(str(base), looking)
+    return ModelFacts(
+        name=name,
+        kind="hub",
+        max_positions=_learned(config),
+        cached=looking.cache.holds("models", name),
+        **_fields(found if found.parameters else _elsewhere(name, looking)),
+    )
+
+
+def _elsewhere(name: str, looking: Looking, *, on_hub: bool = True) -> Size:
+    """The size of a model whose files do not say it."""
+    by_name = size.of_name(name)
+    if looking.told and looking.told == by_name.parameters:
+        return by_name  # with its layers, where the table has them
+    if looking.told:
+        return replace(size.of_number(looking.told, "plan"), usual_parameters=by_name.parameters)
+    if on_hub and not looking.offline and (found := size.of_hub(looking.ask(name))).parameters:
+        return found
+    return by_name
+
+
+def _of_base(name: str, looking: Looking) -> Size:
+    """The size of the model that an adapter was trained beside."""
+    folder = located(looking.root, name)
+    if config := _json(folder / "config.json"):
+        found = size.of_files(lambda pattern: sorted(folder.glob(pattern)), config)
+        return found if found.parameters else _elsewhere(name, looking)
+    return Size(**_fields(_on_hub(name, looking))) if is_hub_id(name, looking.root) else _elsewhere(name, looking)
+
+
+def _fields(found: Size | ModelFacts) -> dict[str, Any]:
+    return {each.name: getattr(found, each.name) for each in fields(Size)}
+
+
+def _json(file: Path | None) -> dict[str, Any]:
+    """The object in a file; an empty one where there is none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
@@ -106,15 +177,33 @@ def _missing(name: str, detail: str) -> ModelFacts:
 
 
 def _preset(name: str, shape: Shape, from_scratch: bool) -> ModelFacts:
-    if not from_scratch and (isinstance(shape, NetworkShape) or not shape.hub_id):
-        return _missing(name, t("has no published weights; set model.from_scratch to true to train it"))
-    longest = None
-    if not isinstance(shape, NetworkShape) and shape.model_type in LEARNED_POSITIONS:
-        longest = shape.max_position_embeddings
-    return ModelFacts(name=name, kind="preset", parameters=shape.parameters, max_positions=longest)
+    if isinstance(shape, NetworkShape):
+        if not from_scratch:
+            return _missing(name, _no_weights())
+        return ModelFacts(name=name, kind="preset", parameters=shape.parameters, size_source="shape")
+    if not from_scratch and not shape.hub_id:
+        return _missing(name, _no_weights())
+    return ModelFacts(
+        name=name,
+        kind="preset",
+        parameters=shape.parameters,
+        size_source="shape",
+        transformer=shape.transformer,
+        max_positions=shape.max_position_embeddings if shape.model_type in LEARNED_POSITIONS else None,
+    )
 
 
-def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
+def _no_weights() -> str:
+    return t("has no published weights; set model.from_scratch to true to train it")
+
+
+def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> ModelFacts:
+    has_tokenizer = any((folder / file).is_file() for file in TOKENIZER_FILES) or any(folder.glob("*.tiktoken"))
+    base = _json(folder / _ADAPTER).get(_BASE)
+    if base and not (folder / "config.json").exists():
+        # transformers loads the model that the adapter names, and the adapter.
+        found = _of_base(str(base), looking)
+        return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, **_fields(found))
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError:
@@ -123,35 +212,23 @@ def _folder(name: str, folder: Path, from_scratch: bool) -> ModelFacts:
         return _missing(name, t("config.json is not valid JSON: {problem}", problem=error))
     if not isinstance(config, dict):
         return _missing(name, t("config.json is not a JSON object"))
-    weights = sorted(folder.glob("*.safetensors"))
-    if not from_scratch and not weights and not any(folder.glob("*.bin")):
+    if not from_scratch and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         return _missing(name, t("the folder has no weights (*.safetensors or *.bin)"))
-    learned = config.get("model_type") in LEARNED_POSITIONS
+    found = size.of_files(lambda pattern: sorted(folder.glob(pattern)), config)
     return ModelFacts(
         name=name,
         kind="folder",
-        parameters=_parameters(weights),
-        has_tokenizer=any((folder / file).is_file() for file in TOKENIZER_FILES) or any(folder.glob("*.tiktoken")),
-        max_positions=_number(config, "max_position_embeddings", "n_positions") if learned else None,
+        has_tokenizer=has_tokenizer,
+        max_positions=_learned(config),
+        **_fields(found if found.parameters else _elsewhere(folder.name, looking, on_hub=False)),
     )
 
 
-def _number(config: dict[str, Any], *names: str) -> int | None:
+def _learned(config: Mapping[str, Any]) -> int | None:
+    """The positions of a model that learns them."""
+    learned = config.get("model_type") in LEARNED_POSITIONS
+    return _number(config, "max_position_embeddings", "n_positions") if learned else None
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)
-
-
-def _parameters(weights: list[Path]) -> int | None:
-    """The parameters of all files, from their headers; None without weights or with a damaged file."""
-    try:
-        return sum(_in_file(file) for file in weights) or None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return None
-
-
-def _in_file(file: Path) -> int:
-    with file.open("rb") as content:
-        (length,) = struct.unpack("<Q", content.read(8))
-        if length > MOST_HEADER_BYTES:
-            raise ValueError(f"{file}: a header of {length} bytes")
-        header = json.loads(content.read(length))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")

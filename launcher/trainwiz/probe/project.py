@@ -1,18 +1,22 @@
-"""The surroundings of a plan: data, model and build locks. Fast, and never over the network."""
+"""The surroundings of a plan: data, model and build locks.
+
+Fast, and over the network only for the size of a model that is neither here nor in the plan: three seconds at most.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.probe import data, locks, model
+from trainwiz.probe import data, hub_model, locks, model
 from trainwiz.probe.cache import HubCache, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
+from trainwiz.probe.hub_model import HubModel
 from trainwiz.probe.labelled import PICTURES, SCORED_TEXTS, TEXTS
 from trainwiz.project import Project
 
@@ -27,8 +31,16 @@ _KINDS = {
 }
 
 
-def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ) -> Project:
+def project(
+    plan: Plan,
+    folder: str,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str], HubModel] = hub_model.look,
+) -> Project:
     """The surroundings as they are now; `folder`, from which paths in the plan count, need not exist yet.
+
+    `ask` asks the hub about a model.
 
     The data and the model of the task custom are in task.py, and stay unknown. Generated files and ports are not looked
     at here.
@@ -49,11 +61,12 @@ def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ)
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
     )
+    looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
     return replace(
         around,
         train=data.facts(plan.data.train, kind, reading, split="train"),
         eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
-        model=model.facts(plan.model.name, root, cache, from_scratch=plan.model.from_scratch, task=row),
+        model=model.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=row),
     )
 
 

@@ -7,6 +7,7 @@ from typing import get_args
 from trainwiz import strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
+from trainwiz.questions import forms
 from trainwiz.questions.basic import names_data, reads_text, writes_text
 from trainwiz.questions.table import Choice, Question, Values
 
@@ -43,6 +44,10 @@ def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
 
+def _shards_with_torch(values: Values) -> bool:
+    return strategies.chosen(values.get("strategy.kind", "single"), None).uses_fsdp
+
+
 def _never(_: Values) -> bool:
     # The basic questions ask it together with its neighbours; here it only has its entry.
     return False
@@ -69,6 +74,26 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Seed"),
         help="Determines the initial weights, the data order and dropout. The same seed and plan give the same "
         "training curve with any number of ranks. From 0 to 4294967295.",
+    ),
+    Question(
+        key="model.parameters",
+        prompt=say("Parameters of the model, in billions"),
+        when=_never,
+        reader=forms.read_parameters,
+        shower=forms.show_parameters,
+        help="How many parameters the model has: 7B, 350M, or billions (0.5). It determines memory, and with it the "
+        "strategy, the length of samples and the micro-batch. It is found in the model's files, in its config.json, on "
+        "the hub, in a table of well-known models, or in the model's name; this number is used where none of them says "
+        "it, and it is checked against them.",
+    ),
+    Question(
+        key="strategy.sync_each_batch",
+        prompt=say("Reduce gradients in each micro-batch"),
+        when=_shards_with_torch,
+        choices=YES_NO,
+        help="Under fsdp with accumulation, gradients can be reduced after each micro-batch, so that each rank keeps "
+        "only its part of them, or once per update, which communicates less and keeps whole gradients in fp32 on each "
+        "rank: 4 bytes per parameter. The result is the same. Reduce in each micro-batch if memory runs out.",
     ),
     Question(
         key="model.from_scratch",

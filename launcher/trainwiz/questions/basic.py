@@ -47,6 +47,9 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="model.name",
         gate="basic",
+        sets=("model.name", "model.parameters"),
+        reader=forms.read_model,
+        shower=forms.show_model,
         prompt=MODEL_PROMPT,
         prompter=lambda values: _task(values).model_prompt,
         when=names_data,
@@ -54,7 +57,8 @@ BASIC: tuple[Question, ...] = (
         "needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 "
         "(images) are architectures that start from random weights. A folder with a config.json, or a hub id such as "
         "openai-community/gpt2, continues from its weights. The size determines memory, speed, the learning rate and "
-        "the recommended strategy.",
+        "the recommended strategy; it is found in the model's files, on the hub, or in its name. Where it is nowhere "
+        "to be found, type it behind the name: org/model 13B.",
     ),
     Question(
         key="data.train",

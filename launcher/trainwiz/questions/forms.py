@@ -64,6 +64,31 @@ def machine_prompt(values: Values) -> Message:
     return say("Ranks on {device}", device=values.get("machine.device"))
 
 
+def read_model(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
+    """`org/model`; `org/model 13B`: with the number of its parameters, which is needed where nothing else says it."""
+    name, _, size = typed.strip().rpartition(" ")
+    if name and re.fullmatch(r"\d+(\.\d+)?[BbMm]", size):
+        return {"model.name": name.strip(), "model.parameters": size}
+    return {"model.name": typed.strip()}
+
+
+def show_model(values: Values) -> str:
+    """The name; the size stands in the review."""
+    return str(values["model.name"])
+
+
+def read_parameters(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
+    """`7B`, `350M`, `6738415616`; a small number means billions."""
+    billions = re.fullmatch(r"\s*(\d{1,4}(\.\d+)?)\s*", typed)
+    return {"model.parameters": f"{billions[1]}B" if billions else typed}
+
+
+def show_parameters(values: Values) -> str:
+    """The number; empty where it is not known."""
+    found = values.get("model.parameters")
+    return "" if found is None else str(found)
+
+
 def read_batch(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)
     """`64`: the real batch; `64/8`: with the micro-batch."""
     real, _, micro = (part.strip() for part in typed.partition("/"))

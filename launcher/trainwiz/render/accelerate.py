@@ -23,7 +23,7 @@ def _comments(plan: Plan) -> dict[str, str]:
         "main_process_ip": "an address of machine 0 that all machines reach",
         "deepspeed_config.zero3_init_flag": "for from_pretrained: build the model already sharded",
         "deepspeed_config.deepspeed_multinode_launcher": "torchrun on each machine; no pdsh, no hostfile",
-        "fsdp_config.fsdp_cpu_ram_efficient_loading": "every rank builds the model by itself",
+        "fsdp_config.fsdp_cpu_ram_efficient_loading": "train.py itself says who builds the model",
         "fsdp_config.fsdp_auto_wrap_policy": "one unit per layer; the model names its own layers (_no_split_modules)",
     }
     if tasks.of(plan).sharded_layer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwiz.plan import Plan
-from trainwiz.strategies.zero import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.zero import LIVE_ELEMENTS, REDUCE_BUCKET_ELEMENTS
 
 NVME_BUFFER_ELEMENTS = 300_000_000
 """Must hold a rank's largest tensor: llama-1b's embedding has 263 million elements, which DeepSpeed's 1e8 refuses."""
@@ -94,7 +94,7 @@ def _zero(plan: Plan) -> dict[str, Any]:
         values |= {
             "stage3_prefetch_bucket_size": REDUCE_BUCKET_ELEMENTS,
             "stage3_param_persistence_threshold": 100_000,
-            "stage3_max_live_parameters": 1_000_000_000,
+            "stage3_max_live_parameters": LIVE_ELEMENTS,
             "stage3_max_reuse_distance": 1_000_000_000,
             # One step of the optimizer at a time; from nvme in smaller pieces, since each is buffered in memory.
             "sub_group_size": 100_000_000 if strategy.offload_optimizer_device == "nvme" else 1_000_000_000,

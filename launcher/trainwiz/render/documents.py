@@ -61,6 +61,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
         "gathered": "final_weights" in wanted,
         "adapted": "lora" in wanted,
+        "built_once": "built_once" in wanted,
         "hashed": "hashes" in wanted,
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
         "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),

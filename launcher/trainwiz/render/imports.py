@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 NEIGHBOURS = frozenset(
     {
         *("adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "model_folder", "recompute", "rows"),
-        *("task", "texts", "train"),
+        *("sharding", "task", "texts", "train"),
     }
 )
 """The modules of a project, which import each other by these names."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from trainwiz import strategies, tasks, vocabulary
+from trainwiz.estimate import loading
 from trainwiz.plan import Plan, flat
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
@@ -21,13 +22,15 @@ from trainwiz.tasks.shapes import ModelShape
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
+_HALF = {"bf16": "bfloat16", "fp16": "float16"}
+"""torch's names of the formats that forward and backward pass compute in."""
 
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {"adapter.py": "lora", "recompute.py": "recompute"}
+    optional = {"adapter.py": "lora", "recompute.py": "recompute", "sharding.py": "built_once"}
     parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
@@ -60,6 +63,8 @@ def features(plan: Plan) -> frozenset[str]:
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
         "plain_samples": True,
+        "built_once": loading.built_once(plan),
+        "built_by_all": not loading.built_once(plan),
         **strategy.regions(plan),
         **_row_features(plan),
         **_model_features(plan),
@@ -106,7 +111,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     shape = tasks.of(plan).shape(plan.model.name)
     hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
     # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
-    half = plan.precision.mixed_precision == "bf16" and strategies.of(plan).keeps_frozen_dtype
+    half = _HALF.get(plan.precision.mixed_precision) if strategies.of(plan).keeps_frozen_dtype else None
     return {
         **{key.rpartition(".")[2]: value for key, value in flat(plan).items()},
         **strategies.of(plan).settings,
@@ -117,7 +122,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "eval_data": plan.data.eval,
         "model_name": hub_id,
         "tokenizer_name": hub_id,
-        "frozen_dtype": "bfloat16" if half else "float32",
+        "frozen_dtype": half or "float32",
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import say
 from trainwiz.strategies.ddp import replicated_bytes
+from trainwiz.strategies.fsdp import gathered_bytes
 from trainwiz.strategies.strategy import WHOLE, Strategy, Training
 
 if TYPE_CHECKING:
@@ -194,11 +195,16 @@ class TorchFsdp(Plugin):
     superseded_by = "fsdp"
     partitions_weights = True
     frozen_in_fp32: ClassVar[bool] = True
+    autocasts: ClassVar[bool] = False
     layout = "colossal_fsdp"
 
     def state_bytes(self, training: Training) -> int:
         """Shards in fp32."""
         return (8 + training.moment_bytes) * training.parameters // training.world
+
+    def buffer_bytes(self, training: Training) -> int:
+        """As FSDP2."""
+        return gathered_bytes(training)
 
     def regions(self, plan: Plan) -> dict[str, bool]:
         """torch's optimizer steps by itself; there is no loss scaler."""

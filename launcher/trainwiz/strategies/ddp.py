@@ -22,11 +22,12 @@ _DISTRIBUTED_TYPES = {
 
 
 def replicated_bytes(training: Training) -> int:
-    """A whole copy per rank, and DDP's buckets, which are as large as the gradients (no `gradient_as_bucket_view`).
+    """Weights, gradients and moments, whole on each rank. The gradients are views of DDP's buckets.
 
-    Source: notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
+    The loops set `gradient_as_bucket_view`; without it the buckets would take 4 bytes per parameter more. Source:
+    notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
-    return (12 + training.moment_bytes) * training.parameters
+    return (8 + training.moment_bytes) * training.parameters
 
 
 class Ddp(Plain):
@@ -38,7 +39,7 @@ class Ddp(Plain):
     needs_every_gradient: ClassVar[bool] = True
 
     def state_bytes(self, training: Training) -> int:
-        """A whole copy per rank, and the buckets."""
+        """A whole copy per rank."""
         return replicated_bytes(training)
 
     def distributed_type(self, device: str, world: int) -> str:

@@ -30,6 +30,14 @@ class Training:
     """Optimizer moments, in bytes per parameter."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
+    model_parameters: int = 0
+    """All parameters of the model, frozen ones included."""
+    layer: int = 0
+    """Parameters of the model's largest layer, frozen ones included; 0 where its layers are unknown."""
+    table: int = 0
+    """Parameters of the largest module outside its layers: the embeddings or the head."""
+    whole_gradients: bool = False
+    """Gradients are kept whole from one micro-batch to the next, and reduced once per update."""
 
     @property
     def compute_bytes(self) -> int:
@@ -83,6 +91,8 @@ class Strategy:
     """Weights that are not trained stay in fp32, since shards have one type."""
     keeps_frozen_dtype: ClassVar[bool] = False
     """Frozen weights may be loaded in 16 bits: nothing casts them later, and nothing shards them."""
+    builds_once: ClassVar[bool] = False
+    """Rank 0 can build the model, and send the other ranks their parts."""
     compiles_optimizer: ClassVar[bool] = False
     """Its optimizer is compiled with nvcc when it is first used on a GPU."""
     superseded_by: ClassVar[str | None] = None
@@ -113,6 +123,10 @@ class Strategy:
     def state_bytes(self, training: Training) -> int:
         """Device memory for weights, gradients and optimizer state on each rank."""
         raise NotImplementedError
+
+    def buffer_bytes(self, training: Training) -> int:
+        """Device memory that comes and goes beside that state: casts, gathered weights, buckets. At its peak."""
+        return 2 * training.parameters if training.half and self.autocasts else 0
 
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:  # noqa: ARG002
         """Host memory for offloaded state, in bytes per trained parameter, summed over the ranks."""
@@ -154,6 +168,10 @@ class Strategy:
     def rehearsed_precision(self, precision: str) -> str:  # noqa: ARG002
         """The precision of a rehearsal on CPU ranks."""
         return "no"
+
+    def builds_in_parts(self, plan: Plan) -> bool:  # noqa: ARG002
+        """Whether no rank ever holds a whole model in host memory."""
+        return False
 
     def regions(self, plan: Plan) -> dict[str, bool]:
         """Regions of the training templates that depend on the strategy, and whether the plan wants each."""

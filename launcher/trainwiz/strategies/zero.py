@@ -4,14 +4,17 @@ State in bytes per rank, with P parameters, N ranks, b bytes of a number in the 
 
 | stage | bytes per rank | what is partitioned |
 |---|---|---|
-| 0 | 20 P | nothing; as DDP |
-| 1 | 2 b P + 16 P / N | the optimizer; at the step with the fp32 copy of the gradients |
+| 0 | 20 P | nothing; gradients have a copy for the reduction |
+| 1 | 8 P + 12 P / N in 16 bits, 8 P + 16 P / N in fp32 | the optimizer |
 | 2 | b P + (16 + b) P / N | gradients, too |
 | 3 | (12 + 2 b) P / N + bucket | weights, too; the reduce bucket stays allocated |
 
+At stage 1 in 16 bits, `BF16_Optimizer` keeps whole gradients in fp32 beside those in 16 bits, since gradients add up in
+fp32 (seen with DeepSpeed 0.19.8 on gloo ranks: 14.0 and 11.0 bytes per parameter at N = 2 and 4).
+
 Adam keeps 8 bytes of moments and, where b is 2, a master copy in fp32. An offloaded optimizer takes the master weights,
 the moments and the fp32 gradients along; 16-bit gradients stay. Sources: ZeRO (https://arxiv.org/abs/1910.02054,
-section 3) and DeepSpeed's stage_1_and_2.py, stage3.py.
+section 3) and DeepSpeed's stage_1_and_2.py, stage3.py, bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import Message, say
-from trainwiz.strategies.ddp import replicated_bytes
 from trainwiz.strategies.strategy import Strategy, Training
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 REDUCE_BUCKET_ELEMENTS = 50_000_000
 """What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
+LIVE_ELEMENTS = 1_000_000_000
+"""Weights that stage 3 keeps gathered at most: stage3_max_live_parameters of the generated ds_config.json."""
 _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
@@ -68,7 +72,9 @@ class Zero(Strategy):
         away = training.optimizer_offloaded
         match self.stage:
             case 0:
-                return replicated_bytes(training)
+                return (fixed + 4) * p
+            case 1 if training.half and not away:
+                return 8 * p + (fixed - 4) * p // n
             case 1:
                 return 2 * b * p + (0 if away else fixed * p // n)
             case 2:
@@ -76,6 +82,16 @@ class Zero(Strategy):
         weights = 0 if training.parameters_offloaded else b
         bucket = min(p, REDUCE_BUCKET_ELEMENTS) * b
         return (weights + b + (0 if away else 4 + training.moment_bytes)) * p // n + bucket
+
+    def buffer_bytes(self, training: Training) -> int:
+        """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time."""
+        b = training.compute_bytes
+        bucket = min(training.parameters, REDUCE_BUCKET_ELEMENTS)
+        if not self.partitions_weights:
+            # Communication overlaps with the next bucket, and weights are gathered by buckets after the step.
+            return 3 * b * bucket if self.stage else 0
+        needed = max(training.table, 2 * training.layer)
+        return b * (max(needed, min(training.model_parameters, LIVE_ELEMENTS)) + bucket)
 
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:
         """Master weights, moments and gradients, and the weights where those are offloaded, too."""
@@ -92,6 +108,10 @@ class Zero(Strategy):
         """DeepSpeed's converter, which train.py calls, knows Adam's state, in memory; at stage 0 nothing is cut."""
         on_nvme = "nvme" in (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
         return self.stage == 0 or (plan.optimizer.name == "adamw" and not on_nvme)
+
+    def builds_in_parts(self, plan: Plan) -> bool:
+        """At stage 3 with `zero.Init`, weights are cut while the model is built."""
+        return self.partitions_weights and plan.strategy.zero3_init
 
     def saves_final_weights(self, plan: Plan) -> bool:
         """At stage 3 only where gathering them is asked for."""
@@ -135,7 +155,9 @@ class Zero(Strategy):
 
 STRATEGIES = (
     Zero(0, speed=None),
-    Zero(1, speed=2),
-    Zero(2, speed=3, offload_speed=5),
+    # docs/decisions/deepspeed.md: ZeRO 2 comes before ZeRO 1
+    # In 16 bits, stage 1 keeps whole gradients in fp32, and so it needs more than stage 2 wherever it fits.
+    Zero(1, speed=3),
+    Zero(2, speed=2, offload_speed=5),
     Zero(3, speed=4, offload_speed=6),
 )

@@ -11,6 +11,7 @@ from trainwiz.tasks.networks import NetworkShape
 from trainwiz.tasks.shapes import ModelShape
 
 if TYPE_CHECKING:
+    from trainwiz.plan import Plan
     from trainwiz.vocabulary import Task as TaskName
 
 Shape = ModelShape | NetworkShape
@@ -65,6 +66,13 @@ class Task:
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"
+
+    def state_is_whole(self, plan: Plan) -> bool:
+        """Whether all weights are in the model's state dict, and the model itself says which of them it shares.
+
+        transformers' models do; one with an adapter leaves its frozen weights out.
+        """
+        return self.from_hub and plan.model.adapter == "none"
 
     def shape(self, model: str) -> Shape | None:
         """The shape of a preset; None for any other name."""

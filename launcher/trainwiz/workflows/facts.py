@@ -73,7 +73,7 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
     generated = [path for path in changed if path != PLAN_FILE]
     missing = {path for path in generated if not os.path.lexists(os.path.join(folder, path))}
-    parameters = found.model.parameters if found.model else None
+    model = found.model
     port = plan.machine.main_process_port
     project = dataclasses.replace(
         found,
@@ -87,7 +87,7 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         plan=plan,
         machine=machine,
         project=project,
-        estimate=estimate(plan, parameters) if parameters else None,
+        estimate=estimate(plan, model.parameters, model.transformer) if model and model.parameters else None,
     )
 
 

@@ -15,6 +15,8 @@ from trainwiz.rules.registry import rule
 
 PREFETCHED = 2
 """Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
+SIZE_TOLERANCE = 1.4
+"""Names round: Qwen2.5 7B has 7.62 billion parameters, Gemma 7B has 8.54."""
 BYTES_PER_TOKEN = 16
 """Inputs and labels (or the mask) as int64."""
 
@@ -64,6 +66,47 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
     if model and model.kind == "missing":
         yield violation(
             "model.name: {name}: {detail}", Fix(message=_models(plan)), name=model.name, detail=model.detail
+        )
+
+
+@rule("TW510", level=Level.ERROR, field="model.parameters")
+def the_size_of_the_model_is_known(project: Project) -> Violations:
+    """The size of the model must be known.
+
+    Without it: nothing says whether the model fits, and a strategy is chosen blindly: 70 billion parameters under DDP
+    need 1.1 TB on each GPU.
+    Why: memory, strategy, micro-batch and learning rate depend on the number of parameters. It comes from the model's
+    files, from the hub, from a table of well-known models, or from a name such as my-model-7b.
+    Instead: set model.parameters, for example to 7B.
+    Source: trainwiz's own estimates
+    """
+    model = project.model
+    if model and model.kind in ("hub", "folder") and not model.parameters:
+        yield violation(
+            "the size of {name} is unknown: neither its files nor the hub nor its name say it",
+            remedy("set model.parameters, for example to 7B, or type it behind the name: {name} 7B", name=model.name),
+            name=model.name,
+        )
+
+
+@rule("TW530", level=Level.WARNING, field="model.parameters")
+def the_size_in_the_plan_is_that_of_the_model(plan: Plan, project: Project) -> Violations:
+    """model.parameters must be the size of the model that the plan names.
+
+    Without it: the plan was made for another model, and its strategy and micro-batch may not fit.
+    Why: model.parameters was found or told when the plan was made. The model has changed since, or was not here.
+    Instead: run trainwiz init again with the new model, or remove the number: the model's name is then asked.
+    Source: trainwiz's own estimates
+    """
+    told, model = plan.model.parameters, project.model
+    real = (model.usual_parameters if model.size_source == "plan" else model.parameters) if model else None
+    if told and real and max(told, real) > SIZE_TOLERANCE * min(told, real):
+        yield violation(
+            "model.parameters is {told}, but {name} has about {real} parameters",
+            remedy("run trainwiz init again, or remove model.parameters", {"model.parameters": None}),
+            told=f"{told:,}",
+            name=plan.model.name,
+            real=f"{real:,}",
         )
 
 

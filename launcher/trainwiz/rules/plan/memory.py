@@ -24,8 +24,8 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Viol
     Why: AdamW with fp32 master weights takes 16 bytes per parameter before any activations; ZeRO and FSDP divide
     parts of that by the world size.
     Instead: use a higher ZeRO stage or FSDP, more ranks, or offload.
-    Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the table in trainwiz.estimate.state, whose 16 and 20
-    bytes (alone, under DDP) were the limit on a CPU with torch 2.13
+    Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the tables in trainwiz.strategies, whose 16
+    bytes (alone and under DDP) were the limit on a CPU with torch 2.13
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.device_bytes_per_rank > smallest:
@@ -44,7 +44,8 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Viola
     """The model state must leave enough GPU memory for activations.
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
-    Why: activations grow with micro-batch × sequence length; the loss alone takes 12 bytes × tokens × vocabulary.
+    Why: activations grow with micro-batch × sequence length; the loss takes 12 to 14 bytes for each token and word of
+    the vocabulary, of 1024 tokens at a time.
     Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
     Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
     """
@@ -61,11 +62,12 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Viola
 
 @rule("TW325", level=Level.ERROR, field="batch.per_device_batch_size")
 def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """Model state and the activations of one micro-batch must fit into the GPU.
+    """Model state, buffers and the activations of one micro-batch must fit into the GPU.
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
-    and do not depend on how the state is sharded. Compiled layers keep fewer, so this rule does not judge them.
+    and do not depend on how the state is sharded. Beside them are the logits of 1024 tokens, and what comes and goes
+    with the strategy: casts, gathered weights, buckets. Compiled layers keep fewer, so this rule does not judge them.
     Instead: recompute activations (model.activation_checkpointing), or use a smaller micro-batch with more
     accumulation, which keeps the real batch, or a shorter sequence.
     Source: what autograd saves, counted with transformers 5.23 (tests/models/test_activations.py)
@@ -74,11 +76,12 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     if plan.model.compile:
         return
     smallest = _smallest_gpu(plan, machine)
-    state = estimate.device_bytes_per_rank + estimate.cast_bytes_per_rank
-    if smallest and state <= smallest < state + estimate.activation_bytes_per_rank:
+    state = estimate.device_bytes_per_rank + estimate.buffer_bytes_per_rank
+    room = smallest - state if smallest else 0
+    if smallest and estimate.device_bytes_per_rank <= smallest and room < estimate.activation_bytes_per_rank:
         yield violation(
             "a micro-batch of {per_device_batch_size} × {sequence_length} tokens needs {need} GiB of activations "
-            "beside {state} GiB of model state; a GPU has {have} GiB",
+            "beside {state} GiB of model state and buffers; a GPU has {have} GiB",
             _fewer_activations(plan),
             need=gib(estimate.activation_bytes_per_rank),
             state=gib(state),
@@ -116,6 +119,53 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> V
         )
 
 
+@rule("TW328", level=Level.ERROR, field="strategy.kind")
+def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
+    """The models that all ranks of a machine build must fit in its memory.
+
+    Without it: the kernel kills a rank before the first update. The only visible sign is `exit code: -9`.
+    Why: the engine takes the model from the host's memory, where each rank has built it in fp32: 4 bytes per parameter
+    and rank. With zero.Init, ZeRO 3 cuts the weights while they are loaded; under fsdp, rank 0 alone builds the model.
+    Instead: use ZeRO 3 with strategy.zero3_init, or fsdp.
+    Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
+    """
+    need, have = estimate.load_bytes_per_machine, machine.memory.total_bytes
+    if plan.machine.device != "cpu" and have and need > have:
+        yield violation(
+            "{ranks} ranks build the model in {need} GiB of host memory, but there are only {have} GiB",
+            _loaded_in_parts(plan),
+            ranks=plan.machine.ranks_per_machine,
+            need=gib(need),
+            have=gib(have),
+        )
+
+
+@rule("TW329", level=Level.ERROR, field="strategy.zero3_init")
+def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
+    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once.
+
+    Without it: `torch.OutOfMemoryError: CUDA out of memory` in `accelerator.prepare`, although its shard would fit.
+    Why: DeepSpeed moves the model to the device, in the type that it computes in, and then cuts its weights.
+    Instead: set strategy.zero3_init to true: the weights are then cut while the model is built.
+    Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8
+    """
+    smallest = _smallest_gpu(plan, machine)
+    if smallest and estimate.whole_bytes_per_rank > smallest:
+        yield violation(
+            "ZeRO 3 moves the whole model ({need} GiB) to a GPU of {have} GiB before it is sharded",
+            remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True}),
+            need=gib(estimate.whole_bytes_per_rank),
+            have=gib(smallest),
+        )
+
+
+def _loaded_in_parts(plan: Plan) -> Fix:
+    strategy = strategies.of(plan)
+    if strategy.uses_deepspeed and strategy.partitions_weights:
+        return remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True})
+    return remedy("set strategy.kind to fsdp, or to deepspeed with strategy.zero_stage 3 and strategy.zero3_init true")
+
+
 @rule("TW324", level=Level.ERROR, field="machine.num_processes")
 def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """The state of all CPU ranks must fit in the machine's memory.
@@ -124,7 +174,7 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
     `DefaultCPUAllocator: can't allocate memory`, in the first optimizer step at the latest.
     Why: on the CPU, all ranks of a machine share its memory, and ddp keeps a full copy on each rank.
     Instead: use fewer ranks, or ZeRO 3, which keeps one copy across all ranks.
-    Source: seen with torch 2.13: within a byte per parameter, the table in trainwiz.estimate.state is the limit
+    Source: seen with torch 2.13: within a byte per parameter, the tables in trainwiz.strategies are the limit
     """
     ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine

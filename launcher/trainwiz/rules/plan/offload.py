@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainwiz import strategies
 from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 
@@ -47,6 +48,25 @@ def nvme_needs_a_path(plan: Plan) -> Violations:
     if _deepspeed(plan) and strategies.of(plan).partitions_weights and "nvme" in devices and strategy.nvme_path is None:
         fix = remedy("set strategy.nvme_path to a folder on a local NVMe disk, for example /local_nvme")
         yield violation("offload to nvme is on, but strategy.nvme_path is not set", fix)
+
+
+@rule("TW330", level=Level.ERROR, field="strategy.nvme_path")
+def nvme_needs_a_toolkit(plan: Plan, machine: Machine) -> Violations:
+    """On GPUs, offload to nvme needs the CUDA toolkit.
+
+    Without it: `MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)` after the model is built.
+    Why: DeepSpeed compiles async_io when it is first used, and its builder asks for the toolkit, although nothing in it
+    is CUDA code.
+    Instead: install the CUDA toolkit of torch's version and set CUDA_HOME, or offload to cpu.
+    Source: deepspeed/ops/op_builder/builder.py (`installed_cuda_version`) in DeepSpeed 0.19.8
+    """
+    strategy = plan.strategy
+    on_nvme = "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
+    if _deepspeed(plan) and on_nvme and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
+        yield violation(
+            "offload to nvme compiles async_io, which asks for the CUDA toolkit, and there is no nvcc",
+            remedy("install the CUDA toolkit and set CUDA_HOME, or offload to cpu"),
+        )
 
 
 @rule("TW313", level=Level.WARNING, field="strategy.offload_optimizer_device")

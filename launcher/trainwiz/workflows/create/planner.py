@@ -62,11 +62,10 @@ class Planner:
         answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
-        parameters = project.model.parameters if project.model else None
         samples = project.train.samples if project.train else None
-        if parameters is None and samples is None:
+        if project.model is None and samples is None:
             return decided
-        return decide(answers, self.machine, origins=self.sources, parameters=parameters, samples=samples)
+        return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples)
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined."""

@@ -1,0 +1,116 @@
+"""FSDP2 in the generated program: who loads the model, when gradients are reduced, and in which numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from projects import SMALL, make, metrics
+from test_sft import instructed
+from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
+from warm import launch, run
+
+pytestmark = pytest.mark.train
+
+CHILD = Path(__file__).parents[1] / "engine_children" / "sharded.py"
+FSDP = {**SMALL, **STRATEGIES["fsdp"]}
+
+
+def asked(project: Path, what: str, ranks: int, *arguments: str) -> list[dict[str, Any]]:
+    """What each rank found."""
+    shutil.copy(CHILD, project)
+    done = run(project, [CHILD.name, str(project), what, *arguments], ranks, env=ON_STANDIN, seconds=240)
+    assert [one.code for one in done] == [0] * ranks, done[-1].err[-3000:]
+    return [json.loads((project / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(2, True), (4, True), (4, False)])
+def test_gradients_that_are_reduced_in_each_micro_batch_add_up_to_the_same(
+    ranks: int,
+    each: bool,
+    one_rank: list[dict[str, float]],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    values = {**FSDP, "machine.num_processes": ranks, "batch.per_device_batch_size": 2}
+    folder = make(tmp_path / "project", {**values, "strategy.sync_each_batch": each})
+    done = launch(folder, env=ON_STANDIN)
+    assert done.code == 0, done.err
+    for mine, theirs in zip(metrics(folder), one_rank, strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (field, mine["update"])
+
+
+@pytest.mark.parametrize(("each", "times"), [(False, 1), (True, 4)])
+def test_how_often_gradients_are_reduced(each: bool, times: int, tmp_path: Path) -> None:
+    """Of four micro-batches in an update, each or the last; in fp32, whatever the layers compute in."""
+    values = {
+        **FSDP,
+        "batch.per_device_batch_size": 2,
+        "precision.mixed_precision": "bf16",
+        "schedule.n_steps": 2,
+        "schedule.n_warmup_steps": 0,
+    }
+    folder = make(tmp_path / "project", {**values, "strategy.sync_each_batch": each})
+    found = asked(folder, "reductions", 2, "--output_dir", str(tmp_path / "out"))
+    units = 4 + 2  # layers, and the embeddings, and the norm with the head
+    for rank in found:
+        assert rank["count"] == 2 * times * units
+        assert rank["reduced"] == ["torch.float32"]
+        assert rank["losses"] == ["torch.float32"]
+
+
+def published(folder: Path, *, tied: bool) -> Path:
+    """A model of some 100 MB in fp32, saved in bf16 and in several files, as on the hub."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(instructed(folder, None))
+    (folder / "model.safetensors").unlink()
+    torch.manual_seed(0)
+    shape = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=256,
+    )
+    transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).save_pretrained(
+        folder, max_shard_size="10MB"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("scratch", [False, True])
+def test_one_rank_alone_holds_the_model_while_it_loads(ranks: int, scratch: bool, tmp_path: Path) -> None:
+    model = published(tmp_path / "model", tied=False)
+    values = {**FSDP, "model.name": str(model), "model.from_scratch": scratch, "machine.num_processes": ranks}
+    folder = make(tmp_path / "project", values)
+    first, *others = asked(folder, "loading", ranks)
+    whole = 4 * first["parameters"]
+    assert whole > 90e6
+    for rank in others:
+        assert rank["parameters"] == first["parameters"]
+        assert first["build"] - rank["build"] > 0.9 * whole  # what both imported meanwhile left out
+        assert rank["held"] < 1.05 * whole / ranks
+    assert sum(rank["kept"] for rank in (first, *others)) == first["parameters"]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_all_ranks_train_the_model_that_the_first_one_loaded(tied: bool, tmp_path: Path) -> None:
+    """The curve of one rank that loads it by itself."""
+    model = published(tmp_path / "model", tied=tied)
+    curves = []
+    for strategy in ({"strategy.kind": "single", "machine.num_processes": 1}, STRATEGIES["fsdp"]):
+        values = {**SMALL, **strategy, "model.name": str(model), "schedule.n_steps": 3, "schedule.n_warmup_steps": 0}
+        folder = make(tmp_path / str(len(curves)), values)
+        done = launch(folder, env=ON_STANDIN if curves else None)
+        assert done.code == 0, done.err
+        curves.append([(r["loss"], r["grad_norm_pre_clip"], r["weight_norm"]) for r in metrics(folder)])
+    for mine, theirs in zip(*curves, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
