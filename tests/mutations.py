@@ -58,6 +58,7 @@ TESTS = {
         *("workflows/test_check.py", "workflows/test_check_files.py", "workflows/test_remedy.py"),
     ],
     "script": [
+        "script",
         "rules/test_lint.py",
         "rules/test_numbers.py",
         "rules/test_architecture.py",
