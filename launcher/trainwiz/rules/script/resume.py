@@ -34,8 +34,9 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     Instead: call `sampler.set_epoch(epoch)` before `for batch in loader`.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
-    epochs = any(len(script.tree.loops(b.call)) > 1 for b in script.training.backwards)
-    if not epochs or script.called("Accelerator.prepare") or any(c.method == "set_epoch" for c in script.calls):
+    epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
+    sets = any(c.method == "set_epoch" for c in script.calls)
+    if not epochs or script.called("Accelerator.prepare") or sets:
         return
     for call in script.calls:
         shuffles = call.name.endswith("DistributedSampler") and constant(call.keyword("shuffle")) is not False
