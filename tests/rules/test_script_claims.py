@@ -37,8 +37,8 @@ EXPECTED: dict[str, Any] = {
     "tw716_a_second_step_is_refused": ["", "step() has already been called since the last update()."],
     "tw718_the_bare_model_learns_on_each_rank_alone": [[0.0, 1.0], [0.5, 0.5]],
     "tw719_739_what_the_trainer_says": [
-        "Trying to backward through the graph a second time (or direct"[:60],
-        "test_Older.compute_loss() got an unexpected keyword argument"[:60],
+        "Trying to backward through the graph a second time (or ",
+        "Older.compute_loss() got an unexpected keyword argument",
     ],
     "tw725_each_micro_batch_is_an_update": [[-0.25, -0.5, -0.75, -1.0], [0.0, 0.0, 0.0, -1.0]],
     "tw737_an_optimizer_from_before_moves_nothing": [4.0, 0.0],
