@@ -268,8 +268,7 @@ def _is_local(value: ast.AST, local: set[str], *, known: bool = False) -> bool:
 
 def _is_known(call: ast.Call) -> bool:
     """Whether this computes something of its arguments on this rank alone: torch, math, a method of a tensor."""
-    name = dotted(call.func)
-    first, dot, _ = name.partition(".")
-    return (
-        first in _COMPUTING if not dot else first in ("torch", "math", "np", "numpy") or first not in ("self", "utils")
-    )
+    first, dot, _ = dotted(call.func).partition(".")
+    if isinstance(call.func, ast.Attribute):
+        return first not in ("self", "utils")
+    return not dot and first in _COMPUTING

@@ -34,6 +34,7 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     Instead: call `sampler.set_epoch(epoch)` before `for batch in loader`.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
+    yield from _never_shuffled(script)
     epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
     sets = any(c.method == "set_epoch" for c in script.calls)
     if not epochs or script.called("Accelerator.prepare") or sets:
@@ -152,6 +153,25 @@ def random_states_are_restored_last(script: Script) -> Violations:
             remedy("skip the batches first and then restore the random states, or save between epochs"),
             place=script.place(skips[0].node),
         )
+
+
+def _never_shuffled(script: Script) -> Violations:
+    """Samplers of a training over several epochs that are told not to shuffle."""
+    for loop in script.training.turns:
+        source = loop_source(loop)
+        backwards = [b for b in script.training.backwards if loop in script.origins.loops(b.call)]
+        if source is None or not any(len(script.origins.loops(b.call)) > 1 for b in backwards):
+            continue
+        made = [m for m in script.origins.makers(source) if isinstance(m, ast.Call)]
+        given = [k.value for m in made for k in m.keywords if k.arg == "sampler"]
+        for sampler in (m for value in given for m in script.origins.makers(value) if isinstance(m, ast.Call)):
+            told = next((k.value for k in sampler.keywords if k.arg == "shuffle"), None)
+            if script.engines.kind(sampler) == "DistributedSampler" and constant(told) is False:
+                yield violation(
+                    "this sampler does not shuffle: every epoch uses the same order",
+                    remedy("remove shuffle=False, and call set_epoch in each epoch"),
+                    place=script.place(sampler),
+                )
 
 
 def _is_for_evaluation(script: Script, call: Call) -> bool:

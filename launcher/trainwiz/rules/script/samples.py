@@ -22,7 +22,9 @@ _DRAWS = names(
     random.sample torch.randint torch.randperm
     """
 )
-_GATHERS = ("gather", "reduce", "broadcast", "sync", "compute", "average", "aggregate", "meter")
+_GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter")
+"""In the names of functions that may collect something from other ranks."""
+_SCORES = re.compile(r"loss|correct|acc|hit|right|score|error|nll|eq|argmax|entropy|criterion|mse|bleu|f1", re.I)
 _SIZE_NAMES = re.compile(r"step|iter|batch|count|idx|index|n_|num|time|seen|len", re.I)
 
 
@@ -159,8 +161,9 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     if any(_SHARES.search(word) for word in words):
         return True
     made = [m for value in loader.args[:1] for m in script.origins.makers(value)]
+    # A parameter, or something else that is not known; but what can be shuffled is no stream that ranks share.
     if loader.args and not made:
-        return True  # a parameter, or something else that is not known
+        return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
     for maker in made:
         if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
             return True
@@ -211,15 +214,15 @@ def _combines(script: Script, scope: ast.AST) -> bool:
     else:
         calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call))
     for call in calls:
-        name = (method(call) or dotted(call.func)).lower()
-        if any(word in name for word in _GATHERS):
-            return True
         function = script.origins.called(call)
-        if function is not None and function is not scope:
-            inside = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
-            if any(word in (method(n) or dotted(n.func)).lower() for n in inside for word in _GATHERS):
-                return True
+        inside = ast.walk(function) if function is not None and function is not scope else ()
+        if any(_says_gathered(n) for n in (call, *inside) if isinstance(n, ast.Call)):
+            return True
     return False
+
+
+def _says_gathered(call: ast.Call) -> bool:
+    return _GATHERS.search((method(call) or dotted(call.func)).lower()) is not None
 
 
 def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
@@ -231,4 +234,4 @@ def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
         return False
     if _SIZE_NAMES.search(target) and not re.search(r"correct|loss|right|acc", target, re.I):
         return False
-    return re.search(r"loss|correct|acc|hit|right|score|error|nll|eq|argmax", ast.unparse(node), re.I) is not None
+    return _SCORES.search(ast.unparse(node)) is not None

@@ -90,6 +90,7 @@ def everything_is_prepared(script: Script) -> Violations:
     if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in ast.walk(v) if dotted(n)}
+    given &= script.engines.prepared_names  # the same name holds what came back
     for loop in script.training.turns:
         if not any(b.by == "Accelerator" and loop in script.origins.loops(b.call) for b in script.training.backwards):
             continue
@@ -134,7 +135,7 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     Instead: leave it out; for quantized models, use device_map={"": accelerator.process_index}.
     Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
     """
-    if not script.engines.several or not script.training.backwards:
+    if not script.engines.several or not (script.training.backwards or script.called("Trainer.train")):
         return
     for call in script.calls:
         value = call.keyword("device_map")
@@ -233,16 +234,13 @@ def _is_optimizer(script: Script, maker: ast.expr) -> bool:
 
 
 def _is_model(script: Script, maker: ast.expr) -> bool:
-    """Whether this makes a model with weights to train: a class of the script, or one that is loaded."""
+    """Whether this makes a model with weights to train: an object of a class, or one that is loaded."""
     if not isinstance(maker, ast.Call):
         return False
     name = script.names.resolved(maker.func)
-    own = any(
-        isinstance(n, ast.ClassDef) and n.name == name and any(dotted(b).endswith("Module") for b in n.bases)
-        for n in script.tree.nodes
-    )
     loaded = method(maker) == "from_pretrained" and re.search(r"Model|For[A-Z]", name) is not None
-    return (own or loaded or name.startswith("torch.nn.Sequential")) and _is_trained(script, maker)
+    made = name.rpartition(".")[2][:1].isupper()
+    return (loaded or made) and _is_trained(script, maker)
 
 
 def _is_trained(script: Script, maker: ast.expr) -> bool:
