@@ -154,12 +154,13 @@ COMMANDS = {
 
 
 def table() -> str:
-    lines = ["| command and cases | cases | something wrong | found | false | recall | precision |", "|---|" + "---:|" * 6]
+    lines = [
+        "| command and cases | cases | something wrong | found | false | recall | precision |",
+        "|---|" + "---:|" * 6,
+    ]
     for name, count in COMMANDS.items():
         s = count()
-        lines.append(
-            f"| {name} | {s.cases} | {s.wrong} | {s.found} | {s.false} | {s.recall:.1%} | {s.precision:.1%} |"
-        )
+        lines.append(f"| {name} | {s.cases} | {s.wrong} | {s.found} | {s.false} | {s.recall:.1%} | {s.precision:.1%} |")
     return "\n".join(lines)
 
 

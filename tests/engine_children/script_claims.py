@@ -166,13 +166,13 @@ def tw719_739_what_the_trainer_says() -> Any:
     import transformers
 
     class Trainer(transformers.Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, **items):
+        def compute_loss(self, model, inputs, return_outputs=False, **items):  # noqa: ARG002
             loss = loss_of(model, 1.0)
             loss.backward()
             return loss
 
     class Older(transformers.Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False):
+        def compute_loss(self, model, inputs, return_outputs=False):  # noqa: ARG002
             return loss_of(model, 1.0)
 
     arguments = transformers.TrainingArguments(

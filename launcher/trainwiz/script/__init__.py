@@ -171,6 +171,7 @@ def _part(name: str, file: str, text: str, before: Sequence[Part]) -> Part:
     return Part(name, file, text, module, text.splitlines(), first)
 
 
+# docs/decisions/files.md: Lint reads a script and its modules as one text
 def _joined(parts: Sequence[Part]) -> ast.Module:
     """One module of them all, as if they were written below each other."""
     for part in parts:

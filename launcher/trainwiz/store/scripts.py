@@ -19,12 +19,15 @@ _MOST_BYTES = 200_000
 
 def read(path: str) -> script.Script:
     """The script in this file. Raises `UsageError` with what to type instead where there is none that can be read."""
-    return script.read(path, _text(path))
+    return script.read(path, read_text(path))
 
 
-def with_modules(path: str) -> script.Script:
-    """The script in this file, with the modules of its own project that it imports. Raises `UsageError`."""
-    text = _text(path)
+def with_modules(path: str, text: str | None = None) -> script.Script:
+    """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
+
+    `text` counts in place of what is in the file.
+    """
+    text = read_text(path) if text is None else text
     found: dict[str, tuple[Path, str]] = {}
     _collect(Path(path), text, found)
     own = Path(path).resolve()
@@ -71,7 +74,8 @@ def _imported(file: Path, text: str) -> Iterator[tuple[str, Path]]:
                     break
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """What is in the script. Raises `UsageError`."""
     file = Path(path)
     if file.is_dir():
         raise _folder(file)

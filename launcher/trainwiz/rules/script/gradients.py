@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
+from trainwiz.script.training import Backward
 from trainwiz.script.tree import dotted, opened
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
@@ -33,7 +35,7 @@ def accelerator_runs_backward(script: Script) -> Violations:
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
-                remedy("{owner}({loss})", owner="accelerator.backward", loss=ast.unparse(backward.loss)),
+                _through(script, backward),
                 call=ast.unparse(backward.call),
                 place=script.place(backward.call),
             )
@@ -133,6 +135,14 @@ def gradients_live_until_the_step(script: Script) -> Violations:
                 remedy("move it after the step"),
                 place=script.place(after[0][0]),
             )
+
+
+def _through(script: Script, backward: Backward) -> Fix:
+    """The remedy that calls the Accelerator's method instead."""
+    fix = remedy("{owner}({loss})", owner="accelerator.backward", loss=ast.unparse(backward.loss))
+    name = main_rank(script, backward.call).rpartition(".is_main_process")[0]
+    call = f"{name}.backward({ast.unparse(backward.loss)})"
+    return edited(fix, instead(script, backward.call, call) if name else ())
 
 
 def _clipped_in_windows(script: Script) -> Violations:

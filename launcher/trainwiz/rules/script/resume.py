@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 from trainwiz.engines.names import names
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Edit, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import at_start
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import constant, dotted
 
@@ -44,7 +45,7 @@ def samplers_know_the_epoch(script: Script) -> Violations:
         if shuffles and not _is_for_evaluation(script, call):
             yield violation(
                 "set_epoch is never called: every epoch uses the same order",
-                remedy("call sampler.set_epoch(epoch) at the start of each epoch"),
+                edited(remedy("call sampler.set_epoch(epoch) at the start of each epoch"), _told(script, call)),
                 place=script.place(call.node),
             )
 
@@ -153,6 +154,19 @@ def random_states_are_restored_last(script: Script) -> Violations:
             remedy("skip the batches first and then restore the random states, or save between epochs"),
             place=script.place(skips[0].node),
         )
+
+
+def _told(script: Script, call: Call) -> tuple[Edit, ...]:
+    """The line that tells a sampler the epoch, where its name and the loop over epochs are in one function."""
+    statement = script.tree.parents.get(call.node)
+    name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    for backward in script.training.backwards:
+        around = script.origins.loops(backward.call)
+        loop = around[1] if len(around) > 1 else None
+        here = loop is not None and script.tree.scope(loop) is script.tree.scope(call.node)
+        if name and here and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
+            return at_start(script, loop, f"{name}.set_epoch({loop.target.id})")
+    return ()
 
 
 def _never_shuffled(script: Script) -> Violations:

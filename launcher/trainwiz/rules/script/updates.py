@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
 from trainwiz.script.tree import constant, dotted
 
@@ -29,7 +30,10 @@ def gradients_are_cleared(script: Script) -> Violations:
         if any(loop in loops for loop in script.training.turns):
             yield violation(
                 "zero_grad is never called: the gradients of all updates add up",
-                remedy("call optimizer.zero_grad() after the step"),
+                edited(
+                    remedy("call optimizer.zero_grad() after the step"),
+                    after(script, step, f"{_object(step)}.zero_grad()"),
+                ),
                 place=script.place(step),
             )
             return
@@ -50,7 +54,10 @@ def scalers_are_updated(script: Script) -> Violations:
     for call in steps[:1]:
         yield violation(
             "{name}.update() is never called: the second step fails",
-            remedy("call {name}.update() after the step", name=_owner(call)),
+            edited(
+                remedy("call {name}.update() after the step", name=_owner(call)),
+                after(script, call.node, f"{_owner(call)}.update()"),
+            ),
             name=_owner(call),
             place=script.place(call.node),
         )
@@ -133,6 +140,10 @@ def accumulation_is_used(script: Script) -> Violations:
 
 def _operator(node: ast.AST) -> list[ast.operator]:
     return [node.op] if isinstance(node, ast.BinOp) else []
+
+
+def _object(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _owner(call: Call) -> str:

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violation, Violations, edited, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import main_rank, under
 from trainwiz.script.training import describe
 from trainwiz.script.tree import Function, constant, dotted, method
 
@@ -34,6 +35,7 @@ _WRITING_METHODS = ("to_csv", "savefig", "write_text", "write_bytes")
 _WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
 
 
+# docs/decisions/files.md: A rule on scripts that is often right about DDP alone is a warning
 @rule("TW709", level=Level.WARNING, field="script")
 def weights_are_collected_by_every_rank(script: Script) -> Violations:
     """Call get_state_dict, save_model and save_checkpoint on every rank, and only write on one.
@@ -77,7 +79,7 @@ def one_rank_writes(script: Script) -> Violations:
             continue
         yield violation(
             "{name} writes the same file on every rank",
-            remedy("put it under: if accelerator.is_main_process, or if rank == 0"),
+            _guarded(script, call),
             name=dotted(call.node.func) or call.last,
             place=script.place(call.node),
         )
@@ -139,6 +141,12 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
             missing=", ".join(missing),
             place=script.place(resumed[0].node),
         )
+
+
+def _guarded(script: Script, call: Call) -> Fix:
+    fix = remedy("put it under: if accelerator.is_main_process, or if rank == 0")
+    condition = main_rank(script, call.node)
+    return edited(fix, under(script, call.node, condition) if condition else ())
 
 
 def _is_sharded(script: Script, call: Call) -> bool:
