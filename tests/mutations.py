@@ -55,9 +55,12 @@ TESTS = {
             f"rules/test_{name}.py"
             for name in ("rules", "configurations", "lint", "numbers", "missing", "architecture")
         ),
+        "benchmarks/test_truth.py",
         *("workflows/test_check.py", "workflows/test_check_files.py", "workflows/test_remedy.py"),
     ],
     "script": [
+        "script",
+        "benchmarks/test_truth.py",
         "rules/test_lint.py",
         "rules/test_numbers.py",
         "rules/test_architecture.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -20,6 +20,20 @@ class Level(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Lines of a file that others replace."""
+
+    file: str
+    """The file's path, as the person named it."""
+    first: int
+    """The first line to be replaced, from 1."""
+    last: int
+    """The last one; one less than the first where lines are only inserted before it."""
+    lines: tuple[str, ...]
+    """What stands there afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fix:
     """The smallest remedy."""
 
@@ -27,6 +41,8 @@ class Fix:
     """What to do, in words."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """The same as new values by dotted key, where changing the plan or the file is enough."""
+    edits: tuple[Edit, ...] = ()
+    """The same as changed lines of a script, where that needs no question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +115,11 @@ class Finding:
 def remedy(template: str, changes: Mapping[str, Any] | None = None, /, **values: object) -> Fix:
     """A remedy in one literal sentence (see `message.say`), with the changes of a plan or a file that it means."""
     return Fix(message=Message(template, values), changes=changes or {})
+
+
+def edited(fix: Fix, edits: tuple[Edit, ...]) -> Fix:
+    """The remedy with the changed lines that it means."""
+    return replace(fix, edits=edits)
 
 
 def setting(key: str, value: Any) -> Fix:

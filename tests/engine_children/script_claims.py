@@ -124,6 +124,115 @@ def tw714_a_step_without_gradients() -> Any:
 
 
 @claim
+def tw715_gradients_add_up() -> Any:
+    weights = []
+    for clears in (False, True):
+        model = one_weight()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for _ in range(3):
+            loss_of(model, 1.0).backward()
+            optimizer.step()
+            if clears:
+                optimizer.zero_grad()
+        weights.append(model.weight.item())
+    return weights
+
+
+@claim
+def tw716_a_second_step_is_refused() -> Any:
+    model, scaler = one_weight(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    answers = []
+    for _ in range(2):
+        scaler.scale(loss_of(model, 1.0)).backward()
+        answers.append(failure(lambda: scaler.step(optimizer)))
+    return answers
+
+
+@claim
+def tw718_the_bare_model_learns_on_each_rank_alone() -> Any:
+    gradients = []
+    for bare in (True, False):
+        model = nn.parallel.DistributedDataParallel(one_weight())
+        loss_of(model.module if bare else model, float(dist.get_rank())).backward()
+        found = [torch.zeros(1, 1) for _ in range(2)]
+        dist.all_gather(found, model.module.weight.grad)
+        gradients.append([gradient.item() for gradient in found])
+    return gradients
+
+
+@claim
+def tw719_739_what_the_trainer_says() -> Any:
+    import transformers
+
+    class Trainer(transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **items):  # noqa: ARG002
+            loss = loss_of(model, 1.0)
+            loss.backward()
+            return loss
+
+    class Older(transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False):  # noqa: ARG002
+            return loss_of(model, 1.0)
+
+    arguments = transformers.TrainingArguments(
+        sys.argv[1], use_cpu=True, max_steps=1, report_to=[], save_strategy="no", remove_unused_columns=False
+    )
+    data = [{"labels": torch.zeros(1)}] * 32
+    made = [kind(model=one_weight(), args=arguments, train_dataset=data) for kind in (Trainer, Older)]
+    return [failure(trainer.train).rpartition("<locals>.")[2][:55] for trainer in made]
+
+
+@claim
+def tw725_each_micro_batch_is_an_update() -> Any:
+    weights: list[list[float]] = []
+    for told in (False, True):
+        engine, model = accelerator(4), one_weight()
+        prepared, optimizer = engine.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        engine.gradient_state._set_sync_gradients(True)  # what a fresh process begins with
+        weights.append([])
+        for _ in range(4):
+            with engine.accumulate(prepared) if told else contextlib.nullcontext():
+                engine.backward(loss_of(prepared, 1.0))
+                optimizer.step()
+                optimizer.zero_grad()
+            weights[-1].append(model.weight.item())
+    return weights
+
+
+@claim
+def tw737_an_optimizer_from_before_moves_nothing() -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    moved = []
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    for early in (True, False):
+        model = nn.Linear(2, 2, bias=False)
+        nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        fully_shard(model, mesh=mesh)
+        if not early:
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        moved.append(model.weight.full_tensor().sum().item())
+    return moved
+
+
+@claim
+def tw738_an_unprepared_loader_gives_everything() -> Any:
+    loader = DataLoader(list(range(8)), batch_size=2)
+    return [sum(len(b) for b in each) for each in (loader, accelerator().prepare(loader))]
+
+
+@claim
+def tw745_a_sampler_and_shuffle_exclude_each_other() -> Any:
+    data = list(range(8))
+    sampler = torch.utils.data.DistributedSampler(data)
+    return failure(lambda: DataLoader(data, sampler=sampler, shuffle=True))
+
+
+@claim
 def tw720_721_722_what_each_update_sees() -> Any:
     return [windows(lambda i: i % 4 == 0), windows(lambda i: i % (4 - 1) == 0), windows(lambda i: (i + 1) % 4 == 0)]
 
@@ -214,7 +323,7 @@ def tw704_buffers_of_one_rank_end_in_a_timeout() -> Any:
 def failure(do: Callable[[], Any]) -> str:
     try:
         do()
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return "timeout" if "imed out" in str(error) else str(error)
     return ""
 

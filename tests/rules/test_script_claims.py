@@ -33,6 +33,17 @@ EXPECTED: dict[str, Any] = {
     "tw712_scaled_gradients_are_clipped_to_nothing": [1.0, 65535.9],
     "tw713_clipping_each_time_is_another_gradient": [0.5, 1.0],
     "tw714_a_step_without_gradients": 0.0,
+    "tw715_gradients_add_up": [-6.0, -3.0],
+    "tw716_a_second_step_is_refused": ["", "step() has already been called since the last update()."],
+    "tw718_the_bare_model_learns_on_each_rank_alone": [[0.0, 1.0], [0.5, 0.5]],
+    "tw719_739_what_the_trainer_says": [
+        "Trying to backward through the graph a second time (or ",
+        "Older.compute_loss() got an unexpected keyword argument",
+    ],
+    "tw725_each_micro_batch_is_an_update": [[-0.25, -0.5, -0.75, -1.0], [0.0, 0.0, 0.0, -1.0]],
+    "tw737_an_optimizer_from_before_moves_nothing": [4.0, 0.0],
+    "tw738_an_unprepared_loader_gives_everything": [8, 4],
+    "tw745_a_sampler_and_shuffle_exclude_each_other": "sampler option is mutually exclusive with shuffle",
     "tw720_721_722_what_each_update_sees": [
         [1.0, 4.0, 4.0, 4.0, 1.0, 4.0, 4.0, 4.0],
         [1.0, 3.0, 3.0, 3.0, 3.0, 1.0, 3.0, 3.0, 3.0, 3.0],

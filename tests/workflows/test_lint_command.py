@@ -198,3 +198,196 @@ def test_it_starts_fast_and_without_heavy_imports(tmp_path: Path) -> None:
         assert done.returncode == 1, done.stderr
         assert done.stderr.strip() == "[]"
     assert min(took) < 1.0  # of a core; usually 0.2 s
+
+
+# --- modules of the project
+
+LOOP = """\
+import torch
+
+def fit(accelerator, model, optimizer, loader):
+    for batch in loader:
+        accelerator.backward(model(batch))
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.save(model.state_dict(), "model.pt")
+"""
+MAIN = """\
+from accelerate import Accelerator
+from training.loop import fit
+import data
+
+accelerator = Accelerator()
+loader = data.make()
+model, optimizer = accelerator.prepare(build(), adam())
+fit(accelerator, model, optimizer, loader)
+"""
+DATA = """\
+from torch.utils.data import DataLoader
+
+def make():
+    return DataLoader(words(), batch_size=8, shuffle=True)
+"""
+
+
+def project(folder: Path) -> str:
+    (folder / "training").mkdir()
+    write(folder / "training", LOOP, "loop.py")
+    write(folder, DATA, "data.py")
+    return write(folder, MAIN)
+
+
+def test_calls_are_followed_into_the_projects_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = linted(capsys, project(tmp_path))
+    loop = str(tmp_path / "training" / "loop.py")
+    assert code == 1
+    assert [(f["rule"], f["file"], f["line"]) for f in found] == [("TW738", loop, 4), ("TW765", loop, 8)]
+
+
+def test_a_module_alone_does_not_know_its_caller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project(tmp_path)
+    assert linted(capsys, str(tmp_path / "training" / "loop.py")) == (0, [])
+
+
+def test_a_module_that_is_named_too_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = linted(capsys, project(tmp_path), str(tmp_path / "training" / "loop.py"))
+    assert [f["rule"] for f in found] == ["TW738", "TW765"]
+
+
+def test_modules_may_be_broken_missing_or_import_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "import train, torch\nfrom . import broken\nfrom .other import x\n", "other.py")
+    write(tmp_path, "def (:\n", "broken.py")
+    write(tmp_path, b"\xff\xfe = 1", "binary.py")
+    path = write(tmp_path, "import other, broken, missing, binary\n" + WRONG)
+    code, found = linted(capsys, path)
+    assert (code, [(f["rule"], f["line"]) for f in found]) == (1, [("TW702", 10)])
+
+
+def test_a_comment_in_a_module_counts_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = project(tmp_path)
+    ignoring = LOOP.replace('"model.pt")', '"model.pt")  # trainwiz: ignore[TW765]')
+    write(tmp_path / "training", ignoring, "loop.py")
+    assert [f["rule"] for f in linted(capsys, path)[1]] == ["TW738"]
+
+
+# --- --fix
+
+BROKEN = """\
+import torch
+from accelerate import Accelerator
+
+acc = Accelerator()
+model, optimizer, loader = acc.prepare(*parts())
+for batch in loader:
+    loss = model(batch)
+    loss.backward()
+    optimizer.step()  # update
+with open("log.txt", "w") as log:
+
+    log.write("done")
+"""
+MENDED = """\
+import torch
+from accelerate import Accelerator
+
+acc = Accelerator()
+model, optimizer, loader = acc.prepare(*parts())
+for batch in loader:
+    loss = model(batch)
+    acc.backward(loss)
+    optimizer.step()  # update
+    optimizer.zero_grad()
+if acc.is_main_process:
+    with open("log.txt", "w") as log:
+
+        log.write("done")
+"""
+EPOCHS = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+model = DDP(build(dist.get_rank()))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, sampler=sampler)
+scaler = torch.amp.GradScaler("cuda")
+for epoch in range(3):
+    for batch in loader:
+        scaler.scale(model(batch).mean()).backward()
+        scaler.step(optimizer)
+        optimizer.zero_grad()
+    torch.save(
+        model.module.state_dict(), "model.pt"
+    )
+"""
+SAVED = """\
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch in loader:
+        scaler.scale(model(batch).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        torch.save(
+            model.module.state_dict(), "model.pt"
+        )
+"""
+
+
+@pytest.mark.parametrize(("broken", "mended"), [(BROKEN, MENDED), (EPOCHS, SAVED)], ids=["accelerate", "ddp"])
+def test_fix_mends_what_needs_no_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str, mended: str
+) -> None:
+    path = write(tmp_path, broken)
+    assert run(["lint", path, "--fix", "--yes"]) == 0
+    assert Path(path).read_text().endswith(mended)
+    said = capsys.readouterr()
+    assert "no findings" in said.out
+    assert f"{path}: written" in said.err
+
+
+def test_lines_end_as_they_did(tmp_path: Path) -> None:
+    path = write(tmp_path, BROKEN.replace("\n", "\r\n").encode())
+    assert run(["lint", path, "--fix", "--yes"]) == 0
+    assert Path(path).read_bytes() == MENDED.replace("\n", "\r\n").encode()
+
+
+def test_fix_without_yes_shows_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, BROKEN)
+    assert run(["lint", path, "--fix"]) == 1
+    assert Path(path).read_text() == BROKEN
+    assert "+    acc.backward(loss)" in capsys.readouterr().err
+
+
+UNSURE = {
+    "no name of the rank": (
+        "model = DDP(build())\nfor batch in loader:\n    model(batch).backward()\n    torch.save(1, 'a')\n"
+    ),
+    "two statements on a line": (
+        "dist.get_rank()\nmodel = DDP(build())\nfor batch in loader:\n    model(batch).backward()\n"
+        "    x = 1; torch.save(1, 'a')\n"
+    ),
+    "text over several lines": (
+        "dist.get_rank()\nmodel = DDP(build())\nfor batch in loader:\n    model(batch).backward()\n"
+        "    torch.save('''\na''', 'a')\n"
+    ),
+    "a value that is used": (
+        "dist.get_rank()\nmodel = DDP(build())\nfor batch in loader:\n    model(batch).backward()\n"
+        "    file = open('a', 'w')\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_fix_leaves_what_it_cannot_be_sure_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    head = (
+        "import torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+    )
+    path = write(tmp_path, head + UNSURE[name])
+    run(["lint", path, "--fix", "--yes"])
+    said = capsys.readouterr()
+    assert Path(path).read_text() == head + UNSURE[name]
+    assert "TW765" in said.out
+    assert "nothing can be fixed" in said.err

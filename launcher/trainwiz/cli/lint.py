@@ -15,6 +15,10 @@ def lint(
     ] = None,
     json: bool = typer.Option(False, "--json", help=t("Print the findings as JSON.")),
     format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
+    fix: bool = typer.Option(
+        False, "--fix", help=t("Make the changes that need no question, and show them as a diff first.")
+    ),
+    yes: bool = typer.Option(False, "--yes", help=t("Write the changes of --fix without asking.")),
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,4 +37,6 @@ def lint(
     """Exit 1 on a finding of level error. `# trainwiz: ignore[TW703]` on a line leaves it out there."""
     from trainwiz.workflows.check import lint as workflow
 
-    return workflow.lint(scripts or (), select=select or (), ignore=ignore or (), format=format, json=json)
+    return workflow.lint(
+        scripts or (), select=select or (), ignore=ignore or (), format=format, json=json, fix=fix, yes=yes
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import re
 import tokenize
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from trainwiz.errors import UsageError
@@ -17,6 +19,7 @@ from trainwiz.script.calls import Call
 from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
+from trainwiz.script.origins import Origins
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree, constant
@@ -27,18 +30,39 @@ __all__ = ["Call", "Script", "read"]
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
 
-class Script:
-    """One script; rules read it."""
+@dataclass(frozen=True)
+class Part:
+    """One module of a script's project, or the script itself."""
 
-    def __init__(self, file: str, text: str, module: ast.Module) -> None:
-        self.file = file
-        self.lines = text.splitlines()
-        self.ignored = _ignored(text)
-        self.tree = Tree(module)
-        self.names = Names(self.tree)
+    name: str
+    """Its name as it is imported."""
+    file: str
+    """Its path, as people read it."""
+    text: str
+    """What is in it."""
+    module: ast.Module
+    """The same as a syntax tree."""
+    lines: list[str]
+    """The same as lines."""
+    first: int
+    """The number of lines of the parts before it."""
+
+
+class Script:
+    """One script, with the modules of its project that it imports; rules read it."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        """The last of the parts is the script itself; the lines of each come after those of the parts before it."""
+        self.file = parts[-1].file
+        self.parts = parts
+        self.lines = [line for part in parts for line in part.lines]
+        self.ignored = {(part.file, line): ids for part in parts for line, ids in _ignored(part.text).items()}
+        self.tree = Tree(_joined(parts))
+        self.names = Names(self.tree, frozenset(part.name for part in parts[:-1]))
         self.engines = Engines(self.tree, self.names)
         self.ranks = Ranks(self.tree, self.names)
-        self.training = Training(self.tree, self.names, self.engines)
+        self.origins = Origins(self.tree, self.names)
+        self.training = Training(self.tree, self.names, self.engines, self.origins)
         self.calls = [Call(node, self._name(node)) for node in self.tree.calls]
 
     @cached_property
@@ -71,6 +95,21 @@ class Script:
                     return value
         return None
 
+    @cached_property
+    def attributes(self) -> set[str]:
+        """The names of all attributes and methods that it uses."""
+        return {node.attr for node in self.tree.nodes if isinstance(node, ast.Attribute)}
+
+    @property
+    def clears_gradients(self) -> bool:
+        """Whether anything clears gradients, by a method of any name like zero_grad or by `p.grad = None`."""
+        used = self.attributes
+        assigned = any(
+            isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
+            for node in self.tree.nodes
+        )
+        return assigned or any("zero_grad" in name or name == "zero_" for name in used)
+
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""
         return [call for call in self.calls if call.name in names]
@@ -84,7 +123,10 @@ class Script:
         raw = source.encode()
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
-        return Place(file=self.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
+        part = next((p for p in self.parts if line <= p.first + len(p.lines)), self.parts[-1])
+        return Place(
+            file=part.file, line=line - part.first, column=len(before) + 1, width=max(1, len(marked)), source=source
+        )
 
     def _name(self, call: ast.Call) -> str:
         if isinstance(call.func, ast.Attribute):
@@ -95,13 +137,17 @@ class Script:
         return self.names.resolved(call.func)
 
 
-def read(file: str, text: str) -> Script:
-    """The script of this text. Raises `UsageError` where it is not valid Python."""
+def read(file: str, text: str, modules: Sequence[tuple[str, str, str]] = ()) -> Script:
+    """The script of this text, with modules that it imports (their names, files and texts).
+
+    Raises `UsageError` where the script is not valid Python; such modules are left out.
+    """
+    parts: list[Part] = []
+    for name, path, source in modules:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            parts.append(_part(name, path, source, parts))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
-            module = ast.parse(text.removeprefix("\ufeff"), filename=file)
-        return Script(file, text.removeprefix("\ufeff"), module)
+        return Script([*parts, _part("__main__", file, text, parts)])
     except SyntaxError as error:
         raise UsageError(
             say("{file}:{line}: not valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
@@ -114,6 +160,24 @@ def read(file: str, text: str) -> Script:
         raise UsageError(say("{file}: not valid Python: {reason}", file=file, reason=str(error))) from None
     except (RecursionError, MemoryError):
         raise UsageError(say("{file}: nested too deeply to read", file=file)) from None
+
+
+def _part(name: str, file: str, text: str, before: Sequence[Part]) -> Part:
+    text = text.removeprefix("\ufeff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
+        module = ast.parse(text, filename=file)
+    first = before[-1].first + len(before[-1].lines) if before else 0
+    return Part(name, file, text, module, text.splitlines(), first)
+
+
+# docs/decisions/files.md: Lint reads a script and its modules as one text
+def _joined(parts: Sequence[Part]) -> ast.Module:
+    """One module of them all, as if they were written below each other."""
+    for part in parts:
+        if part.first:
+            ast.increment_lineno(part.module, part.first)
+    return ast.Module([statement for part in parts for statement in part.module.body], [])
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

@@ -21,6 +21,9 @@ _MADE_BY = {
     "datasets.load_metric": "Metric",
     "torch.amp.GradScaler": "GradScaler",
 }
+BY_HAND = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.nn.parallel.DistributedDataParallel")
+"""What wraps a model in plain torch."""
+_WRAPS = ("deepspeed.initialize", *BY_HAND)
 _SCHEDULER = re.compile(r"torch\.optim\.lr_scheduler\.|(^|\.)get_([a-z]+_)*(scheduler|schedule(_with_\w+)?)$")
 _TRAINER = re.compile(r"(^|\.)\w*Trainer$")
 _NAMED = (
@@ -43,12 +46,26 @@ class Engines:
         self.ddp = self._calls("torch.nn.parallel.DistributedDataParallel") or self._calls(
             "torch.distributed.init_process_group"
         )
+        self.fsdp = self._calls("torch.distributed.fsdp.FullyShardedDataParallel") or self._calls(
+            "torch.distributed.fsdp.fully_shard"
+        )
+        self.lightning = names.imported("lightning") or names.imported("pytorch_lightning")
         self.prepared_names = {a.name for group in names.assignments.values() for a in group if self.prepares(a)}
+
+        self._sharded: dict[str, list[ast.Call]] = {}
+        for call in tree.calls:
+            if names.resolved(call.func) == "torch.distributed.fsdp.fully_shard" and call.args:
+                self._sharded.setdefault(dotted(call.args[0]), []).append(call)
 
     @property
     def distributed(self) -> bool:
         """Whether the script is written for several processes."""
         return self.accelerate or self.deepspeed or self.colossalai or self.ddp
+
+    @property
+    def several(self) -> bool:
+        """Whether the script itself trains on several processes."""
+        return self.ddp or self.fsdp or bool(self.prepared_names)
 
     def kind(self, node: ast.AST) -> str:
         """What an expression is: by what made it, else by its name; empty if unknown."""
@@ -71,6 +88,8 @@ class Engines:
         name = dotted(node)
         if not name or not depth:
             return False
+        if any(self._is_after(call, node) for call in self._sharded.get(name, ())):
+            return True
         latest = self.names.latest(name, node)
         if latest is not None and latest.scope is self.tree.scope(node):
             return self.prepares(latest) or self._still(latest, depth - 1)
@@ -80,13 +99,18 @@ class Engines:
         known = self.names.assigned(name, node)
         return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
 
+    def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
+        """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""
+        here = self.tree.scope(call) is self.tree.scope(node)
+        return not here or call.lineno < getattr(node, "lineno", 0)
+
     def prepares(self, assignment: Assignment) -> bool:
-        """Whether the assignment is what `prepare`, `initialize` or `boost` returned, or a DDP."""
+        """Whether the assignment is what `prepare`, `initialize` or `boost` returned, or a DDP or FSDP."""
         call = assignment.value
         if not isinstance(call, ast.Call):
             return False
         name = self.names.resolved(call.func)
-        if name in ("deepspeed.initialize", "torch.nn.parallel.DistributedDataParallel"):
+        if name in _WRAPS:
             return True
         if isinstance(call.func, ast.Attribute) and method(call) in ("prepare", "prepare_model", "boost"):
             return self.kind(call.func.value) in ("Accelerator", "Booster")

@@ -13,6 +13,8 @@ MODULE_ALIASES = {
     "torch.amp.grad_scaler": "torch.amp",
     "torch.cuda.amp": "torch.amp",
     "torch.distributed.distributed_c10d": "torch.distributed",
+    "torch.distributed._composable.fsdp": "torch.distributed.fsdp",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
     "torch.nn.utils.clip_grad": "torch.nn.utils",
     "torch.optim.adam": "torch.optim",
     "torch.optim.adamw": "torch.optim",
@@ -49,8 +51,10 @@ class Assignment:
 class Names:
     """Imports and assignments of one module."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, own: frozenset[str] = frozenset()) -> None:
+        """`own` holds the names of the project's modules that the tree contains."""
         self.tree = tree
+        self.own = own
         self.imports: dict[str, str] = {}
         self.assignments: dict[str, list[Assignment]] = {}
         for node in tree.nodes:
@@ -101,7 +105,8 @@ class Names:
         for old, new in MODULE_ALIASES.items():
             if whole.startswith(old + "."):
                 whole = new + whole[len(old) :]
-        return whole
+        module, _, last = whole.rpartition(".")
+        return last if module in self.own else whole
 
     def imported(self, package: str) -> bool:
         """Whether anything of this package is imported."""

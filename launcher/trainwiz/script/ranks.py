@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from trainwiz.engines.names import names
 from trainwiz.script.names import Names
@@ -108,7 +109,9 @@ class Ranks:
                 sites = calls.get(function.name, [])
                 if function not in self.single and sites and all(self._is_site(site) for site in sites):
                     guards = [self.guard(site) for site in sites]
-                    if all(self.is_single(site) for site in sites) and self.names.function(function.name):
+                    both = any(self.tree.exclusive(one, other) for one, other in itertools.combinations(sites, 2))
+                    single = all(self.is_single(site) for site in sites) and not both
+                    if single and self.names.function(function.name):
                         self.single[function] = guards[0]
 
     def _is_site(self, call: ast.Call) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names
+from trainwiz.script.origins import Origins
 from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method
 
-_SHOWING = ("tqdm", "trange", "track", "progress_bar")
+SHOWING = ("tqdm", "trange", "track", "progress_bar")
+"""Functions that show how far a loop has come."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Window:
 class Training:
     """What a script does with gradients."""
 
-    def __init__(self, tree: Tree, names: Names, engines: Engines) -> None:
-        self.tree, self.names, self.engines = tree, names, engines
+    def __init__(self, tree: Tree, names: Names, engines: Engines, origins: Origins) -> None:
+        self.tree, self.names, self.engines, self.origins = tree, names, engines, origins
         self.backwards = [b for call in tree.calls if (b := self._backward(call))]
         self.steps = [call for call in tree.calls if self._is_step(call)]
         self.windows = list(self._windows())
@@ -61,6 +63,12 @@ class Training:
     def loops(self) -> list[Loop]:
         """The innermost loops around backward passes: one turn of each is a micro-batch."""
         return list(dict.fromkeys(b.loop for b in self.backwards if b.loop))
+
+    @property
+    def turns(self) -> list[Loop]:
+        """The loops over micro-batches, also where a function of the script makes the backward pass."""
+        around = [self.origins.loops(b.call)[:1] for b in self.backwards]
+        return list(dict.fromkeys(loop for loops in around for loop in loops))
 
     def _backward(self, call: ast.Call) -> Backward | None:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
@@ -126,7 +134,7 @@ def loop_source(loop: Loop) -> ast.expr | None:
     source = loop.iter
     while isinstance(source, ast.Call) and source.args:
         last = dotted(source.func).rpartition(".")[2]
-        if last not in ("enumerate", *_SHOWING):
+        if last not in ("enumerate", *SHOWING):
             break
         source = source.args[0]
     if isinstance(source, ast.Call):
@@ -141,7 +149,7 @@ def count_start(loop: Loop, counter: ast.expr) -> int | None:
         return None
     name = _plus(counter)[0]
     source: ast.expr = loop.iter
-    while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in _SHOWING and source.args:
+    while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in SHOWING and source.args:
         source = source.args[0]
     if not isinstance(source, ast.Call) or not name:
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainwiz import files, script
@@ -12,10 +14,70 @@ from trainwiz.message import Message, say
 
 _LARGEST = 8 << 20
 """Bytes; no script is that long."""
+_MOST_MODULES = 20
+_MOST_BYTES = 200_000
+"""What is read of one of a project's modules; larger ones are generated, or data."""
 
 
 def read(path: str) -> script.Script:
     """The script in this file. Raises `UsageError` with what to type instead where there is none that can be read."""
+    return script.read(path, read_text(path))
+
+
+def with_modules(path: str, text: str | None = None) -> script.Script:
+    """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
+
+    `text` counts in place of what is in the file.
+    """
+    text = read_text(path) if text is None else text
+    found: dict[str, tuple[Path, str]] = {}
+    _collect(Path(path), text, found)
+    own = Path(path).resolve()
+    return script.read(
+        path, text, [(name, str(file), source) for name, (file, source) in found.items() if file.resolve() != own]
+    )
+
+
+def _collect(file: Path, text: str, found: dict[str, tuple[Path, str]]) -> None:
+    """Add the modules that a file imports from beside itself, those that they import first."""
+    for name, module in _imported(file, text):
+        if name in found or len(found) >= _MOST_MODULES or any(module == other for other, _ in found.values()):
+            continue
+        try:
+            source = files.read_text(module) if module.stat().st_size <= _MOST_BYTES else ""
+        except (OSError, UnicodeDecodeError):
+            continue
+        found[name] = (module, "")  # modules that import each other
+        _collect(module, source, found)
+        del found[name]
+        found[name] = (module, source)
+
+
+def _imported(file: Path, text: str) -> Iterator[tuple[str, Path]]:
+    """The modules that a file imports and that are files of its project, with their names."""
+    try:
+        tree = ast.parse(text.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        names: list[str] = []
+        folder = file.parent
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            for _ in range(node.level - 1):
+                folder = folder.parent
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+        for name in names:
+            for base in [folder, *([folder.parent] if isinstance(node, ast.ImportFrom) and not node.level else [])]:
+                module = base.joinpath(*name.split(".")).with_suffix(".py")
+                if module.is_file() and module.resolve() != file.resolve():
+                    yield name, module
+                    break
+
+
+def read_text(path: str) -> str:
+    """What is in the script. Raises `UsageError`."""
     file = Path(path)
     if file.is_dir():
         raise _folder(file)
@@ -32,7 +94,7 @@ def read(path: str) -> script.Script:
         raise UsageError(
             say("{path} cannot be read: {reason}", path=path, reason=error.strerror or str(error))
         ) from None
-    return script.read(path, _decoded(path, raw))
+    return _decoded(path, raw)
 
 
 def _decoded(path: str, raw: bytes) -> str:

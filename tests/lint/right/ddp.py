@@ -49,6 +49,7 @@ def main(model, data, folder):
     if (path := newest(folder)) is not None:
         state = torch.load(path, map_location=device, weights_only=True)
         model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
         update = state["update"]
     for epoch in range(3):
         sampler.set_epoch(epoch)

@@ -129,6 +129,8 @@ def losses_are_divided_once(script: Script) -> Violations:
             continue
         made = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.BinOp)]
         division = next((n for n in made if operates(n, ast.Div) and _is_told(script, backward, n.right)), None)
+        if division is not None and script.tree.exclusive(division, backward.call):
+            continue
         # A loss that is also multiplied is scaled by a count, not by the accumulation.
         if division is not None and not any(operates(n, ast.Mult) for n in made):
             name = dotted(backward.call.func)

@@ -99,7 +99,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Violations:
             yield violation(
                 "line {line} accumulates micro-batches, but Gemini is not configured for it",
                 remedy("add enable_gradient_accumulation=True"),
-                line=windows[0].backward.call.lineno,
+                line=script.place(windows[0].backward.call).line,
                 place=script.place(call.node),
             )
 

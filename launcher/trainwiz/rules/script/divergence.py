@@ -30,6 +30,9 @@ COLLECTIVES = {
     "DeepSpeedEngine.step",
     "Booster.backward",
     "DistCoordinator.block_all",
+    "self.all_gather",
+    "self.trainer.strategy.barrier",
+    "trainer.strategy.barrier",
 }
 SAVES = {
     "Accelerator.save_state",

@@ -6,7 +6,7 @@ import ast
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
-from trainwiz.script import Script
+from trainwiz.script import Call, Script
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Loop, constant, dotted, operates
 
@@ -96,6 +96,7 @@ def averages_know_their_counts(script: Script) -> Violations:
     Instead: add up loss × count and count, sum them over all ranks (accelerator.reduce), and divide once.
     Source: https://huggingface.co/docs/transformers/perplexity
     """
+    yield from _mean_of_means(script)
     seen: set[ast.AST] = set()
     for node in script.tree.nodes:
         if not (isinstance(node, ast.BinOp) and operates(node, ast.Div) and _is_len(node.right)):
@@ -110,6 +111,38 @@ def averages_know_their_counts(script: Script) -> Violations:
                     remedy("add up loss × count and the counts, and divide once at the end"),
                     place=script.place(node),
                 )
+
+
+def _mean_of_means(script: Script) -> Violations:
+    """The mean of a list to which a loop without backward pass appends the loss of each batch."""
+    for call in script.calls:
+        over = _mean_of(call)
+        if over is not None and any(_appends_means(script, other, over, call) for other in script.calls):
+            yield violation(
+                "this averages the batch means: a smaller last batch weighs as much as a full one",
+                remedy("add up loss × count and the counts, and divide once at the end"),
+                place=script.place(call.node),
+            )
+
+
+def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
+    """Whether a call appends the mean loss of a batch to this list, in a loop over batches that learns nothing."""
+    owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else call.node
+    loops = script.tree.loops(call.node)
+    said = ast.unparse(call.node)
+    if call.method != "append" or dotted(owner) != over or "loss" not in said or "gather" in said or not loops:
+        return False
+    weighs = any(isinstance(n, ast.Mult) for n in ast.walk(call.node))
+    here = script.tree.scope(call.node) is script.tree.scope(mean.node) and loops[0] not in script.tree.loops(mean.node)
+    learns = any(loop in script.training.turns for loop in loops)
+    return here and not weighs and not learns and loop_source(loops[0]) is not None
+
+
+def _mean_of(call: Call) -> str | None:
+    """The list that a call averages: `sum(losses)` divided by its length, `np.mean(losses)`; None for anything else."""
+    if call.name in ("sum", "numpy.mean", "statistics.mean", "statistics.fmean") and len(call.node.args) == 1:
+        return dotted(call.node.args[0]) or None
+    return None
 
 
 def _over_prepared(script: Script, node: ast.AST) -> bool:

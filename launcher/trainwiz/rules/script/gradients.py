@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import instead, main_rank
+from trainwiz.script.engines import BY_HAND
+from trainwiz.script.training import Backward
 from trainwiz.script.tree import dotted, opened
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
@@ -14,17 +17,16 @@ _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
 @rule("TW710", level=Level.ERROR, field="script")
 def accelerator_runs_backward(script: Script) -> Violations:
-    """Use accelerator.backward(loss) under accelerate, and the engine's backward under DeepSpeed and Booster.
+    """Under accelerate, use accelerator.backward(loss).
 
-    Without it: fp16 gradients are not scaled (the optimizer step then fails with `No inf checks were recorded`),
-    DeepSpeed never steps, and the loss is not divided by the accumulation.
-    Why: this method does the scaling, the division and the calls to DeepSpeed's engine.
-    Instead: call accelerator.backward(loss), engine.backward(loss), or booster.backward(loss, optimizer).
+    Without it: fp16 gradients are not scaled (the optimizer step then fails with `No inf checks were recorded`), and
+    the loss is not divided by the accumulation.
+    Why: this method does the scaling, the division and the calls to DeepSpeed's engine. DeepSpeed's own engine accepts
+    loss.backward() in recent versions.
+    Instead: call accelerator.backward(loss).
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration (backward)
     """
-    owners = (("Accelerator.prepare", "accelerator.backward"), ("deepspeed.initialize", "engine.backward"))
-    owner = next((name for made, name in owners if script.called(made)), None)
-    if owner is None:
+    if not script.called("Accelerator.prepare"):
         return
     for backward in script.training.backwards:
         others = [b.call for b in script.training.backwards if b is not backward]
@@ -33,7 +35,7 @@ def accelerator_runs_backward(script: Script) -> Violations:
         if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
-                remedy("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss)),
+                _through(script, backward),
                 call=ast.unparse(backward.call),
                 place=script.place(backward.call),
             )
@@ -92,14 +94,16 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
 
 @rule("TW713", level=Level.ERROR, field="script")
 def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
-    """Under accumulate(), clip gradients only if accelerator.sync_gradients is true.
+    """Clip once per update: under accumulate(), only if accelerator.sync_gradients is true.
 
     Without it: the sum so far is clipped after each micro-batch, and early micro-batches weigh less; in fp16, the
     second call fails with `unscale_() has already been called on this optimizer since the last update()`.
     Why: accumulate() delays step and zero_grad automatically, but not the clipping.
-    Instead: write `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`.
+    Instead: write `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`; in a loop that counts micro-batches
+    by hand, clip under the condition of the step.
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (gradient clipping)
     """
+    yield from _clipped_in_windows(script)
     if script.accumulation is None:
         return
     for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
@@ -133,14 +137,45 @@ def gradients_live_until_the_step(script: Script) -> Violations:
             )
 
 
+def _through(script: Script, backward: Backward) -> Fix:
+    """The remedy that calls the Accelerator's method instead."""
+    fix = remedy("{owner}({loss})", owner="accelerator.backward", loss=ast.unparse(backward.loss))
+    name = main_rank(script, backward.call).rpartition(".is_main_process")[0]
+    call = f"{name}.backward({ast.unparse(backward.loss)})"
+    return edited(fix, instead(script, backward.call, call) if name else ())
+
+
+def _clipped_in_windows(script: Script) -> Violations:
+    """Clipping in every turn of a loop that counts its micro-batches by hand."""
+    for window in script.training.windows:
+        for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
+            loops = script.tree.loops(call.node)
+            guards = script.tree.guards(call.node, within=window.loop) if loops[:1] == [window.loop] else None
+            if guards is not None and not guards and window.backward.by not in ("DeepSpeedEngine", "Booster"):
+                yield violation(
+                    "this clips after every micro-batch instead of once before the update",
+                    remedy("put it under: if {test}", test=ast.unparse(window.test)),
+                    place=script.place(call.node),
+                )
+
+
 def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
     """Whether a prepared model computed this, or a loss function that gets one."""
     for node in script.names.feeding(loss):
         if isinstance(node, ast.Call):
             makes = any(word in dotted(node.func).lower() for word in ("loss", "step", "forward", "criterion"))
+            if _is_by_hand(script, node.func):
+                return False  # a baseline beside the engine's own loop
             if script.engines.is_prepared(node.func) or (makes and any(map(script.engines.is_prepared, node.args))):
                 return True
     return False
+
+
+def _is_by_hand(script: Script, model: ast.expr) -> bool:
+    """Whether the script itself wrapped a model with DDP or FSDP here."""
+    latest = script.names.latest(dotted(model), model) if dotted(model) else None
+    value = latest.value if latest is not None and latest.scope is script.tree.scope(model) else None
+    return isinstance(value, ast.Call) and script.names.resolved(value.func) in BY_HAND
 
 
 def _torch_clips(script: Script) -> list[Call]:

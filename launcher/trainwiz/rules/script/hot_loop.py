@@ -88,7 +88,7 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
 
 def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
     """The calls that run in every iteration of a training loop, under no condition but one on the rank."""
-    loops = set(script.training.loops)
+    loops = set(script.training.turns)
     for call in script.calls:
         around = script.tree.loops(call.node)
         loop = next((one for one in around if one in loops), None)
@@ -116,6 +116,11 @@ def _loss_names(script: Script, loop: Loop) -> set[str]:
     for backward in script.training.backwards:
         if backward.loop is loop:
             found |= {n.id for n in ast.walk(backward.loss) if isinstance(n, ast.Name)}
+        elif loop in script.origins.loops(backward.call):
+            function = script.tree.scope(backward.call)
+            made = [n for n in ast.walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
+            given = [n for n in made if script.origins.called(n.value) is function]  # type: ignore[arg-type]
+            found |= {t.id for n in given for t in n.targets if isinstance(t, ast.Name)}
     return found
 
 

@@ -48,24 +48,23 @@ def no_fixed_gpu(script: Script) -> Violations:
 
 @rule("TW761", level=Level.WARNING, field="script")
 def devices_come_from_the_engine(script: Script) -> Violations:
-    """Use the engine's device: accelerator.device, or the device of the local rank.
+    """Under DDP and FSDP, use the device of the local rank.
 
-    Without it: in plain torch without torch.cuda.set_device, all processes use GPU 0; under accelerate, the script
-    no longer runs on the CPU, on a Mac or on other accelerators, and a model that is moved before prepare must fit
-    on the device as a whole, which it may not under ZeRO 3 and FSDP.
-    Why: .cuda() and .to("cuda") are left over from training on one GPU.
-    Instead: use .to(accelerator.device), or nothing: prepare moves the model, and its loaders move the batches.
-    Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration
+    Without it: all processes use GPU 0, which runs out of memory while the others are idle.
+    Why: .cuda() and .to("cuda") mean the current GPU, which is GPU 0 until torch.cuda.set_device says otherwise;
+    accelerate, DeepSpeed and Colossal-AI call it themselves.
+    Instead: call torch.cuda.set_device(local_rank) first, or use .to(torch.device("cuda", local_rank)).
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
-    # DeepSpeed and Colossal-AI select the local rank's GPU, and their examples call .cuda().
+    # The engines select the local rank's GPU, and their examples call .cuda().
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
-    if own or script.engines.deepspeed or script.engines.colossalai:
+    if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
     for call in _moves(script):
         if _target(call) is None or constant(_target(call)) == "cuda":
             yield violation(
-                "this is not the engine's device: .cuda() is left over from single-GPU code",
-                remedy("let prepare move it, or use .to(accelerator.device) or the device of the local rank"),
+                "every process uses GPU 0 here: nothing has chosen the GPU of the local rank",
+                remedy("call torch.cuda.set_device(local_rank) first"),
                 place=script.place(call.node),
             )
 
@@ -80,7 +79,7 @@ def one_progress_bar(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/package_reference/utilities (tqdm)
     """
     trains = {script.tree.scope(b.call) for b in script.training.backwards}
-    for call in script.called(*_BARS) if _several(script) else ():
+    for call in script.called(*_BARS) if script.engines.several else ():
         if script.tree.scope(call.node) not in trains:
             continue  # a bar for a download may be meant for one process
         if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
@@ -97,7 +96,7 @@ def one_tracker(script: Script) -> Violations:
     Instead: use accelerator.init_trackers and accelerator.log, which act on the main process only; or `if rank == 0`.
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
-    for call in script.called(*_TRACKERS) if _several(script) else ():
+    for call in script.called(*_TRACKERS) if script.engines.several else ():
         if not _knows_rank(script, call):
             yield violation(
                 "{name} opens a tracker on every process",
@@ -118,7 +117,7 @@ def one_wandb_run(script: Script) -> Violations:
     accelerator.init_trackers and accelerator.log.
     Source: https://docs.wandb.ai/guides/track/log/distributed-training/
     """
-    if not _several(script) or any(call.keyword("group") is not None for call in script.called("wandb.init")):
+    if not script.engines.several or any(call.keyword("group") is not None for call in script.called("wandb.init")):
         return
     for call in script.called("wandb.init", "wandb.log"):
         if not _knows_rank(script, call):
@@ -128,11 +127,6 @@ def one_wandb_run(script: Script) -> Violations:
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )
-
-
-def _several(script: Script) -> bool:
-    """Whether the script itself trains on several processes."""
-    return script.engines.ddp or bool(script.engines.prepared_names)
 
 
 def _moves(script: Script) -> Iterator[Call]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 from trainwiz.engines.names import names
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Edit, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.edits import at_start
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import constant, dotted
 
@@ -34,15 +35,17 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     Instead: call `sampler.set_epoch(epoch)` before `for batch in loader`.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
-    epochs = any(len(script.tree.loops(b.call)) > 1 for b in script.training.backwards)
-    if not epochs or script.called("Accelerator.prepare") or any(c.method == "set_epoch" for c in script.calls):
+    yield from _never_shuffled(script)
+    epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
+    sets = any(c.method == "set_epoch" for c in script.calls)
+    if not epochs or script.called("Accelerator.prepare") or sets:
         return
     for call in script.calls:
         shuffles = call.name.endswith("DistributedSampler") and constant(call.keyword("shuffle")) is not False
         if shuffles and not _is_for_evaluation(script, call):
             yield violation(
                 "set_epoch is never called: every epoch uses the same order",
-                remedy("call sampler.set_epoch(epoch) at the start of each epoch"),
+                edited(remedy("call sampler.set_epoch(epoch) at the start of each epoch"), _told(script, call)),
                 place=script.place(call.node),
             )
 
@@ -151,6 +154,38 @@ def random_states_are_restored_last(script: Script) -> Violations:
             remedy("skip the batches first and then restore the random states, or save between epochs"),
             place=script.place(skips[0].node),
         )
+
+
+def _told(script: Script, call: Call) -> tuple[Edit, ...]:
+    """The line that tells a sampler the epoch, where its name and the loop over epochs are in one function."""
+    statement = script.tree.parents.get(call.node)
+    name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    for backward in script.training.backwards:
+        around = script.origins.loops(backward.call)
+        loop = around[1] if len(around) > 1 else None
+        here = loop is not None and script.tree.scope(loop) is script.tree.scope(call.node)
+        if name and here and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
+            return at_start(script, loop, f"{name}.set_epoch({loop.target.id})")
+    return ()
+
+
+def _never_shuffled(script: Script) -> Violations:
+    """Samplers of a training over several epochs that are told not to shuffle."""
+    for loop in script.training.turns:
+        source = loop_source(loop)
+        backwards = [b for b in script.training.backwards if loop in script.origins.loops(b.call)]
+        if source is None or not any(len(script.origins.loops(b.call)) > 1 for b in backwards):
+            continue
+        made = [m for m in script.origins.makers(source) if isinstance(m, ast.Call)]
+        given = [k.value for m in made for k in m.keywords if k.arg == "sampler"]
+        for sampler in (m for value in given for m in script.origins.makers(value) if isinstance(m, ast.Call)):
+            told = next((k.value for k in sampler.keywords if k.arg == "shuffle"), None)
+            if script.engines.kind(sampler) == "DistributedSampler" and constant(told) is False:
+                yield violation(
+                    "this sampler does not shuffle: every epoch uses the same order",
+                    remedy("remove shuffle=False, and call set_epoch in each epoch"),
+                    place=script.place(sampler),
+                )
 
 
 def _is_for_evaluation(script: Script, call: Call) -> bool:

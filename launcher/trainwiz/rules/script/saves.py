@@ -84,7 +84,7 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Violations:
             )
 
 
-@rule("TW758", level=Level.WARNING, field="script")
+@rule("TW758", level=Level.HINT, field="script")
 def loading_runs_no_code(script: Script) -> Violations:
     """Call torch.load with weights_only=True.
 
@@ -104,7 +104,7 @@ def loading_runs_no_code(script: Script) -> Violations:
             )
 
 
-@rule("TW759", level=Level.WARNING, field="script")
+@rule("TW759", level=Level.HINT, field="script")
 def remote_code_is_pinned(script: Script) -> Violations:
     """Use trust_remote_code=True only together with a revision.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainwiz import rules
 from trainwiz.errors import UsageError
-from trainwiz.finding import Finding, errors
+from trainwiz.finding import Edit, Finding, Level, Place, errors
 from trainwiz.message import say
 from trainwiz.rules import selection
 from trainwiz.script import Script
@@ -15,22 +15,75 @@ from trainwiz.ui import findings
 
 
 def lint(
-    scripts: Sequence[str], *, select: Sequence[str] = (), ignore: Sequence[str] = (), format: str = "", json: bool
+    scripts: Sequence[str],
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    format: str = "",
+    json: bool,
+    fix: bool = False,
+    yes: bool = False,
 ) -> int:
-    """Lint, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
+    """Lint, mend if asked to, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
     chosen_format = findings.chosen_format(format, as_json=json)
     if not scripts:
         raise UsageError(say("no script given"), say("run: trainwiz lint train.py"))
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
-    read = [store.read(path) for path in dict.fromkeys(scripts)]
-    found = [finding for script in read for finding in _findings(script, wanted, left_out)]
+    if fix:
+        _mend(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
+    read = [store.with_modules(path) for path in dict.fromkeys(scripts)]
+    named = [finding for script in read for finding in _findings(script, wanted, left_out)]
+    found = list({(f.rule, f.place, str(f.message)): f for f in named}.values())
     findings.write(found, chosen_format)
     return 1 if errors(found) else 0
+
+
+# docs/decisions/files.md: `--fix` changes only what needs no question
+def _mend(paths: Sequence[str], wanted: tuple[str, ...], left_out: Sequence[str], *, yes: bool) -> None:
+    """Make the changes of one finding after the other, as long as each leaves fewer findings than there were."""
+    from trainwiz.workflows.check import fixes  # here, since it imports what only configurations need
+
+    before = {path: store.read_text(path) for path in paths}
+    after = {path: _mended(path, text, wanted, left_out) for path, text in before.items()}
+    fixes.apply(before, after, confirmed=yes)
+
+
+def _mended(path: str, text: str, wanted: tuple[str, ...], left_out: Sequence[str]) -> str:
+    found = _findings(store.with_modules(path, text), wanted, left_out)
+    refused: set[Edit] = set()
+    while edits := [e for f in found for e in _edits(f) if e.file == path and e not in refused]:
+        changed = _edited(text, edits[0])
+        refused.add(edits[0])
+        try:
+            left = _findings(store.with_modules(path, changed), wanted, left_out)
+        except UsageError:
+            continue  # it would no longer be Python
+        if len(left) < len(found):
+            text, found, refused = changed, left, set()
+    return text
+
+
+def _edits(finding: Finding) -> tuple[Edit, ...]:
+    return finding.fix.edits if finding.fix and finding.level is not Level.HINT else ()
+
+
+def _edited(text: str, edit: Edit) -> str:
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    return "".join([*lines[: edit.first - 1], *(line + end for line in edit.lines), *lines[edit.last :]])
 
 
 def _findings(script: Script, wanted: tuple[str, ...], left_out: Sequence[str]) -> list[Finding]:
     """What the rules find, from the first line to the last; comments in the script leave rules out."""
     chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(wanted)]
     found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
-    kept = [f for f in found if f.place is None or not f.rule.startswith(script.ignored.get(f.place.line, ("-",)))]
-    return sorted(kept, key=lambda f: (f.place.line, f.place.column) if f.place else (0, 0))
+    kept = [f for f in found if f.place is None or not f.rule.startswith(_left_out(script, f.place))]
+    order = [part.file for part in reversed(script.parts)]
+    return sorted(
+        kept, key=lambda f: (order.index(f.place.file), f.place.line, f.place.column) if f.place else (0, 0, 0)
+    )
+
+
+def _left_out(script: Script, place: Place) -> tuple[str, ...]:
+    """What a comment on this line leaves out; no rule's id begins with a dash."""
+    return script.ignored.get((place.file, place.line), ("-",))

@@ -1,0 +1,274 @@
+"""Turns of the training loop that one rank's data decides."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.registry import rule
+from trainwiz.rules.script.divergence import COLLECTIVES
+from trainwiz.rules.script.samples import covers_a_share
+from trainwiz.script import Script
+from trainwiz.script.training import SHOWING
+from trainwiz.script.tree import Function, Loop, dotted, method
+
+_AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
+"""Parts of the names of functions after which all ranks know the same."""
+_SIZES = ("shape", "size", "ndim", "numel")
+_CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "perf_counter")
+_COMPUTING = (
+    "abs",
+    "all",
+    "any",
+    "bool",
+    "float",
+    "int",
+    "max",
+    "min",
+    "not",
+    "round",
+    "sum",
+    "isnan",
+    "isinf",
+    "isfinite",
+)
+_LEAVING = (ast.Break, ast.Continue, ast.Return)
+
+
+@rule("TW743", level=Level.WARNING, field="script")
+def ranks_decide_together(script: Script) -> Violations:
+    """Let all ranks agree before one of them skips a batch, stops, or leaves out a collective because of its data.
+
+    Without it: the rank that leaves makes one backward pass fewer; the others wait for it in the next collective until
+    the timeout, or average gradients of different batches.
+    Why: each rank sees other samples and another clock, so a test on its batch, its loss or its share of the evaluation
+    is true on one rank and false on another.
+    Instead: decide on a value that all ranks share: accelerator.reduce or dist.all_reduce the flag first.
+    Source: https://docs.pytorch.org/docs/stable/distributed.html (all processes must make the same calls);
+    https://docs.pytorch.org/tutorials/advanced/generic_join.html
+    """
+    if not script.engines.several:
+        return
+    for loop in script.training.turns:
+        local = _closure(script, loop, _batch_names(loop) | _losses(script, loop))
+        yield from _leaving(script, _exits(script, loop), local)
+        yield from _left_out(script, loop, local)
+        yield from _caught(script, loop)
+    for loop in _epochs(script):
+        yield from _leaving(script, _exits(script, loop), _closure(script, loop, _scores(script, loop)))
+    for function in {script.tree.scope(b.call): b for b in script.training.backwards if b.loop is None}:
+        if isinstance(function, Function) and script.origins.loops(function.body[0]):
+            passes = [b.call for b in script.training.backwards if script.tree.scope(b.call) is function]
+            names = {n.id for b in script.training.backwards for n in ast.walk(b.loss) if isinstance(n, ast.Name)}
+            local = _closure(script, function, names - {"self", "batch"})
+            exits = [(t, leave) for t, leave in _returns(script, function) if leave.lineno < passes[-1].lineno]
+            yield from _leaving(script, iter(exits), local)
+
+
+def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: set[str]) -> Violations:
+    for test, leaving in exits:
+        if _is_local(test, local, known=True):
+            yield violation(
+                "{test} is known to this rank only: if it leaves here, the other ranks wait for it",
+                remedy("reduce the condition over all ranks first, and let all of them leave"),
+                test=ast.unparse(test),
+                place=script.place(leaving),
+            )
+
+
+def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
+    for call in script.calls:
+        if call.name not in COLLECTIVES or loop not in script.tree.loops(call.node):
+            continue
+        tests = [g.test for g in script.tree.guards(call.node, within=loop) if _is_within(g.test, loop)]
+        tests = [t for t in tests if _is_local(t, local, known=True) and not _is_exit(script, t)]
+        if tests:
+            yield violation(
+                "{test} is known to this rank only, and only then is {name} called",
+                remedy("call it on every rank, outside the condition"),
+                test=ast.unparse(tests[0]),
+                name=dotted(call.node.func) or call.name,
+                place=script.place(call.node),
+            )
+
+
+def _caught(script: Script, loop: Loop) -> Violations:
+    """A turn that one rank's exception ends, where the others go on into the backward pass."""
+    for node in ast.walk(loop):
+        if not isinstance(node, ast.Try) or script.tree.loops(node)[:1] != [loop]:
+            continue
+        learns = any(b.loop is loop and node in script.tree.inside(b.call) for b in script.training.backwards)
+        local = [handler for handler in node.handlers if not _is_shared(handler)]
+        leaving = [s for handler in local for s in handler.body if isinstance(s, ast.Continue | ast.Break)]
+        if learns and leaving:
+            yield violation(
+                "an exception on one rank ends this turn there, and the other ranks wait for it",
+                remedy("let the exception end the training, or let all ranks agree to skip the batch"),
+                place=script.place(leaving[0]),
+            )
+
+
+def _is_shared(handler: ast.ExceptHandler) -> bool:
+    """Whether all ranks get this exception in the same turn, such as the end of their data."""
+    names = [dotted(n).rpartition(".")[2] for n in ast.walk(handler.type)] if handler.type is not None else []
+    return any(name in ("StopIteration", "KeyboardInterrupt", "EOFError") for name in names)
+
+
+def _epochs(script: Script) -> list[Loop]:
+    """The loops around the loops over micro-batches."""
+    around = [loop for b in script.training.backwards for loop in script.origins.loops(b.call)[1:]]
+    return [loop for loop in dict.fromkeys(around) if loop not in script.training.turns]
+
+
+def _scores(script: Script, loop: Loop) -> set[str]:
+    """What each rank finds out by itself in an epoch, from a share of the data that it alone sees."""
+    found = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.For) and node not in script.training.turns and covers_a_share(script, node):
+            sums = [n for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
+            found |= {n.target.id for n in sums if isinstance(n.target, ast.Name)}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            function = script.origins.called(node.value)
+            loops = [n for n in ast.walk(function) if isinstance(n, ast.For)] if function is not None else []
+            if any(covers_a_share(script, inner) for inner in loops if inner not in script.training.turns):
+                found |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return found
+
+
+def _exits(script: Script, loop: Loop) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """The conditions under which a turn of this loop ends early, with the statement that ends it."""
+    for node in ast.walk(loop):
+        if not isinstance(node, _LEAVING) or script.tree.scope(node) is not script.tree.scope(loop):
+            continue
+        around = script.tree.loops(node)
+        parent = script.tree.parents.get(node)
+        inner = around[:1] == [loop] or (isinstance(node, ast.Return) and loop in around)
+        if inner and isinstance(parent, ast.If) and node in parent.body:
+            yield parent.test, node
+
+
+def _returns(script: Script, function: Function) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    for node in ast.walk(function):
+        parent = script.tree.parents.get(node)
+        if isinstance(node, ast.Return) and isinstance(parent, ast.If) and node in parent.body:
+            yield parent.test, node
+
+
+def _is_exit(script: Script, test: ast.expr) -> bool:
+    """Whether a condition is that of an early exit, which has a finding of its own."""
+    parent = script.tree.parents.get(test)
+    return isinstance(parent, ast.If) and isinstance(parent.body[-1], _LEAVING)
+
+
+def _is_within(node: ast.AST, part: ast.AST) -> bool:
+    return any(each is node for each in ast.walk(part))
+
+
+def _closure(script: Script, part: ast.AST, names: set[str]) -> set[str]:
+    """These names with all that is computed from them, or set where they decide, unless ranks made it equal."""
+    equal = _made_equal(script, part)
+    found = names - equal
+    statements = [n for n in ast.walk(part) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)]
+    for _ in range(3):
+        for statement in statements:
+            value = statement.value
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            bound = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            decided = [a.test for a in script.tree.inside(statement) if isinstance(a, ast.If) and _is_within(a, part)]
+            if value is not None and _agrees(script, value):
+                found -= bound
+            elif value is not None and any(_is_local(v, found) for v in (value, *decided)):
+                found |= bound - equal
+    return found
+
+
+def _batch_names(loop: Loop) -> set[str]:
+    """What a loop binds in each turn, without the counter of enumerate."""
+    if isinstance(loop, ast.While):
+        return set()
+    target: ast.expr = loop.target
+    source = loop.iter
+    while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in SHOWING and source.args:
+        source = source.args[0]
+    counted = isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] == "enumerate"
+    if isinstance(source, ast.Call) and not counted:
+        return set()  # a range, or something that is not known to be a loader
+    if counted and isinstance(target, ast.Tuple) and len(target.elts) > 1:
+        target = ast.Tuple(target.elts[1:], ast.Store())
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _losses(script: Script, loop: Loop) -> set[str]:
+    """The losses of the loop's own backward passes, and of functions that make them and return the loss."""
+    found = set()
+    for backward in script.training.backwards:
+        if backward.loop is loop:
+            found |= {n.id for n in ast.walk(backward.loss) if isinstance(n, ast.Name)}
+        elif loop in script.origins.loops(backward.call):
+            function = script.tree.scope(backward.call)
+            for call in (n for n in ast.walk(loop) if isinstance(n, ast.Call)):
+                parent = script.tree.parents.get(call)
+                made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
+                if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
+                    found |= {n.id for t in parent.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return {name for name in found if name != "self" and name not in ("scaler", "accelerator")}
+
+
+def _made_equal(script: Script, part: ast.AST) -> set[str]:
+    """Names that are reduced or broadcast in place."""
+    found = set()
+    for call in (n for n in ast.walk(part) if isinstance(n, ast.Call)):
+        if isinstance(script.tree.parents.get(call), ast.Expr) and _says_agreed(call):
+            found |= {n.id for value in call.args for n in ast.walk(value) if isinstance(n, ast.Name)}
+    return found
+
+
+def _agrees(script: Script, value: ast.AST) -> bool:
+    """Whether a value is the same on all ranks: gathered, reduced, or from a function that does so."""
+    for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+        if _says_agreed(call):
+            return True
+        function = script.origins.called(call)
+        inside = ast.walk(function) if isinstance(function, Function) else ()
+        if any(isinstance(n, ast.Call) and _says_agreed(n) for n in inside):
+            return True
+    return False
+
+
+def _says_agreed(call: ast.Call) -> bool:
+    name = (method(call) or dotted(call.func)).lower()
+    return any(word in name for word in _AGREES)
+
+
+def _is_local(value: ast.AST, local: set[str], *, known: bool = False) -> bool:
+    """Whether a value depends on one of these names by more than its size or its presence.
+
+    What unknown functions say of them counts too, unless it must be known.
+    """
+    waiting: list[ast.AST] = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and node.id in local:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _SIZES:
+            continue
+        if isinstance(node, ast.Call):
+            if dotted(node.func) in _CLOCKS:
+                return True
+            if _says_agreed(node) or dotted(node.func) in ("len", "isinstance", "hasattr", "getattr", "callable"):
+                continue
+            if method(node) in _SIZES or (known and not _is_known(node)):
+                continue
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def _is_known(call: ast.Call) -> bool:
+    """Whether this computes something of its arguments on this rank alone: torch, math, a method of a tensor."""
+    first, dot, _ = dotted(call.func).partition(".")
+    if isinstance(call.func, ast.Attribute):
+        return first not in ("self", "utils")
+    return not dot and first in _COMPUTING

@@ -1,0 +1,237 @@
+"""Which samples each rank sees, who prepares them, and whose scores are counted."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.engines.names import names
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.registry import rule
+from trainwiz.script import Script
+from trainwiz.script.training import loop_source
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened
+
+_LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
+_SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
+_SEEDS = names("torch.manual_seed numpy.random.seed random.seed transformers.set_seed torch.cuda.manual_seed_all")
+_DRAWS = names(
+    """
+    numpy.random.choice numpy.random.permutation numpy.random.randint random.choices random.randint random.randrange
+    random.sample torch.randint torch.randperm
+    """
+)
+_GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter")
+"""In the names of functions that may collect something from other ranks."""
+_SCORES = re.compile(r"loss|correct|acc|hit|right|score|error|nll|eq|argmax|entropy|criterion|mse|bleu|f1", re.I)
+_SIZE_NAMES = re.compile(r"step|iter|batch|count|idx|index|n_|num|time|seen|len", re.I)
+
+
+@rule("TW744", level=Level.WARNING, field="script")
+def ranks_see_different_samples(script: Script) -> Violations:
+    """Under DDP, FSDP and DeepSpeed, each rank must get its own share of the samples.
+
+    Without it: all ranks train on the same samples, or each goes through all of them: N GPUs are as fast as one, and
+    each epoch is N epochs long.
+    Why: only accelerate, Lightning and the Trainer split a plain DataLoader; DDP knows nothing about data. Random
+    numbers that choose samples are the same on all ranks that have the same seed.
+    Instead: use DataLoader(…, sampler=DistributedSampler(dataset)); where samples are drawn at random, seed with
+    seed + rank.
+    Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
+    """
+    if script.engines.accelerate or script.engines.lightning or not script.engines.several:
+        return
+    for loop in script.training.turns:
+        source = _source(loop)
+        made = script.origins.makers(source) if source is not None else []
+        loaders = [m for m in made if isinstance(m, ast.Call) and script.names.resolved(m.func) in _LOADERS]
+        if loaders and len(loaders) == len(made) and not any(_is_share(script, m) for m in loaders):
+            yield violation(
+                "every rank goes through all samples: this loader has no DistributedSampler",
+                remedy("add sampler=DistributedSampler(dataset), and leave shuffle out"),
+                place=script.place(loaders[0]),
+            )
+    yield from _same_draws(script)
+
+
+@rule("TW745", level=Level.ERROR, field="script")
+def samplers_shuffle_alone(script: Script) -> Violations:
+    """A DataLoader with a sampler must not shuffle; the sampler does that.
+
+    Without it: `ValueError: sampler option is mutually exclusive with shuffle`.
+    Why: the sampler already decides the order.
+    Instead: leave shuffle out, and give it to the sampler: DistributedSampler(dataset, shuffle=True).
+    Source: https://docs.pytorch.org/docs/stable/data.html; seen with torch 2.13
+    """
+    for call in script.called(*_LOADERS):
+        shuffle, sampler = call.keyword("shuffle"), call.argument("sampler", 3)
+        known = [m for m in script.origins.makers(sampler) if isinstance(m, ast.Call)] if sampler is not None else []
+        if constant(shuffle) is True and (known or isinstance(sampler, ast.Call)):
+            yield violation(
+                "this DataLoader has a sampler and shuffle=True, which exclude each other",
+                remedy("remove shuffle=True"),
+                place=script.place(shuffle or call.node),
+            )
+
+
+@rule("TW746", level=Level.HINT, field="script")
+def data_is_processed_once(script: Script) -> Violations:
+    """Process the data set on one rank first, so that the others read its cache.
+
+    Without it: every rank tokenizes the whole data set; N ranks write the same cache, and compete for CPU and disk.
+    Why: each process runs the whole script.
+    Instead: with accelerator.main_process_first(): dataset = dataset.map(…); in a Trainer's script, use
+    training_args.main_process_first().
+    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
+    """
+    if not script.engines.several or not script.training.backwards:
+        return
+    for call in script.calls:
+        if call.method != "map" or not call.node.args or script.ranks.is_single(call.node):
+            continue
+        owner = call.node.func.value  # type: ignore[attr-defined]
+        made = [n for n in script.names.feeding(owner) if isinstance(n, ast.Call)]
+        loads = any(script.names.resolved(n.func) == "datasets.load_dataset" for n in made)
+        first = any(
+            opened(block, word)
+            for block in script.tree.withs(call.node)
+            for word in ("main_process_first", "local_main_process_first")
+        )
+        waits = any(c.method in ("barrier", "wait_for_everyone") for c in script.calls)
+        if loads and not first and not waits:
+            yield violation(
+                "every rank processes the whole data set",
+                remedy("put it under: with accelerator.main_process_first()"),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW747", level=Level.WARNING, field="script")
+def scores_cover_all_ranks(script: Script) -> Violations:
+    """Add up counts over all ranks before computing a score from a loader that is split.
+
+    Without it: the score covers only this rank's 1/N of the data; the printed one is that of the main process, and
+    each rank picks its own best checkpoint.
+    Why: a prepared loader, or one with a DistributedSampler, gives each rank a share.
+    Instead: sum with accelerator.reduce or dist.all_reduce, or collect with accelerator.gather_for_metrics.
+    Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
+    """
+    if not script.engines.several:
+        return
+    turns = set(script.training.turns)
+    for loop in (n for n in script.tree.nodes if isinstance(n, ast.For)):
+        if loop in turns or any(loop in script.origins.loops(b.call) for b in script.training.backwards):
+            continue
+        if not covers_a_share(script, loop):
+            continue
+        sums = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
+        if sums:
+            yield violation(
+                "{name} adds up only this rank's share of the data",
+                remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                name=dotted(sums[0].target) or ast.unparse(sums[0].target),
+                place=script.place(sums[0]),
+            )
+
+
+def covers_a_share(script: Script, loop: ast.For) -> bool:
+    """Whether a loop goes over one rank's share, and nothing in its function collects those of the others."""
+    source = loop_source(loop)
+    if source is None or not _is_split(script, source):
+        return False
+    scope = script.tree.scope(loop)
+    around = [script.tree.scope(site) for site in script.origins.sites(scope)]
+    return not any(_combines(script, each) for each in (scope, *around))
+
+
+def _source(loop: Loop) -> ast.expr | None:
+    source = loop_source(loop)
+    return source if source is not None and dotted(source) else None
+
+
+def _is_share(script: Script, loader: ast.expr) -> bool:
+    """Whether a loader may give each rank something of its own: a sampler, or anything about ranks in its data."""
+    if not isinstance(loader, ast.Call):
+        return True
+    if any(k.arg in ("sampler", "batch_sampler", None) for k in loader.keywords) or len(loader.args) > 3:
+        return True
+    fed = list(script.names.feeding(loader))
+    words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
+    if any(_SHARES.search(word) for word in words):
+        return True
+    made = [m for value in loader.args[:1] for m in script.origins.makers(value)]
+    # A parameter, or something else that is not known; but what can be shuffled is no stream that ranks share.
+    if loader.args and not made:
+        return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
+    for maker in made:
+        if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
+            return True
+        kind = next(
+            (n for n in script.tree.nodes if isinstance(n, ast.ClassDef) and n.name == dotted(maker.func)), None
+        )
+        if kind is not None and _SHARES.search(ast.unparse(kind)):
+            return True
+    return False
+
+
+def _same_draws(script: Script) -> Violations:
+    """Samples that are drawn at random with a seed that all ranks share, in a script without loaders."""
+    if any("Loader" in c.name or "Sampler" in c.name for c in script.calls) or script.engines.deepspeed:
+        return
+    seeds = [c for c in script.called(*_SEEDS) if c.node.args]
+    if not seeds or any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
+        return
+    for call in script.called(*_DRAWS):
+        function = script.tree.scope(call.node)
+        drawn = isinstance(function, Function) and re.search(r"batch|sample", function.name)
+        generator = call.keyword("generator")
+        if drawn and generator is None and not script.ranks.mentions_rank(call.node):
+            yield violation(
+                "all ranks draw the same samples: their seed is the same",
+                remedy("add the rank to the seed"),
+                place=script.place(seeds[0].node),
+            )
+            return
+
+
+def _is_split(script: Script, source: ast.expr) -> bool:
+    """Whether a loader certainly gives each rank a share."""
+    if script.engines.is_prepared(source):
+        return True
+    made = script.origins.makers(source)
+    samplers = [k.value for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "sampler"]
+    found = [m for s in samplers for m in script.origins.makers(s)]
+    return bool(found) and all(
+        isinstance(m, ast.Call) and script.engines.kind(m) == "DistributedSampler" for m in found
+    )
+
+
+def _combines(script: Script, scope: ast.AST) -> bool:
+    """Whether a function collects anything from other ranks, itself or in what it calls."""
+    if scope is script.tree.module:
+        calls: Iterator[ast.Call] = (c.node for c in script.calls if script.tree.scope(c.node) is scope)
+    else:
+        calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call))
+    for call in calls:
+        function = script.origins.called(call)
+        inside = ast.walk(function) if function is not None and function is not scope else ()
+        if any(_says_gathered(n) for n in (call, *inside) if isinstance(n, ast.Call)):
+            return True
+    return False
+
+
+def _says_gathered(call: ast.Call) -> bool:
+    return _GATHERS.search((method(call) or dotted(call.func)).lower()) is not None
+
+
+def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
+    """Whether a sum is of something that the model computed: its value comes from a call on this loop's batch."""
+    if not isinstance(node.op, ast.Add) or script.tree.scope(node) is not script.tree.scope(loop):
+        return False
+    target = dotted(node.target).rpartition(".")[2]
+    if not target or constant(node.value) is not None:
+        return False
+    if _SIZE_NAMES.search(target) and not re.search(r"correct|loss|right|acc", target, re.I):
+        return False
+    return _SCORES.search(ast.unparse(node)) is not None

@@ -1,0 +1,251 @@
+"""Models, optimizers and loaders as the engine must get them: all of them, in order, and used through their wrapper."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.tree import dotted, method
+
+_LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
+_REPLACES = {
+    "torch.distributed.fsdp.fully_shard": "fully_shard",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
+    "peft.get_peft_model": "get_peft_model",
+}
+_WRAPS = re.compile(
+    r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|apex|fairscale|all_reduce|reduce\(|"
+    r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_"
+)
+
+
+@rule("TW718", level=Level.ERROR, field="script")
+def models_learn_through_their_wrapper(script: Script) -> Violations:
+    """Train with what DDP, prepare or initialize returned, not with the bare model inside.
+
+    Without it: the gradients of the ranks are never averaged: each rank trains a model of its own, and the saved one
+    has learned from 1/N of the data. FSDP and ZeRO 3 fail, as a rank has only its shards.
+    Why: DDP's forward pass arranges that the backward pass averages gradients; model.module goes around it.
+    Instead: call the wrapper: model(batch). Use model.module and unwrap_model only to save, or in evaluation.
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html; seen with
+    torch 2.13 on two ranks
+    """
+    for backward in script.training.backwards:
+        for node in script.names.feeding(backward.loss):
+            if isinstance(node, ast.Call) and _is_bare(script, node):
+                yield violation(
+                    "{name} goes around the wrapper: gradients are not averaged over ranks",
+                    remedy("call the wrapped model itself"),
+                    name=ast.unparse(node.func),
+                    place=script.place(node),
+                )
+                return
+    yield from _never_wrapped(script)
+
+
+@rule("TW737", level=Level.ERROR, field="script")
+def optimizers_get_the_final_parameters(script: Script) -> Violations:
+    """Create the optimizer after fully_shard, FSDP or get_peft_model.
+
+    Without it: the optimizer updates parameters that the model no longer uses: the weights never change, and there is
+    no error.
+    Why: these functions replace the model's parameters, or add those that are to be trained.
+    Instead: shard or adapt the model first, then create the optimizer from model.parameters().
+    Source: https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html; seen with torch 2.13
+    """
+    for call in script.called(*_REPLACES):
+        name = dotted(call.node.args[0]) if call.node.args else ""
+        statement = script.tree.statement(call.node)
+        if not name or not isinstance(statement, ast.Assign | ast.Expr):
+            continue
+        scope = script.tree.scope(call.node)
+        made = [c for c in script.calls if _makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope]
+        made = [c for c in made if not script.tree.exclusive(c.node, call.node)]
+        before = [c for c in made if c.node.lineno < call.node.lineno]
+        if before and len(before) == len(made):
+            yield violation(
+                "the optimizer is created before {name}, and keeps parameters that the model no longer uses",
+                remedy("create the optimizer after line {line}", line=script.place(call.node).line),
+                name=_REPLACES[call.name],
+                place=script.place(before[0].node),
+            )
+
+
+@rule("TW738", level=Level.ERROR, field="script")
+def everything_is_prepared(script: Script) -> Violations:
+    """Pass model, optimizer and training loader to accelerator.prepare.
+
+    Without it: an unprepared loader gives every rank all batches, so that N ranks learn the same N times; an
+    unprepared optimizer steps in every micro-batch of accumulate() and ignores the loss scale; an unprepared model
+    does not average gradients.
+    Why: prepare returns new objects; the ones that went in stay as they were.
+    Instead: write model, optimizer, loader = accelerator.prepare(model, optimizer, loader).
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration; seen with accelerate 1.15
+    """
+    prepares = [c for c in script.calls if c.name.startswith("Accelerator.prepare")]
+    if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
+        return
+    given = {dotted(n) for c in prepares for v in c.node.args for n in ast.walk(v) if dotted(n)}
+    given &= script.engines.prepared_names  # the same name holds what came back
+    for loop in script.training.turns:
+        if not any(b.by == "Accelerator" and loop in script.origins.loops(b.call) for b in script.training.backwards):
+            continue
+        for source in _sources(loop):
+            if _is_new(script, source, given, _is_loader):
+                yield violation(
+                    "{name} was not prepared: every rank gets all of its batches",
+                    remedy("pass it to accelerator.prepare, and use what that returns"),
+                    name=dotted(source),
+                    place=script.place(source),
+                )
+    for step in script.training.steps:
+        owner = step.func.value  # type: ignore[attr-defined]
+        loops = script.origins.loops(step)
+        learns = any(b.by == "Accelerator" and b.loop in loops for b in script.training.backwards if b.loop)
+        if learns and _is_new(script, owner, given, _is_optimizer):
+            yield violation(
+                "{name} was not prepared: it ignores accumulation and loss scale",
+                remedy("pass it to accelerator.prepare, and use what that returns"),
+                name=dotted(owner),
+                place=script.place(step),
+            )
+    for backward in script.training.backwards if any(b.by == "Accelerator" for b in script.training.backwards) else ():
+        for node in script.names.feeding(backward.loss):
+            if isinstance(node, ast.Call) and _is_new(script, node.func, given, _is_model):
+                yield violation(
+                    "{name} was not prepared: its gradients are not averaged over ranks",
+                    remedy("pass it to accelerator.prepare, and use what that returns"),
+                    name=dotted(node.func),
+                    place=script.place(node),
+                )
+                return
+
+
+@rule("TW768", level=Level.WARNING, field="script")
+def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
+    """Do not load a model with device_map="auto" in a script that runs on several ranks.
+
+    Without it: every rank spreads its copy over all GPUs, which collide; accelerate stops with `You can't train a
+    model that has been loaded with device_map='auto' in any distributed mode`.
+    Why: device_map="auto" is for one process that owns all GPUs.
+    Instead: leave it out; for quantized models, use device_map={"": accelerator.process_index}.
+    Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
+    """
+    if not script.engines.several or not (script.training.backwards or script.called("Trainer.train")):
+        return
+    for call in script.calls:
+        value = call.keyword("device_map")
+        known = script.values.of(value)
+        if value is not None and known and not known.option and known.value in ("auto", "balanced", "sequential"):
+            yield violation(
+                'device_map="{map}" spreads the model of every rank over all GPUs',
+                remedy("remove device_map; the engine places the model"),
+                map=known.value,
+                place=script.place(value),
+            )
+
+
+def _is_bare(script: Script, call: ast.Call) -> bool:
+    """Whether a call is a forward pass of the model inside a wrapper."""
+    function: ast.expr = call.func
+    if isinstance(function, ast.Attribute) and function.attr == "forward":
+        function = function.value
+    if isinstance(function, ast.Call):
+        return _unwraps(script, function)
+    if isinstance(function, ast.Attribute) and function.attr == "module":
+        return script.engines.is_prepared(function.value)
+    latest = script.names.latest(dotted(function), function) if dotted(function) else None
+    if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
+        return False
+    value = latest.value
+    if isinstance(value, ast.Attribute) and value.attr == "module":
+        return script.engines.is_prepared(value.value)
+    return isinstance(value, ast.Call) and _unwraps(script, value)
+
+
+def _unwraps(script: Script, call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return method(call) == "unwrap_model" and owner is not None and script.engines.kind(owner) == "Accelerator"
+
+
+def _never_wrapped(script: Script) -> Violations:
+    """Ranks meet, but nothing in the file averages gradients."""
+    met = script.called("torch.distributed.init_process_group")
+    if not met or not script.training.steps or _WRAPS.search("\n".join(script.lines)):
+        return
+    for backward in script.training.backwards:
+        forwards = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call)]
+        made = [n for n in forwards if "model" in dotted(n.func) and script.origins.makers(n.func)]
+        if made and backward.loop:
+            yield violation(
+                "the ranks meet, but {name} is never wrapped: gradients are not averaged",
+                remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
+                name=dotted(made[0].func),
+                place=script.place(made[0]),
+            )
+            return
+
+
+def _makes_optimizer(script: Script, call: Call, model: str) -> bool:
+    if script.engines.kind(call.node) != "Optimizer" or not isinstance(script.tree.statement(call.node), ast.Assign):
+        return False
+    given = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
+    return any(
+        isinstance(n, ast.Call) and method(n) in ("parameters", "named_parameters") and _owner(n) == model
+        for n in given
+    )
+
+
+def _owner(call: ast.Call) -> str:
+    return dotted(call.func).rpartition(".")[0]
+
+
+def _sources(loop: ast.AST) -> Iterator[ast.expr]:
+    """What a loop goes over, inside progress bars and enumerate."""
+    source = getattr(loop, "iter", None)
+    while isinstance(source, ast.Call) and source.args:
+        source = source.args[0]
+    if source is not None and dotted(source):
+        yield source
+
+
+def _is_new(script: Script, value: ast.expr, given: set[str], wanted: object) -> bool:
+    """Whether a value is surely one that the script made, and that prepare never saw."""
+    name = dotted(value)
+    if not name or name in given or script.engines.is_prepared(value):
+        return False
+    made = script.origins.makers(value)
+    return bool(made) and all(wanted(script, maker) for maker in made)  # type: ignore[operator]
+
+
+def _is_loader(script: Script, maker: ast.expr) -> bool:
+    if not isinstance(maker, ast.Call) or script.names.resolved(maker.func) not in _LOADERS:
+        return False
+    own = {k.arg for k in maker.keywords} & {"sampler", "batch_sampler", None}
+    return not own and not script.ranks.mentions_rank(maker)
+
+
+def _is_optimizer(script: Script, maker: ast.expr) -> bool:
+    return isinstance(maker, ast.Call) and script.names.resolved(maker.func).startswith("torch.optim.")
+
+
+def _is_model(script: Script, maker: ast.expr) -> bool:
+    """Whether this makes a model with weights to train: an object of a class, or one that is loaded."""
+    if not isinstance(maker, ast.Call):
+        return False
+    name = script.names.resolved(maker.func)
+    loaded = method(maker) == "from_pretrained" and re.search(r"Model|For[A-Z]", name) is not None
+    made = name.rpartition(".")[2][:1].isupper()
+    return (loaded or made) and _is_trained(script, maker)
+
+
+def _is_trained(script: Script, maker: ast.expr) -> bool:
+    """Whether an optimizer gets the parameters of what is made here, and not only those of a model beside it."""
+    statement = script.tree.statement(maker)
+    names = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
+    made = [c for c in script.calls if script.engines.kind(c.node) == "Optimizer"]
+    return any(_makes_optimizer(script, call, name) for call in made for name in names)

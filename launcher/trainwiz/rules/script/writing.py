@@ -1,0 +1,296 @@
+"""Files that a training writes: by one rank, with all weights, and enough to continue from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.finding import Fix, Level, Violation, Violations, edited, remedy, violation
+from trainwiz.message import say
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.edits import main_rank, under
+from trainwiz.script.training import describe
+from trainwiz.script.tree import Function, constant, dotted, method
+
+_COLLECTS = {
+    "Accelerator.get_state_dict",
+    "Accelerator.save_model",
+    "torch.distributed.checkpoint.state_dict.get_model_state_dict",
+    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
+    "torch.distributed.checkpoint.state_dict.get_state_dict",
+    "torch.distributed.checkpoint.save",
+    "Trainer.save_model",
+    "Trainer.save_checkpoint",
+}
+_WHOLE = re.compile(
+    r"state_dict_type|full_tensor|get_model_state_dict|FullStateDictConfig|summon_full_params|get_state_dict\b|"
+    r"full_state_dict|FULL_STATE_DICT|gather_full|consolidate|distributed\.checkpoint|dcp\.save|DCP"
+)
+_PROGRESS = re.compile(r"epoch|step|iter|update", re.IGNORECASE)
+_RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
+_WRITERS = ("numpy.save", "numpy.savez")
+_WRITING_METHODS = ("to_csv", "savefig", "write_text", "write_bytes")
+_WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
+
+
+# docs/decisions/files.md: A rule on scripts that is often right about DDP alone is a warning
+@rule("TW709", level=Level.WARNING, field="script")
+def weights_are_collected_by_every_rank(script: Script) -> Violations:
+    """Call get_state_dict, save_model and save_checkpoint on every rank, and only write on one.
+
+    Without it: under FSDP and ZeRO 3, the main process waits for the shards of the other ranks until the timeout;
+    under plain DDP it works.
+    Why: these functions collect the shards of all ranks, and then write on one rank by themselves.
+    Instead: call them outside the condition; pass what they return to save_pretrained(state_dict=…) inside it.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/fsdp (saving and loading)
+    """
+    sharded = [c for c in script.calls if c.method == "state_dict" and _is_sharded(script, c)]
+    for call in [*script.called(*_COLLECTS), *sharded]:
+        if not script.ranks.is_single(call.node):
+            continue
+        guard = script.ranks.guard(call.node)
+        name = dotted(call.node.func) or call.name
+        message = say("{name} runs on one process only: its function is called on one process", name=name)
+        if guard is not None:
+            message = say(
+                "{name} runs on one process only: under the condition {test}", name=name, test=describe(guard)
+            )
+        fix = say("call {name} on every rank, outside the condition", name=name)
+        yield Violation(message, Fix(message=fix), place=script.place(call.node))
+
+
+@rule("TW765", level=Level.WARNING, field="script")
+def one_rank_writes(script: Script) -> Violations:
+    """Write files on one rank only, or to a path with the rank in it.
+
+    Without it: N processes write the same file at the same time; a checkpoint may be a mixture of several, and a
+    second os.mkdir fails with FileExistsError.
+    Why: each process runs the whole script.
+    Instead: write under `if accelerator.is_main_process:` or `if rank == 0:`, followed by a barrier.
+    Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
+    """
+    if not (script.engines.several or _has_callback(script)):
+        return
+    for call in script.calls:
+        path = _written(script, call)
+        if path is None or not _trains(script, call) or _knows_rank(script, call, path):
+            continue
+        yield violation(
+            "{name} writes the same file on every rank",
+            _guarded(script, call),
+            name=dotted(call.node.func) or call.last,
+            place=script.place(call.node),
+        )
+
+
+@rule("TW766", level=Level.WARNING, field="script")
+def sharded_weights_are_saved_whole(script: Script) -> Violations:
+    """Collect the full state of a sharded model before torch.save.
+
+    Without it: under fully_shard and FSDP, the file of one rank has only that rank's shards; it cannot be loaded into
+    an unsharded model.
+    Why: after fully_shard, model.state_dict() returns DTensors: each rank has 1/N of each weight.
+    Instead: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) on every
+    rank, then torch.save on rank 0; or torch.distributed.checkpoint.save.
+    Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html; seen with torch 2.13
+    """
+    if not script.engines.fsdp or _WHOLE.search("\n".join(script.lines)):
+        return
+    for call in script.called("torch.save"):
+        fed = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
+        states = [n for n in fed if isinstance(n, ast.Call) and method(n) == "state_dict"]
+        if any(_is_sharded(script, Call(n, ".state_dict")) for n in states):
+            yield violation(
+                "this saves only the shards of this rank",
+                remedy("collect the full state dict on every rank first: get_model_state_dict"),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW767", level=Level.WARNING, field="script")
+def resuming_restores_the_optimizer(script: Script) -> Violations:
+    """A resumed training needs the states of optimizer and scheduler too, not only weights and epoch.
+
+    Without it: AdamW starts again with empty moments, and the schedule with its warm-up: the loss jumps after each
+    resume.
+    Why: the state of an optimizer is two thirds of what it knows; load_state_dict of the model restores none of it.
+    Instead: save and load optimizer.state_dict() and scheduler.state_dict(), and the random states; or use
+    accelerator.save_state and load_state.
+    Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
+    """
+    loads = [c for c in script.calls if c.method == "load_state_dict" and c.node.args]
+    resumed = [c for c in loads if _resumes(script, c)]
+    if not resumed or not script.training.steps or script.engines.colossalai:
+        return
+    if any(c.method in ("load_state", "load_checkpoint") for c in script.calls):
+        return
+    given = [ast.unparse(c.node).lower() for c in loads]
+    made = [c for c in script.calls if script.engines.kind(c.node) == "Optimizer"]
+    plain = made and all(c.name.endswith(".SGD") and _is_zero(c.keyword("momentum")) for c in made)
+    missing = []
+    if not any("optim" in text or "opt" in text.partition(".")[0] for text in given) and not plain:
+        missing.append("optimizer")
+    if _has_scheduler(script) and not any("sched" in text for text in given):
+        missing.append("scheduler")
+    if missing and not script.called(_RESTORES):
+        yield violation(
+            "the training continues at a later epoch or step, but not with the state of: {missing}",
+            remedy("save and load the state_dict of: {missing}", missing=", ".join(missing)),
+            missing=", ".join(missing),
+            place=script.place(resumed[0].node),
+        )
+
+
+def _guarded(script: Script, call: Call) -> Fix:
+    fix = remedy("put it under: if accelerator.is_main_process, or if rank == 0")
+    condition = main_rank(script, call.node)
+    return edited(fix, under(script, call.node, condition) if condition else ())
+
+
+def _is_sharded(script: Script, call: Call) -> bool:
+    """Whether a method belongs to a model that FSDP shards."""
+    owner = dotted(call.node.func.value) if method(call.node) else ""  # type: ignore[attr-defined]
+    if not owner:
+        return False
+    for other in script.calls:
+        statement = script.tree.parents.get(other.node)
+        if other.name == "torch.distributed.fsdp.fully_shard":
+            names = [dotted(value) for value in other.node.args[:1]]
+        elif other.name == "torch.distributed.fsdp.FullyShardedDataParallel" and isinstance(statement, ast.Assign):
+            names = [dotted(target) for target in statement.targets]
+        else:
+            continue
+        here = script.tree.scope(other.node) is script.tree.scope(call.node)
+        if owner in names and (not here or other.node.lineno < call.node.lineno):
+            return True
+    return False
+
+
+def _written(script: Script, call: Call) -> ast.expr | None:
+    """The path that a call writes to, as a file that all ranks share."""
+    if call.name == "torch.save" and len(call.node.args) > 1:
+        return call.node.args[1]
+    if call.name in ("safetensors.torch.save_file", "safetensors.torch.save_model"):
+        return call.argument("filename", 1)
+    if call.name in _WRITERS or call.method in _WRITING_METHODS:
+        return call.node.args[0] if call.node.args else None
+    if call.name in ("os.mkdir", "os.makedirs") and call.node.args:
+        loose = constant(call.keyword("exist_ok")) is True or call.keyword("exist_ok") is not None
+        return None if loose or script.tree.guards(call.node) or _is_tried(script, call) else call.node.args[0]
+    if call.name == "open" and constant(call.argument("mode", 1)) in _WRITING:
+        return call.node.args[0] if call.node.args else None
+    if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
+        owner = dotted(call.node.func).lower()
+        helper = any(word in owner for word in ("token", "processor", "config", "extractor"))
+        return None if helper or call.keyword("save_function") is not None else call.node.args[0]
+    return None
+
+
+def _is_tried(script: Script, call: Call) -> bool:
+    return any(isinstance(a, ast.Try) for a in script.tree.inside(call.node))
+
+
+def _trains(script: Script, call: Call) -> bool:
+    """Whether a call is part of the training: in its function, in one that it calls, or in a callback of it."""
+    scope = script.tree.scope(call.node)
+    training = {script.tree.scope(b.call) for b in script.training.backwards}
+    training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
+    if scope in training:
+        return True
+    sites = script.origins.sites(scope)
+    if any(script.tree.scope(site) in training for site in sites):
+        return True
+    own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
+    return own and _callback(script, call.node) is not None
+
+
+def _callback(script: Script, node: ast.AST) -> ast.ClassDef | None:
+    kinds = [a for a in script.tree.above(node) if isinstance(a, ast.ClassDef)]
+    return next((k for k in kinds if any(_is_callback(script, b) for b in k.bases)), None)
+
+
+def _is_callback(script: Script, base: ast.expr) -> bool:
+    name = script.names.resolved(base)
+    return name.startswith(("transformers.", "lightning.", "pytorch_lightning.")) and name.endswith(
+        ("Callback", "LightningModule")
+    )
+
+
+def _has_callback(script: Script) -> bool:
+    kinds = [n for n in script.tree.nodes if isinstance(n, ast.ClassDef)]
+    return any(_is_callback(script, base) for kind in kinds for base in kind.bases)
+
+
+def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
+    """Whether a rank's number or role decides if or where something is written, here or where it is called."""
+    if script.ranks.mentions_rank(path) or _is_guarded(script, call.node):
+        return True
+    for site in _around(script, call.node, 3):
+        given = [*site.args, *(k.value for k in site.keywords)]
+        if _is_guarded(script, site) or any(script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given):
+            return True
+    return False
+
+
+def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
+    for site in script.origins.sites(script.tree.scope(node)) if depth else ():
+        yield site
+        yield from _around(script, site, depth - 1)
+
+
+def _is_guarded(script: Script, node: ast.AST) -> bool:
+    """Whether a condition, a with-block or a decorator about ranks lets only some of them get here."""
+    tests = [guard.test for guard in script.tree.guards(node)]
+    scope = script.tree.scope(node)
+    marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
+    if any("rank" in mark or "process" in mark for mark in marks):
+        return True
+    if script.ranks.is_single(node) or any(map(script.ranks.mentions_rank, tests)):
+        return True
+    words = " ".join(ast.unparse(test) for test in tests).lower()
+    if re.search(
+        r"rank|main|master|zero|is_first|process_index|primary|leader|distributed|should_save|should_log", words
+    ):
+        return True
+    blocks = [item.context_expr for block in script.tree.withs(node) for item in block.items]
+    return any("process" in ast.unparse(b) or "rank" in ast.unparse(b) for b in blocks) or _in_decorated(script, node)
+
+
+def _in_decorated(script: Script, node: ast.AST) -> bool:
+    functions = [a for a in script.tree.above(node) if isinstance(a, Function)]
+    return any("rank" in ast.unparse(d) or "process" in ast.unparse(d) for f in functions for d in f.decorator_list)
+
+
+def _resumes(script: Script, call: Call) -> bool:
+    """Whether a model is loaded from a file that also says how far the training came."""
+    owner = dotted(call.node.func).lower()
+    if any(word in owner for word in ("optim", "sched", "scaler", "ema")):
+        return False
+    source = call.node.args[0]
+    names = {n.id for n in script.names.feeding(source) if isinstance(n, ast.Name)}
+    for node in script.tree.nodes:
+        key = constant(node.slice) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) else None
+        base = dotted(node.value) if isinstance(node, ast.Subscript) else ""
+        if isinstance(node, ast.Call) and method(node) == "get" and node.args:
+            key, base = constant(node.args[0]), dotted(node.func).rpartition(".")[0]
+        if isinstance(key, str) and _PROGRESS.search(key) and base in names:
+            return _is_loaded(script, base, node)
+    return False
+
+
+def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
+    made = [a.value for a in script.names.assigned(name, at)]
+    return any(isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.load" for value in made)
+
+
+def _has_scheduler(script: Script) -> bool:
+    return any(
+        script.engines.kind(c.node) == "Scheduler" and isinstance(script.tree.parents.get(c.node), ast.Assign)
+        for c in script.calls
+    )
+
+
+def _is_zero(value: ast.expr | None) -> bool:
+    return value is None or constant(value) == 0

@@ -1,0 +1,89 @@
+"""Changes of a script's lines that need no question: a line after a statement, a condition around it, another text."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from trainwiz.finding import Edit
+from trainwiz.script.tree import dotted
+
+if TYPE_CHECKING:
+    from trainwiz.script import Script
+
+
+def after(script: Script, node: ast.AST, line: str) -> tuple[Edit, ...]:
+    """A line after the statement of a node; nothing where other statements share its line."""
+    statement = _alone(script, node)
+    if statement is None:
+        return ()
+    place, end = script.place(statement), _end(script, statement)
+    return (Edit(file=place.file, first=end + 1, last=end, lines=(_indent(script, statement) + line,)),)
+
+
+def at_start(script: Script, loop: ast.For | ast.AsyncFor, line: str) -> tuple[Edit, ...]:
+    """A line at the start of a loop's body."""
+    first = _alone(script, loop.body[0])
+    if first is None or first.lineno == loop.lineno:
+        return ()
+    place = script.place(first)
+    return (Edit(file=place.file, first=place.line, last=place.line - 1, lines=(_indent(script, first) + line,)),)
+
+
+def under(script: Script, node: ast.AST, condition: str) -> tuple[Edit, ...]:
+    """A condition around the statement of a node; nothing for statements that hold text over several lines."""
+    statement = _alone(script, node)
+    if statement is None or not isinstance(statement, ast.Expr | ast.With):
+        return ()
+    if any(isinstance(n, ast.Constant) and n.end_lineno != n.lineno for n in ast.walk(statement)):
+        return ()
+    indent, end = _indent(script, statement), statement.end_lineno or statement.lineno
+    kept = script.lines[statement.lineno - 1 : end]
+    lines = (f"{indent}if {condition}:", *(f"    {line}" if line.strip() else line for line in kept))
+    place = script.place(statement)
+    return (Edit(file=place.file, first=place.line, last=_end(script, statement), lines=lines),)
+
+
+def instead(script: Script, node: ast.expr, text: str) -> tuple[Edit, ...]:
+    """Another text in place of an expression on one line."""
+    if node.end_lineno != node.lineno or node.end_col_offset is None:
+        return ()
+    raw = script.lines[node.lineno - 1].encode()
+    line = (raw[: node.col_offset] + text.encode() + raw[node.end_col_offset :]).decode()
+    place = script.place(node)
+    return (Edit(file=place.file, first=place.line, last=place.line, lines=(line,)),)
+
+
+def main_rank(script: Script, node: ast.AST) -> str:
+    """The condition of the main process, in words that are known at a node; empty where none is."""
+    for assignments in script.names.assignments.values():
+        for assignment in assignments:
+            known = script.engines.kind(assignment.value) == "Accelerator" if assignment.alone else False
+            seen = assignment.scope in (script.tree.module, script.tree.scope(node)) or "." in assignment.name
+            if known and seen and isinstance(assignment.value, ast.Call):
+                return f"{assignment.name}.is_main_process"
+    scope = script.tree.scope(node)
+    arguments = getattr(scope, "args", None)
+    if arguments is not None and "accelerator" in {a.arg for a in arguments.args} and script.engines.accelerate:
+        return "accelerator.is_main_process"
+    ranks = [c for c in script.calls if c.name == "torch.distributed.get_rank"]
+    return f"{dotted(ranks[0].node.func)}() == 0" if ranks else ""
+
+
+def _alone(script: Script, node: ast.AST) -> ast.stmt | None:
+    """The statement of a node, if nothing else is on its lines."""
+    statement = script.tree.statement(node)
+    if statement is None:
+        return None
+    before = script.lines[statement.lineno - 1].encode()[: statement.col_offset]
+    end = script.lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset or 0 :].strip()
+    return statement if not before.strip() and (not end or end.startswith(b"#")) else None
+
+
+def _indent(script: Script, statement: ast.stmt) -> str:
+    return script.lines[statement.lineno - 1][: statement.col_offset]
+
+
+def _end(script: Script, statement: ast.stmt) -> int:
+    """The last line of a statement, in its file."""
+    return script.place(statement).line + (statement.end_lineno or statement.lineno) - statement.lineno

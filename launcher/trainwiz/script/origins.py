@@ -1,0 +1,134 @@
+"""Where values of a script come from: through names, parameters, and what its own functions return."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.tree import Function, Loop, Tree, dotted
+
+_DEPTH = 8
+"""Steps from a value to what makes it."""
+_PASSING = ("tqdm", "trange", "track", "enumerate", "iter", "list", "zip", "cycle", "islice", "skip_first_batches")
+"""Functions that give on what they are given first."""
+
+
+class Origins:
+    """What makes the values of one module, and from where its functions are called."""
+
+    def __init__(self, tree: Tree, names: Names) -> None:
+        self.tree, self.names = tree, names
+        self._classes = {node.name for node in tree.nodes if isinstance(node, ast.ClassDef)}
+        self._calls: dict[str, list[ast.Call]] = {}
+        for call in tree.calls:
+            name = self._own(call)
+            if name:
+                self._calls.setdefault(name, []).append(call)
+
+    def sites(self, function: ast.AST) -> list[ast.Call]:
+        """The calls of one of the module's own functions; none where its name is not the only one."""
+        if not isinstance(function, Function) or self.names.function(function.name) is not function:
+            return []
+        return self._calls.get(function.name, [])
+
+    def called(self, call: ast.Call) -> Function | None:
+        """The module's own function that is called."""
+        name = self._own(call)
+        return self.names.function(name) if name else None
+
+    def _own(self, call: ast.Call) -> str:
+        """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""
+        name = self.names.resolved(call.func)
+        owner, _, last = name.rpartition(".")
+        if not owner or owner == "self":
+            return last
+        if isinstance(call.func, ast.Attribute):
+            made = [a.value for a in self.names.assigned(dotted(call.func.value), call) if a.alone]
+            kinds = [self.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
+            if kinds and all(kind in self._classes for kind in kinds):
+                return last
+        return ""
+
+    def loops(self, node: ast.AST, depth: int = 3) -> list[Loop]:
+        """The loops around a node, and around the calls of its function, innermost first."""
+        found = self.tree.loops(node)
+        for site in self.sites(self.tree.scope(node)) if depth else ():
+            found += [loop for loop in self.loops(site, depth - 1) if loop not in found]
+        return found
+
+    def makers(self, node: ast.AST) -> list[ast.expr]:
+        """The expressions that may have made a value, as far as it can be followed."""
+        return list(dict.fromkeys(self._makers(node, _DEPTH)))
+
+    def _makers(self, node: ast.AST, depth: int) -> Iterator[ast.expr]:
+        if depth == 0 or not isinstance(node, ast.expr):
+            return
+        if isinstance(node, ast.IfExp):
+            yield from self._makers(node.body, depth - 1)
+            yield from self._makers(node.orelse, depth - 1)
+        elif isinstance(node, ast.Call):
+            yield from self._of_call(node, None, depth)
+        elif name := dotted(node):
+            assigned = self.names.assigned(name, node)
+            for assignment in assigned:
+                yield from self._of_assignment(assignment, depth - 1)
+            if not assigned:
+                yield from self._of_parameter(name, node, depth - 1)
+
+    def _of_call(self, call: ast.Call, index: int | None, depth: int) -> Iterator[ast.expr]:
+        function = self.called(call)
+        if function is not None and depth:
+            for node in ast.walk(function):
+                if isinstance(node, ast.Return) and node.value is not None and self.tree.scope(node) is function:
+                    value = node.value
+                    if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
+                        value = value.elts[index]
+                    yield from self._makers(value, depth - 1)
+        elif dotted(call.func).rpartition(".")[2] in _PASSING and call.args:
+            yield from self._makers(call.args[0], depth - 1)
+        else:
+            yield call
+
+    def _of_assignment(self, assignment: Assignment, depth: int) -> Iterator[ast.expr]:
+        value = assignment.value
+        if assignment.alone:
+            if isinstance(value, ast.Name) and value.id == assignment.name:
+                return
+            if isinstance(value, ast.Call | ast.IfExp) or dotted(value):
+                yield from self._makers(value, depth)
+            else:
+                yield value
+        elif isinstance(value, ast.Call):
+            yield from self._of_call(value, _position(assignment), depth)
+
+    def _of_parameter(self, name: str, node: ast.AST, depth: int) -> Iterator[ast.expr]:
+        scope: ast.AST = self.tree.scope(node)
+        while name not in parameters(scope) and scope is not self.tree.module:
+            scope = self.tree.scope(scope)
+        for site in self.sites(scope):
+            given = argument(scope, name, site)
+            if given is not None:
+                yield from self._makers(given, depth)
+
+
+def argument(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
+    """What a call gives to a parameter of a function."""
+    if not isinstance(function, Function):
+        return None
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    positions = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if isinstance(call.func, ast.Attribute) and positions[:1] == ["self"]:
+        positions = positions[1:]
+    if named is None and name in positions and positions.index(name) < len(call.args):
+        return call.args[positions.index(name)]
+    return named
+
+
+def _position(assignment: Assignment) -> int | None:
+    """The place of the name among those that a value is unpacked into."""
+    targets = assignment.node.targets if isinstance(assignment.node, ast.Assign) else []
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            return next((i for i, part in enumerate(target.elts) if dotted(part) == assignment.name), None)
+    return None

@@ -1,0 +1,49 @@
+"""How often the advice is right: the numbers in docs/truth.md, and the floors that they must not fall below."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path[:0] = [str(BENCHMARKS)]
+
+import truth  # noqa: E402
+
+PLANTED = list(truth.planted())
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[str, truth.Score]:
+    return {name: count() for name, count in truth.COMMANDS.items()}
+
+
+def test_the_page_says_what_is_counted() -> None:
+    assert truth.table() in truth.PAGE.read_text(), "run: python benchmarks/truth.py"
+
+
+def test_everything_labelled_is_counted(scores: dict[str, truth.Score]) -> None:
+    for name, score in scores.items():
+        assert score.wrong >= 50, name
+        assert score.cases > score.wrong, name
+
+
+def test_the_floors(scores: dict[str, truth.Score]) -> None:
+    for name, score in scores.items():
+        assert score.recall >= 0.95, name
+        assert score.precision >= 0.95, name
+
+
+@pytest.mark.parametrize("case", PLANTED, ids=[f"{case.style}: {case.bug}" for case in PLANTED])
+def test_a_planted_bug_is_found_and_its_remedy_ends_it(case: truth.Planted) -> None:
+    assert case.finds[0] in [finding.rule for finding in truth.findings(case.broken)]
+    assert [str(finding.message) for finding in truth.findings(case.mended)] == []
+
+
+def test_a_score_tells_misses_from_false_findings() -> None:
+    score = truth.Score()
+    score.add(wrong=True, found=True, false=0)
+    score.add(wrong=True, found=False, false=1)
+    score.add(wrong=False, found=False, false=0)
+    assert (score.cases, score.wrong, score.found, score.false) == (3, 2, 1, 1)
+    assert (score.recall, score.precision) == (0.5, 0.5)
