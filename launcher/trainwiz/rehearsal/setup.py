@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainwiz import fields as declarations
 from trainwiz import plan as plans
 from trainwiz import strategies, tasks
 from trainwiz.batch import Batch
@@ -129,17 +129,9 @@ class Setup:
 
 
 def declared_fields(sources: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of Config and TaskConfig in train.py and task.py, with their defaults."""
-    found: dict[str, Any] = {}
-    for file, name in (("task.py", "TaskConfig"), ("train.py", "Config")):
-        tree = ast.parse(sources[file], file)
-        for node in (n for c in tree.body if isinstance(c, ast.ClassDef) and c.name == name for n in c.body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-                try:
-                    found[node.target.id] = ast.literal_eval(node.value)
-                except ValueError:  # computed
-                    found[node.target.id] = None
-    return found
+    """The fields of Config and TaskConfig in train.py and task.py, with their defaults; None for a computed one."""
+    declared = {**declarations.declared(sources["task.py"]), **declarations.declared(sources["train.py"])}
+    return {name: one.value for name, one in declared.items()}
 
 
 def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], updates: int = UPDATES) -> Setup:

@@ -60,6 +60,11 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     @property
+    def config(self) -> Path:
+        """The settings that the script states when it begins to train."""
+        return self.folder / "config.json"
+
+    @property
     def memory(self) -> Path:
         """Samples of the ranks' memory."""
         return self.folder / "memory.jsonl"
@@ -114,7 +119,7 @@ class Run:
         return True
 
     def read(self, name: str) -> dict[str, Any]:
-        """The record `command` or `outcome`; empty if it is missing or cannot be read."""
+        """The record `command`, `outcome` or `config`; empty if it is missing or cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
             return value if isinstance(value, dict) else {}
