@@ -89,6 +89,8 @@ class Setup:
     """Whether accelerate must be made to shard over CPU ranks."""
     saves_weights: bool
     """Whether the script writes whole weights at its end."""
+    random_loss: bool = False
+    """Whether the loss draws random numbers, which depend on how the batch is cut."""
     notes: tuple[Message, ...] = ()
     """What differs from the plan, for the user."""
     by_hand: Mapping[str, str] = field(default_factory=dict)
@@ -110,8 +112,9 @@ class Setup:
         )
 
     def run_without_dropout(self) -> TrialRun:
-        """The uninterrupted run without dropout, to be compared with the other split."""
-        return TrialRun(name="steady", title=say("without dropout"), split=self.main, without_dropout=True)
+        """The uninterrupted run without dropout and random losses, to be compared with the other split."""
+        title = say("same random numbers for each sample") if self.random_loss else say("without dropout")
+        return TrialRun(name="steady", title=title, split=self.main, without_dropout=True)
 
     def arguments(self, run: TrialRun, output: str) -> list[str]:
         """The arguments of train.py."""
