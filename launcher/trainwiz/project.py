@@ -80,6 +80,24 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Disagreement:
+    """A field of the script's configuration that has another value than the plan gives it."""
+
+    key: str
+    """The plan's key; empty: the field follows from several."""
+    field: str
+    """Its name in Config or TaskConfig."""
+    planned: str
+    """The plan's value."""
+    scripted: str
+    """The script's value."""
+    file: str
+    """The file that declares it."""
+    line: int = 0
+    """Where; 0: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
     """A project folder and its surroundings, as they are now."""
 
@@ -95,6 +113,10 @@ class Project:
     """Generated files that were edited."""
     stale_files: tuple[str, ...] = ()
     """Generated files that the plan would now render differently."""
+    disagreements: tuple[Disagreement, ...] = ()
+    """Values in edited scripts that are not the plan's."""
+    kept_files: tuple[str, ...] = ()
+    """Scripts that were kept while the plan changed more than values in them, and not edited since."""
     port_in_use: int | None = None
     """The planned rendezvous port, if another process listens on it."""
     build_locks: tuple[str, ...] = ()

@@ -18,6 +18,9 @@ LOSS: dict[str, Any] = {
     "count": 3,
     "finite": True,
     "unkeyed": False,
+    "random": False,
+    "draws": [],
+    "stray_dropout": [],
     "batch_norms": [],
     "half": (3.0, 2),
     "half_meant": (3.0, 2),
@@ -30,6 +33,7 @@ GOOD: dict[str, Any] = {
     "unfixed_samples": [],
     "unfixed_collate": False,
     "unfixed_weights": False,
+    "keyed_samples": False,
     "loss": LOSS,
 }
 
@@ -38,6 +42,20 @@ def judged(kind: StrategyKind = "ddp", found: dict[str, Any] | None = None, **lo
     told = {**GOOD, **(found or {}), "loss": {**LOSS, **loss}}
     plan = plans.make(strategy__kind=kind, machine__num_processes=2)
     return {check.name: check for check in task.checks(told, plan)}
+
+
+def test_a_random_loss_is_no_failure() -> None:
+    check = judged(random=True, draws=[["randn_like", "task.py:8"], ["randint", "task.py:9"]])["randomness"]
+    assert check.verdict == "warning"
+    assert "draws random numbers (randn_like at task.py:8, randint at task.py:9)" in str(check.found)
+    assert "augment(sample, generator)" in str(check.fix)
+    stray = judged(random=True, stray_dropout=[["dropout", "task.py:7"]])["randomness"]
+    assert stray.verdict == "failed"
+    assert "dropout at task.py:7" in str(stray.found)
+    keyed = judged(found={"keyed_samples": True})["randomness"]
+    assert keyed.verdict == "passed"
+    assert "from its own generator" in str(keyed.found)
+    assert judged(found={"unfixed_weights": True}, random=True)["randomness"].verdict == "failed"
 
 
 def test_a_good_task_passes() -> None:

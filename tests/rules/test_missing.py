@@ -4,6 +4,7 @@ generated scripts themselves."""
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import subprocess
 import sys
@@ -146,6 +147,32 @@ def train(folder: Path, values: dict[str, Any]) -> set[str]:
     )
     assert done.returncode == 0, done.stderr
     return {path.name for path in (folder / "output" / "model").iterdir()}
+
+
+@pytest.mark.train
+def test_tw540_the_example_is_trained_instead(tmp_path: Path) -> None:
+    alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
+    named = {"data.train": "no-such-file.txt", "ignore": {"TW540": "to see what becomes of it"}}
+    short = {"schedule.n_steps": 2, "schedule.n_warmup_steps": 0, "data.eval": ""}
+    folder = make(tmp_path / "project", {**REGRESSION, **alone, **short, **named})
+    done = launch(folder)
+    assert done.code == 0, done.err
+    assert len(metrics(folder)) == 2
+
+
+@pytest.mark.train
+def test_tw525_an_edited_value_is_what_is_trained(tmp_path: Path) -> None:
+    alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
+    short = {"schedule.n_steps": 2, "schedule.n_warmup_steps": 0, "schedule.lr_scheduler_type": "constant"}
+    folder = make(tmp_path / "project", {**REGRESSION, **alone, **short, "data.eval": ""})
+    script = folder / "train.py"
+    script.write_text(script.read_text().replace("learning_rate: float = 0.003", "learning_rate: float = 0.004"))
+    done = launch(folder, "--ignore", "TW525")
+    assert done.code == 0, done.err
+    assert metrics(folder)[0]["lr"] == 0.004
+    assert "the script uses 0.004 for learning_rate" in done.err
+    record = json.loads((folder / "runs/latest/command.json").read_text())
+    assert record["plan"]["optimizer"]["learning_rate"] == 0.004
 
 
 @pytest.mark.train

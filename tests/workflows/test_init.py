@@ -360,11 +360,11 @@ def test_folders_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_edited_files_are_refused_with_a_diff(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project) == 0
     script = project / "train.py"
-    script.write_text(script.read_text() + "# mine\n")
+    script.write_text(script.read_text().replace("n_steps: int = 100", "n_steps: int = 90  # mine"))
     before = contents(project)
     assert init(project, "--steps", "60") == 1
     err = capsys.readouterr().err
-    assert "-# mine" in err
+    assert "-    n_steps: int = 90  # mine" in err
     assert "--on-conflict beside" in err
     assert contents(project) == before
 

@@ -78,9 +78,9 @@ class RealBatches(Sampler[list[Any]]):
                 # feature: plain_samples
                 yield micro_batch.tolist()
                 # end: plain_samples
-                # feature: augmented_samples
+                # feature: keyed_samples
                 yield [(index, keyed_seed(self.seed, epoch, index)) for index in micro_batch.tolist()]
-                # end: augmented_samples
+                # end: keyed_samples
 
 
 # feature: plain_samples
@@ -112,6 +112,26 @@ class Padded(Dataset[tuple[Any, bool]]):
 
 
 # end: augmented_samples
+# feature: own_samples
+class Padded(Dataset[tuple[Any, bool]]):
+    """The task's data. An index of -1 gives a sample that counts zero.
+
+    If the data has `augment(sample, generator)`, each sample goes through it with its own generator, seeded by (seed,
+    epoch, index), so the result is the same on every rank, in every data worker and after every resume.
+    """
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __getitem__(self, keyed: tuple[int, int]) -> tuple[Any, bool]:
+        index, seed = keyed
+        sample = self.data[max(index, 0)]
+        if hasattr(self.data, "augment"):
+            sample = self.data.augment(sample, torch.Generator().manual_seed(seed))
+        return sample, index >= 0
+
+
+# end: own_samples
 def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
     """Collate samples to a micro-batch and its count."""
     samples, counted = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""The records of a training: metrics.jsonl and the progress bar, written by the main process only."""
+"""The records of a training: config.json, metrics.jsonl and the progress bar, written by the main process only."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Metrics:
     """Write one JSON line for each logged update and each evaluation.
 
     A resumed training continues the same file. Records of updates after `start` are removed and written again.
+    config.json has the settings that this training uses: the defaults of `Config` and what the command line overrides.
     """
 
     # feature: tracker
@@ -34,6 +35,8 @@ class Metrics:
         self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update", mininterval=1)
         if is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            settings = json.dumps(vars(config), indent=2, default=str)  # a task of your own may have any type
+            self.path.with_name("config.json").write_text(settings + "\n")
             text = self.path.read_text() if self.path.exists() else ""
             whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have cut off the last line
             kept = [line for line in whole if json.loads(line)["update"] <= start]

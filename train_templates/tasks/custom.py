@@ -29,12 +29,14 @@ class TaskConfig:
     n_features: int = 16
     hidden_size: int = 128
     n_blocks: int = 2
+    noise: float = 0.0  # standard deviation of what is added to the inputs, anew in each epoch
 
 
 class Regression(Dataset[tuple[Tensor, Tensor]]):
     """edit: your data. A sample must depend only on its index, so that epochs and resumed runs see the same."""
 
     def __init__(self, config: TaskConfig, *, seed: int) -> None:
+        self.noise = config.noise
         generator = torch.Generator().manual_seed(seed)
         self.inputs = torch.randn(config.n_samples, config.n_features, generator=generator)
         noise = 0.01 * torch.randn(config.n_samples, generator=generator)
@@ -45,6 +47,15 @@ class Regression(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
+
+    def augment(self, sample: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """edit: return the sample with all that is random about it: noise, time steps, masks, crops.
+
+        Draw from `generator` only. It is seeded by (seed, epoch, index), so the numbers are the same for any number of
+        ranks and any split of the batch. What `loss_sum` draws depends on both.
+        """
+        inputs, target = sample
+        return inputs + self.noise * torch.randn(inputs.shape, generator=generator), target
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

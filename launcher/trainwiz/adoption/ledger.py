@@ -10,11 +10,12 @@ from trainwiz.config import Accelerate, DeepSpeed, Document
 from trainwiz.finding import Place
 from trainwiz.message import Message
 
-Kind = Literal["open", "launch", "lost", "inert", "unknown"]
+Kind = Literal["code", "open", "launch", "lost", "inert", "unknown"]
 """Why a value is left out.
 
-open: only the script could tell it. launch: it is given at the launch. lost: a project cannot have it. inert: the
-engine ignores it as well. unknown: no plan can say it, and nothing can be written until somebody decides.
+code: it is to be written in task.py. open: only the script could tell it. launch: it is given at the launch. lost: a
+project cannot have it. inert: the engine ignores it as well. unknown: no plan can say it, and nothing can be written
+until somebody decides.
 """
 
 

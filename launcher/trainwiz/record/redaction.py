@@ -54,6 +54,14 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if _is_secret(name, value) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
 
 
+def settings(named: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The settings of a script with secrets hidden."""
+    return {
+        name: HIDDEN if isinstance(value, str) and value and _is_secret(name, value) else values(value, secrets)
+        for name, value in named.items()
+    }
+
+
 def recorded(variables: Mapping[str, str], prefixes: tuple[str, ...] = ()) -> dict[str, str]:
     """The environment variables that may be recorded, with secrets hidden; `prefixes` are those of the cluster."""
     # docs/decisions/launching.md: Variables are recorded by an allow-list; secrets are hidden by name, shape and value

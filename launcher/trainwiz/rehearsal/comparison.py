@@ -156,6 +156,10 @@ def _alike(one: RunResult, other: RunResult, setup: Setup) -> Check:
     values = {"one": _cut(one.run), "other": _cut(other.run), "apart": f"{apart[worst]:.1e}"}
     found = say("{one} and {other}: losses differ by at most {apart}", **values)
     fix: Message | None = None
+    if setup.random_loss:
+        found = say(
+            "{one} and {other}, same random numbers for each sample: losses differ by at most {apart}", **values
+        )
     if apart[worst] > limit:
         over = {"at": worst, "limit": f"{limit:.0e}"}
         found = say("{one} and {other}: losses differ by {apart} at update {at}, more than {limit}", **values, **over)

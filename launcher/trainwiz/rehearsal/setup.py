@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainwiz import fields as declarations
 from trainwiz import plan as plans
 from trainwiz import strategies, tasks
 from trainwiz.batch import Batch
@@ -89,6 +89,8 @@ class Setup:
     """Whether accelerate must be made to shard over CPU ranks."""
     saves_weights: bool
     """Whether the script writes whole weights at its end."""
+    random_loss: bool = False
+    """Whether the loss draws random numbers, which depend on how the batch is cut."""
     notes: tuple[Message, ...] = ()
     """What differs from the plan, for the user."""
     by_hand: Mapping[str, str] = field(default_factory=dict)
@@ -110,8 +112,9 @@ class Setup:
         )
 
     def run_without_dropout(self) -> TrialRun:
-        """The uninterrupted run without dropout, to be compared with the other split."""
-        return TrialRun(name="steady", title=say("without dropout"), split=self.main, without_dropout=True)
+        """The uninterrupted run without dropout and random losses, to be compared with the other split."""
+        title = say("same random numbers for each sample") if self.random_loss else say("without dropout")
+        return TrialRun(name="steady", title=title, split=self.main, without_dropout=True)
 
     def arguments(self, run: TrialRun, output: str) -> list[str]:
         """The arguments of train.py."""
@@ -129,17 +132,9 @@ class Setup:
 
 
 def declared_fields(sources: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of Config and TaskConfig in train.py and task.py, with their defaults."""
-    found: dict[str, Any] = {}
-    for file, name in (("task.py", "TaskConfig"), ("train.py", "Config")):
-        tree = ast.parse(sources[file], file)
-        for node in (n for c in tree.body if isinstance(c, ast.ClassDef) and c.name == name for n in c.body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-                try:
-                    found[node.target.id] = ast.literal_eval(node.value)
-                except ValueError:  # computed
-                    found[node.target.id] = None
-    return found
+    """The fields of Config and TaskConfig in train.py and task.py, with their defaults; None for a computed one."""
+    declared = {**declarations.declared(sources["task.py"]), **declarations.declared(sources["train.py"])}
+    return {name: one.value for name, one in declared.items()}
 
 
 def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, str], updates: int = UPDATES) -> Setup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainwiz import strategies
@@ -55,7 +55,7 @@ def _samples(found: Mapping[str, Any]) -> Check:
             "collate gives different results for the same samples each time: the result depends on how the batch "
             "is split"
         )
-        fix = say("draw random numbers per sample, where the index is known, not per micro-batch")
+        fix = say("draw random numbers per sample, in augment(sample, generator) of the data, not per micro-batch")
     else:
         words = say("samples: {length}; those read twice were identical", length=found["length"])
     numbers = {"length": found["length"], "unfixed": found["unfixed_samples"]}
@@ -63,18 +63,45 @@ def _samples(found: Mapping[str, Any]) -> Check:
 
 
 def _randomness(found: Mapping[str, Any]) -> Check:
+    loss, title = found.get("loss", {}), say("randomness")
+    if loss.get("random") and not found["unfixed_weights"] and not loss["stray_dropout"]:
+        return Check(
+            name="randomness",
+            title=title,
+            verdict="warning",
+            found=say(
+                "the loss draws random numbers ({draws}): reproducible by seed, update and rank, but others in another "
+                "split of the batch. Below, each sample gets the same numbers",
+                draws=_places(loss["draws"]),
+            ),
+            fix=say("for the same numbers in any split, draw them in augment(sample, generator) of the data"),
+            numbers={"draws": loss["draws"]},
+        )
     fix: Message | None = say(
         "use torch's generator, which the loop seeds by seed, update and rank, or seed your own the same way"
     )
     if found["unfixed_weights"]:
         words = say("build_model creates different weights from the same torch seed: a second run would differ")
-    elif found.get("loss", {}).get("unkeyed"):
+    elif loss.get("unkeyed"):
         words = say(
             "loss_sum gives a different loss with the same torch seed: it uses random numbers from random or numpy"
         )
+    elif loss.get("stray_dropout"):
+        words = say(
+            "dropout acts in evaluation, too, which makes it random: {calls}", calls=_places(loss["stray_dropout"])
+        )
+        fix = say("pass training=self.training, or use torch.nn.Dropout")
+    elif found.get("keyed_samples"):
+        words = say("random numbers are drawn per sample, from its own generator: the same in any split of the batch")
+        fix = None
     else:
         words, fix = say("weights and loss are the same with the same torch seed"), None
-    return judged("randomness", say("randomness"), words, fix)
+    return judged("randomness", title, words, fix, {"draws": loss.get("stray_dropout", [])})
+
+
+def _places(calls: Sequence[Sequence[str]]) -> str:
+    seen = [f"{name} at {where}" if where else name for name, where in calls]
+    return ", ".join(seen[:_LISTED])
 
 
 def _summed(loss: Mapping[str, Any]) -> Check:

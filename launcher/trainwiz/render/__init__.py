@@ -12,9 +12,11 @@ from trainwiz.render.artifact import Artifact
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "Artifact", "project", "training_files"]
+__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "SETTINGS", "Artifact", "project", "training_files"]
 
 PLAN_FILE = "trainwiz.yaml"
+SETTINGS = ("task.py", "train.py")
+"""The scripts whose config dataclasses hold the plan's values; the second one's derives from the first one's."""
 
 
 def project(

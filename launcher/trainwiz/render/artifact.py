@@ -11,3 +11,10 @@ class Artifact:
 
     path: str
     text: str
+    generated: str | None = None
+    """What the plan alone would make of it, where the text is somebody's own already; empty: nothing."""
+
+    @property
+    def as_generated(self) -> str:
+        """What counts as generated; a file that says anything else was edited."""
+        return self.text if self.generated is None else self.generated

@@ -7,23 +7,20 @@ their position in the syntax tree. Values go in as `repr` of typed, validated on
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Set
-from typing import Any
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.estimate import loading
-from trainwiz.plan import Plan, flat
+from trainwiz.fields import set_literals
+from trainwiz.plan import Plan
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
-from trainwiz.tasks.shapes import ModelShape
+from trainwiz.render.settings import settings
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
-_HALF = {"bf16": "bfloat16", "fp16": "float16"}
-"""torch's names of the formats that forward and backward pass compute in."""
 
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
@@ -104,30 +101,6 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     }
 
 
-def settings(plan: Plan) -> dict[str, Any]:
-    """Values for the fields of the config dataclasses, by field name: most have the name of their key in the plan."""
-    schedule = plan.schedule
-    by_steps = schedule.train_strategy == "steps"
-    shape = tasks.of(plan).shape(plan.model.name)
-    hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
-    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself; FSDP shards one type only.
-    half = _HALF.get(plan.precision.mixed_precision) if strategies.of(plan).keeps_frozen_dtype else None
-    return {
-        **{key.rpartition(".")[2]: value for key, value in flat(plan).items()},
-        **strategies.of(plan).settings,
-        "n_steps": (schedule.n_steps or 0) if by_steps else 0,
-        "n_epochs": 0 if by_steps else (schedule.n_epochs or 0),
-        "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
-        "train_data": plan.data.train,
-        "eval_data": plan.data.eval,
-        "model_name": hub_id,
-        "tokenizer_name": hub_id,
-        "frozen_dtype": half or "float32",
-        **(shape.settings if shape else {}),
-        "flip": plan.data.train != vocabulary.EMBEDDED,
-    }
-
-
 def drop_regions(source: str, wanted: Set[str]) -> str:
     """The source without the regions that are not wanted, and without any region's marks.
 
@@ -147,38 +120,6 @@ def drop_regions(source: str, wanted: Set[str]) -> str:
     if open_regions:
         raise ValueError(f"never closed: {', '.join(open_regions)}")
     return "\n".join(kept) + "\n"
-
-
-def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str:
-    """The source with the defaults of a dataclass's fields replaced, where `values` names them.
-
-    Raises `ValueError` if the class is missing, or if a value is not a plain literal.
-    """
-    tree = ast.parse(source)
-    config = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), None)
-    if config is None:
-        raise ValueError(f"no class {class_name}")
-    lines = source.encode().splitlines(keepends=True)  # the tree counts columns in bytes
-    for node in config.body:
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value):
-            continue
-        if node.target.id in values and node.value.lineno == node.value.end_lineno:
-            literal = _literal(values[node.target.id])
-            line = lines[node.value.lineno - 1]
-            end = node.value.end_col_offset
-            lines[node.value.lineno - 1] = line[: node.value.col_offset] + literal.encode() + line[end:]
-    return b"".join(lines).decode()
-
-
-def _literal(value: Any) -> str:
-    text = (
-        f'"{value}"'
-        if isinstance(value, str) and not set(value) & set("\"\\'") and value.isprintable()
-        else repr(value)
-    )
-    if not isinstance(value, bool | int | float | str) or ast.literal_eval(text) != value:
-        raise ValueError(f"{value!r} cannot stand in a config")
-    return text
 
 
 def _cut(source: str, wanted: Set[str]) -> str:

@@ -22,11 +22,20 @@ from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant
+from trainwiz.script.tree import Tree, constant, dotted, method
 from trainwiz.script.values import Values
 
 __all__ = ["Call", "Script", "read"]
 
+_WORKING = (
+    "backward",
+    "from_pretrained",
+    "init_process_group",
+    "initialize",
+    "parse_args",
+    "parse_known_args",
+    "prepare",
+)
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
 
@@ -69,6 +78,23 @@ class Script:
     def values(self) -> Values:
         """What its expressions come to."""
         return Values(self.tree, self.names)
+
+    @cached_property
+    def runs_when_imported(self) -> ast.stmt | None:
+        """The first statement of the module that does more than define: trains, reads arguments, loads a model."""
+        own = {node.name for node in self.tree.module.body if isinstance(node, ast.FunctionDef)}
+        for statement in self.tree.module.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or _is_main_guard(
+                statement
+            ):
+                continue
+            if isinstance(statement, (ast.For, ast.While, ast.With)):
+                return statement
+            for node in ast.walk(statement):
+                working = isinstance(node, ast.Call) and (dotted(node.func) in own or method(node) in _WORKING)
+                if working or (isinstance(node, ast.Call) and self.engines.kind(node) == "Accelerator"):
+                    return statement
+        return None
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -178,6 +204,10 @@ def _joined(parts: Sequence[Part]) -> ast.Module:
         if part.first:
             ast.increment_lineno(part.module, part.first)
     return ast.Module([statement for part in parts for statement in part.module.body], [])
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

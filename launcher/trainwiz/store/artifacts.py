@@ -1,27 +1,24 @@
 """Writing a project's files: atomically, and never over a person's edits without asking.
 
-`.trainwiz/manifest.json` holds the sha256 of each file as it was generated. An unchanged file is updated silently; any
-other difference is a conflict, which the caller resolves with a diff at hand.
+`.trainwiz/manifest.json` holds the sha256 of each file as it was generated, and the values in it. An unchanged file is
+updated silently. An edited one follows as far as that is certain: it stays where the new text is the old one, and only
+its values change where only values do. Any other difference is a conflict, which the caller resolves with a diff at
+hand.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.render.artifact import Artifact
-from trainwiz.store import atomic
-
-MANIFEST = ".trainwiz/manifest.json"
-_FORMAT = 1
+from trainwiz.store import atomic, edits, manifest
+from trainwiz.store.manifest import MANIFEST, Manifest, digest_of, sha256
 
 Choice = Literal["keep", "overwrite", "beside"]
 """What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
@@ -45,6 +42,8 @@ class Written:
 
     written: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
+    """Edited files in which only values were set."""
     kept: tuple[str, ...] = ()
     """Files with conflicts that were left as they are."""
     beside: tuple[str, ...] = ()
@@ -59,29 +58,39 @@ def write(
     resolve: Callable[[Conflict], Choice],
     *,
     partial: bool = False,
+    follow: bool = True,
 ) -> Written:
     """Write the artifacts below `folder`: all of them, or none on an error.
 
     Every conflict is resolved before anything is written. Generated files that are no longer needed are removed unless
-    they were edited; with `partial` only the artifacts themselves are touched. Raises `TrainwizError`.
+    they were edited; with `partial` only the artifacts themselves are touched. Without `follow`, every edited file is a
+    conflict. Raises `TrainwizError`.
     """
     root = Path(folder)
-    remembered = _manifest(root)
+    remembered = manifest.read(root)
     done: dict[str, list[str]] = {name: [] for name in Written.__dataclass_fields__}
     texts: dict[str, str] = {}
+    as_kept: dict[str, str] = {}
     for artifact in artifacts:
         _check(root, artifact.path)
-        outcome = _outcome(root, artifact, remembered, resolve)
+        outcome, text = _outcome(root, artifact, remembered, resolve, follow=follow)
         target = f"{artifact.path}.new" if outcome == "beside" else artifact.path
         done[outcome].append(target)
-        if outcome in ("written", "beside"):
-            texts[target] = artifact.text
-    manifest = {a.path: _sha256(a.text.encode()) for a in artifacts}
+        if outcome in ("written", "beside", "followed"):
+            texts[target] = text
+        if digest := _digest_if_kept(root, artifact, remembered, outcome, text):
+            as_kept[artifact.path] = digest
+    files = {a.path: sha256(a.as_generated.encode()) for a in artifacts if a.as_generated}
+    values = {a.path: found for a in artifacts if (found := edits.values_of(a))}
     if partial:
-        manifest = remembered | manifest
+        others = {path: digest for path, digest in remembered.kept.items() if path not in files}
+        new = Manifest(
+            files={**remembered.files, **files}, values={**remembered.values, **values}, kept={**others, **as_kept}
+        )
     else:
-        done["removed"] = [p for p in remembered if p not in manifest and _is_as_generated(root, p, remembered)]
-    texts[MANIFEST] = json.dumps({"version": _FORMAT, "files": dict(sorted(manifest.items()))}, indent=2) + "\n"
+        new = Manifest(files=files, values=values, kept=as_kept)
+        done["removed"] = [p for p in remembered.files if p not in files and _is_as_generated(root, p, remembered)]
+    texts[MANIFEST] = new.text()
     atomic.write_all(root, texts)
     for path in done["removed"]:
         atomic.remove(root / path)
@@ -91,7 +100,7 @@ def write(
 def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Conflict, ...]:
     """The conflicts that `write` would ask about. Nothing is written. Raises `TrainwizError`."""
     root = Path(folder)
-    remembered = _manifest(root)
+    remembered = manifest.read(root)
     found: list[Conflict] = []
 
     def note(conflict: Conflict) -> Choice:
@@ -100,47 +109,96 @@ def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Confli
 
     for artifact in artifacts:
         _check(root, artifact.path)
-        _outcome(root, artifact, remembered, note)
+        _outcome(root, artifact, remembered, note, follow=True)
     return tuple(found)
 
 
 def changed(folder: str | Path) -> tuple[str, ...]:
     """Generated files that were edited or deleted."""
     root = Path(folder)
-    remembered = _manifest(root)
-    return tuple(path for path in remembered if not _is_as_generated(root, path, remembered))
+    remembered = manifest.read(root)
+    return tuple(path for path in remembered.files if not _is_as_generated(root, path, remembered))
+
+
+def kept(folder: str | Path) -> tuple[str, ...]:
+    """Files that were kept while the plan changed more than values in them, and that were not edited since."""
+    root = Path(folder)
+    return tuple(path for path, digest in manifest.read(root).kept.items() if digest_of(root / path) == digest)
+
+
+def texts(folder: str | Path, paths: Sequence[str]) -> dict[str, str]:
+    """The texts of those files that can be read, by path."""
+    found = {path: _text(_bytes(file)) for path in paths if (file := Path(folder) / path).is_file()}
+    return {path: text for path, text in found.items() if text is not None}
 
 
 # docs/decisions/launching.md: Files are stale only if the plan was edited
 def outdated(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[str, ...]:
-    """The artifacts that were generated before and would now be generated differently."""
+    """The artifacts that were generated before and would now be generated differently.
+
+    An edited file in which only values would change is outdated if `write` would set one; a value that was edited is a
+    disagreement with the plan instead.
+    """
     root = Path(folder)
-    remembered = _manifest(root)
-    wanted = {a.path: _sha256(a.text.encode()) for a in artifacts}
-    return tuple(
-        path
-        for path, digest in wanted.items()
-        if remembered.get(path, digest) != digest and not _is_as_generated(root, path, wanted)
-    )
+    remembered = manifest.read(root)
+    return tuple(artifact.path for artifact in artifacts if _is_outdated(root, artifact, remembered))
 
 
-def _outcome(root: Path, artifact: Artifact, remembered: dict[str, str], resolve: Callable[[Conflict], Choice]) -> str:
+def _is_outdated(root: Path, artifact: Artifact, remembered: Manifest) -> bool:
+    path, digest = root / artifact.path, sha256(artifact.as_generated.encode())
+    if remembered.files.get(artifact.path, digest) == digest or digest_of(path) == digest:
+        return False
+    before = edits.values_before(artifact, remembered)
+    if before is None or _is_as_generated(root, artifact.path, remembered) or not path.is_file():
+        return True
+    present = _text(_bytes(path))
+    followed = present and edits.with_new_values(present, artifact, before)
+    return followed is not None and followed != present
+
+
+def _outcome(
+    root: Path,
+    artifact: Artifact,
+    remembered: Manifest,
+    resolve: Callable[[Conflict], Choice],
+    *,
+    follow: bool,
+) -> tuple[str, str]:
+    """What becomes of a file, as a field of `Written`, and the text to write."""
     path = root / artifact.path
     if not path.exists():
-        return "written"
+        return "written", artifact.text
     present = _bytes(path)
     if present == artifact.text.encode():
-        return "unchanged"
-    if _sha256(present) == remembered.get(artifact.path):
-        return "written"
+        return "unchanged", artifact.text
+    if sha256(present) == remembered.files.get(artifact.path):
+        return "written", artifact.text
+    follow = follow and artifact.generated is None
+    followed = edits.followed(_text(present), artifact, remembered) if follow else None
+    if followed is not None:
+        return ("unchanged" if followed.encode() == present else "followed"), followed
     choice = resolve(
         Conflict(
             path=artifact.path,
             diff=_diff(artifact.path, present.decode("utf-8", "replace"), artifact.text),
-            foreign=artifact.path not in remembered,
+            foreign=artifact.path not in remembered.files,
         )
     )
-    return {"keep": "kept", "overwrite": "written", "beside": "beside"}[choice]
+    return {"keep": "kept", "overwrite": "written", "beside": "beside"}[choice], artifact.text
+
+
+def _digest_if_kept(root: Path, artifact: Artifact, remembered: Manifest, outcome: str, text: str) -> str | None:
+    """The sha256 of a file that stays as it is while more than values in it should change; None for any other."""
+    path, before = root / artifact.path, remembered.kept.get(artifact.path)
+    if artifact.generated is not None:
+        return None  # it is somebody's own from the beginning
+    if outcome in ("kept", "beside"):
+        is_known = remembered.files.get(artifact.path) == sha256(artifact.text.encode())
+        only_values = is_known or edits.values_before(artifact, remembered) is not None
+        return before if only_values else digest_of(path)
+    if before is None or before != digest_of(path) or outcome == "written":
+        return None
+    return sha256(text.encode()) if outcome == "followed" or text != artifact.text else None
 
 
 def _diff(path: str, old: str, new: str) -> str:
@@ -167,20 +225,8 @@ def _check(root: Path, relative: str) -> None:
         )
 
 
-def _manifest(root: Path) -> dict[str, str]:
-    # Without a readable manifest each file is a conflict, so that nothing is lost.
-    try:
-        known = files.read_json(root / MANIFEST)["files"]
-        return {str(path): str(digest) for path, digest in known.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _is_as_generated(root: Path, path: str, remembered: dict[str, str]) -> bool:
-    try:
-        return _sha256((root / path).read_bytes()) == remembered[path]
-    except OSError:
-        return False
+def _is_as_generated(root: Path, path: str, remembered: Manifest) -> bool:
+    return digest_of(root / path) == remembered.files[path]
 
 
 def _bytes(path: Path) -> bytes:
@@ -192,5 +238,8 @@ def _bytes(path: Path) -> bytes:
         ) from None
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _text(present: bytes) -> str | None:
+    try:
+        return present.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -62,6 +62,11 @@ class Run:
         return self.folder / "metrics.jsonl"
 
     @property
+    def config(self) -> Path:
+        """The settings that the script states when it begins to train."""
+        return self.folder / "config.json"
+
+    @property
     def memory(self) -> Path:
         """Samples of the ranks' memory."""
         return self.folder / "memory.jsonl"
@@ -116,7 +121,7 @@ class Run:
         return True
 
     def read(self, name: str) -> dict[str, Any]:
-        """The record `command` or `outcome`; empty if it is missing or cannot be read."""
+        """The record `command`, `outcome` or `config`; empty if it is missing or cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             value = files.read_json(self.folder / f"{name}.json")
             return readable(value) if isinstance(value, dict) else {}

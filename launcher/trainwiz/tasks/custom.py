@@ -11,5 +11,5 @@ TASK = Task(
     samples="own",
     sharded_layer="Block",
     weight_decay=(0.0, say("off for a small regression task")),
-    regions={"sample": False},
+    regions={"sample": False, "own_samples": True, "keyed_samples": True, "plain_samples": False},
 )

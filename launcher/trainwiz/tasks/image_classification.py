@@ -20,5 +20,5 @@ TASK = Task(
     embedded_packages=("scikit-learn",),
     sharded_layer="Block",
     weight_decay=(0.01, say("common for classification")),
-    regions={"augmented_samples": True, "plain_samples": False},
+    regions={"augmented_samples": True, "keyed_samples": True, "plain_samples": False},
 )

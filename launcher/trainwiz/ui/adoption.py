@@ -27,6 +27,7 @@ def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Deci
     console.talk(words)
     heads = {
         "unknown": t("cannot be expressed in a plan:"),
+        "code": t("to be written in task.py:"),
         "lost": t("different in this project:"),
         "open": t("known only to your script; the plan decides:"),
         "launch": t("belongs to the launch, not to the project:"),
@@ -40,6 +41,15 @@ def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Deci
         for one in entries:
             _show_one(one, decided)
     console.talk()
+
+
+def show_code(file: str, lines: Mapping[str, int]) -> None:
+    """On stderr: what of a script stands in task.py, by its line there."""
+    words = ", ".join(f"{name} ({file}:{line})" for name, line in lines.items())
+    if words:
+        console.talk(t("taken into task.py: {pieces}; trainwiz rehearse shows whether it does its part", pieces=words))
+    else:
+        console.talk(t("nothing of the script was taken into task.py"))
 
 
 def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decided) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from trainwiz.store import cache, machines, records
 if TYPE_CHECKING:
     from trainwiz.finding import Finding
     from trainwiz.plan import Plan
+    from trainwiz.project import Disagreement
     from trainwiz.rules import Facts
 
 _pending: dict[str, PendingInterpreter] = {}
@@ -62,15 +63,14 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     # `machine` comes before the first question, which waits for no rules and no pydantic.
     from trainwiz.estimate import estimate
     from trainwiz.probe import project as surroundings
-    from trainwiz.render import PLAN_FILE, training_files
+    from trainwiz.render import PLAN_FILE
     from trainwiz.rules import Facts
-    from trainwiz.store import artifacts, templates
+    from trainwiz.store import artifacts
 
     here = machine is not None and machine.probed
     found = surroundings.project(plan, folder)
     changed = artifacts.changed(folder)
-    # Rendered only if the plan's file was edited: a newer trainwiz renders differently, and that is no mistake.
-    stale = artifacts.outdated(folder, training_files(plan, templates.load())) if PLAN_FILE in changed else ()
+    stale, disagreements = _compared(plan, folder, changed)
     generated = [path for path in changed if path != PLAN_FILE]
     missing = {path for path in generated if not os.path.lexists(os.path.join(folder, path))}
     model = found.model
@@ -82,6 +82,8 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         missing_files=tuple(path for path in generated if path in missing),
         changed_files=tuple(path for path in generated if path not in missing),
         stale_files=tuple(path for path in stale if path not in missing),
+        disagreements=disagreements,
+        kept_files=artifacts.kept(folder),
     )
     return Facts(
         plan=plan,
@@ -89,6 +91,24 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         project=project,
         estimate=estimate(plan, model.parameters, model.transformer) if model and model.parameters else None,
     )
+
+
+def _compared(plan: Plan, folder: str, changed: Sequence[str]) -> tuple[Sequence[str], tuple[Disagreement, ...]]:
+    """The files that the plan would now make differently, and the values of edited ones that are not the plan's."""
+    from trainwiz.render import PLAN_FILE, SETTINGS, training_files
+    from trainwiz.store import artifacts, templates
+
+    edited = [path for path in SETTINGS if path in changed]
+    # Rendered only if something was edited: a newer trainwiz renders differently, and that is no mistake.
+    if PLAN_FILE not in changed and not edited:
+        return (), ()
+    from trainwiz.render import agreement
+
+    files = training_files(plan, templates.load())
+    stale = artifacts.outdated(folder, files) if PLAN_FILE in changed else ()
+    # A stale file is told as a whole, and one that was not edited says what the plan said.
+    present = artifacts.texts(folder, [path for path in edited if path not in stale])
+    return stale, agreement.in_texts(plan, files, present)
 
 
 def findings(

@@ -1,8 +1,9 @@
 """One rank of a rehearsal: the project's own train.py with the first part of its data, watched.
 
 Arguments: a JSON file, then those of train.py. The file holds `samples` (how many samples of the data are used),
-`notes` (the folder for what was seen), `gloo` (let accelerate shard over CPU ranks), `without_dropout`, and `kill_at`
-(the micro-batch at which the process kills itself; 0: none). The working directory is the project's folder.
+`notes` (the folder for what was seen), `gloo` (let accelerate shard over CPU ranks), `without_dropout`, `kill_at`
+(the micro-batch at which the process kills itself; 0: none), and `same_noise` (each sample gets the same random numbers
+from its loss). The working directory is the project's folder.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -21,6 +22,7 @@ sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide
 
 import torch  # noqa: E402
 
+INSIDE = Path(__file__).resolve().parent
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -115,9 +117,25 @@ def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
         return loss_sum(model, batch)
 
     task.loss_sum = counted
+    if asked["same_noise"]:
+        task.loss_sum = with_same_noise(counted)
+        if hasattr(task, "evaluation_sums"):
+            task.evaluation_sums = with_same_noise(task.evaluation_sums)
     for name in ("load_train_data", "load_eval_data"):
         if hasattr(task, name):
             setattr(task, name, first_part_of(getattr(task, name), asked["samples"]))
+
+
+def with_same_noise(loss: Any) -> Any:
+    """The loss with the same random numbers for each sample of each micro-batch."""
+    same_for_all = runpy.run_path(str(INSIDE / "rehearsed_noise.py"))["SameForAll"]
+
+    def computed(model: Any, batch: Any) -> Any:
+        torch.default_generator.manual_seed(7)
+        with same_for_all():
+            return loss(model, batch)
+
+    return computed
 
 
 def first_part_of(load: Any, samples: int) -> Any:

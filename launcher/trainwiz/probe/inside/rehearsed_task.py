@@ -8,15 +8,18 @@ working directory is the project's folder.
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
 import math
 import os
 import random
+import runpy
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 sys.path[0] = os.getcwd()  # not the folder of this file, whose modules may hide the user's
@@ -25,6 +28,7 @@ import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode, resolve_name  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+NOISE = runpy.run_path(str(Path(__file__).with_name("rehearsed_noise.py")))
 MOST_RATES = 2000
 LOOKED_AT = 4
 """Samples; two of them count, two are padding."""
@@ -67,6 +71,7 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     found["schedule"] = schedule(train, asked, len(data))
     found["stage"] = "samples"
     found["unfixed_samples"] = unfixed_samples(data)
+    found["keyed_samples"] = hasattr(data, "augment") and not same(sample_of(data, 0), sample_of(data, 0, seed=1))
     found["stage"] = "collate"
     samples = [sample_of(data, index) for index in range(min(LOOKED_AT, len(data)))]
     found["unfixed_collate"] = not twice(lambda: task.collate(samples, [True] * len(samples)))
@@ -108,9 +113,10 @@ def same(one: Any, other: Any) -> bool:
     return bool(equal.all() if hasattr(equal, "all") else equal)
 
 
-def sample_of(data: Any, index: int) -> Any:
+def sample_of(data: Any, index: int, seed: int = 0) -> Any:
     """A sample as the loop gets it: augmented with a generator of its own, if the task does that."""
-    return data.augment(data[index], torch.Generator().manual_seed(index)) if hasattr(data, "augment") else data[index]
+    own = torch.Generator().manual_seed(index + 1000 * seed)
+    return data.augment(data[index], own) if hasattr(data, "augment") else data[index]
 
 
 def unfixed_samples(data: Any) -> list[int]:
@@ -129,13 +135,19 @@ def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
 
     def loss(chosen: list[Any], counted: list[bool]) -> tuple[float, int]:
         batch, count = task.collate(chosen, counted)
-        return float(task.loss_sum(model, batch).detach()), int(count)
+        seed_all(7)
+        with NOISE["SameForAll"]() if found["random"] else contextlib.nullcontext():
+            return float(task.loss_sum(model, batch).detach()), int(count)
+
+    def all_together() -> Any:
+        return task.loss_sum(model, task.collate(samples, [True] * many)[0]).detach()
 
     many = len(samples)
-    found: dict[str, Any] = {
-        "unkeyed": not twice(lambda: task.loss_sum(model, task.collate(samples, [True] * many)[0]).detach(), keyed=7)
-    }
+    found: dict[str, Any] = {"unkeyed": not twice(all_together, keyed=7)}
     dropped = without_dropout()
+    found["random"] = not found["unkeyed"] and not twice(all_together)
+    found["draws"] = drawn(all_together) if found["random"] else []
+    found["stray_dropout"] = in_evaluation(model, all_together, dropped)
     whole, count = loss(samples, [True] * many)
     parts = [loss([sample], [True]) for sample in samples]
     found |= {"whole": whole, "count": count, "parts": [p for p, _ in parts], "counts": [n for _, n in parts]}
@@ -156,20 +168,38 @@ def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
     return found
 
 
-def without_dropout() -> list[float]:
-    """Switch dropout off, so that batches of different shape can be compared; its rates as they were."""
+def drawn(loss: Callable[[], Any]) -> list[list[str]]:
+    """The operations of a loss that draw random numbers, each with its line."""
+    with NOISE["Draws"](in_project) as draws:
+        loss()
+    return [list(one) for one in dict.fromkeys(map(tuple, draws.seen))]
+
+
+def in_evaluation(model: Any, loss: Callable[[], Any], dropped: list[list[str]]) -> list[list[str]]:
+    """The calls with dropout that also act while the model is evaluated."""
+    before = len(dropped)
+    model.eval()
+    # What a loss cannot do in evaluation is no fault of its randomness.
+    with contextlib.suppress(Exception), torch.no_grad():
+        loss()
+    model.train()
+    return [list(one) for one in dict.fromkeys(map(tuple, dropped[before:]))]
+
+
+def without_dropout() -> list[list[str]]:
+    """Switch dropout off, so that batches of different shape can be compared; the calls, each with its line."""
     functions: Any = torch.nn.functional
-    asked: list[float] = []
+    asked: list[list[str]] = []
     drop, attend = functions.dropout, functions.scaled_dot_product_attention
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if training and p:
-            asked.append(p)
+            asked.append(["dropout", NOISE["innermost"](in_project)])
         return drop(input, p, False, inplace)
 
     def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
         if dropout_p:
-            asked.append(dropout_p)
+            asked.append(["scaled_dot_product_attention", NOISE["innermost"](in_project)])
         return attend(query, key, value, attn_mask, 0.0, **more)
 
     functions.dropout, functions.scaled_dot_product_attention = dropout, attention

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz import tasks
+from trainwiz import tasks, vocabulary
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, defaults
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
@@ -19,6 +19,9 @@ SIZE_TOLERANCE = 1.4
 """Names round: Qwen2.5 7B has 7.62 billion parameters, Gemma 7B has 8.54."""
 BYTES_PER_TOKEN = 16
 """Inputs and labels (or the mask) as int64."""
+
+_IN_TASK = {"data.train": "load_train_data", "data.eval": "load_eval_data", "model.name": "build_model"}
+"""What a plan names for other tasks, and the function of task.py that has it where the code is the user's."""
 
 
 @rule("TW511", level=Level.ERROR, field="data.train")
@@ -128,6 +131,40 @@ def model_folder_has_a_tokenizer(plan: Plan, project: Project) -> Violations:
             remedy("copy tokenizer.json and tokenizer_config.json from the model it was trained from into the folder"),
             name=model.name,
         )
+
+
+@rule("TW540", level=Level.ERROR, field="data.train")
+def own_code_has_its_own_data_and_model(plan: Plan) -> Violations:
+    """The task custom takes its data and its model from task.py.
+
+    Without it: the project trains the example in task.py, a small regression, and ignores the data and the model that
+    the plan names.
+    Why: `data.train`, `data.eval` and `model.name` are for tasks whose code trainwiz writes.
+    Instead: load the data in `load_train_data` and build the model in `build_model` of task.py; or choose a task that
+    reads this data. A script of your own becomes task.py with `trainwiz import --script`.
+    Source: the generated task.py
+    """
+    if not tasks.of(plan).own_code:
+        return
+    usual = defaults()
+    for key, function in _IN_TASK.items():
+        value, ours = plan.get(key), usual.get(key, vocabulary.EMBEDDED)
+        if value not in (ours, None):
+            yield violation(
+                "{key} {name} is not used: the task {task} takes it from {function} in task.py",
+                remedy(
+                    "set {key} to {ours}, and write {function} in task.py",
+                    {key: ours},
+                    key=key,
+                    ours=ours,
+                    function=function,
+                ),
+                key=key,
+                name=value,
+                task=plan.task,
+                function=function,
+                where=key,
+            )
 
 
 @rule("TW514", level=Level.ERROR, field="model.name")

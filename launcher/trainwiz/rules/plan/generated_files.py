@@ -81,3 +81,68 @@ def files_follow_the_plan(project: Project) -> Violations:
             files=", ".join(project.stale_files),
             where=project.stale_files[0],
         )
+
+
+@rule("TW525", level=Level.ERROR, field="project")
+def scripts_use_the_values_of_the_plan(project: Project) -> Violations:
+    """The values in train.py and task.py must be those of the plan.
+
+    Without it: the script trains with its own value, while checks, estimates and the record of the plan speak of
+    another one.
+    Why: somebody edited the value in the script, or kept the edited script when the plan's value changed.
+    Instead: change the value in the plan, and the script follows; or put the plan's value back into the script. For a
+    single run, pass it as an argument: `trainwiz launch -- --learning_rate 0.001`, which is recorded.
+    Source: seen with the generated scripts; their `Config` is read, not run
+    """
+    for one in project.disagreements:
+        if one.key:
+            fix = remedy(
+                "use the script's value: trainwiz init {folder} --set {key}={scripted}; or change {file}",
+                folder=project.folder,
+                key=one.key,
+                scripted=one.scripted,
+                file=f"{one.file}:{one.line}",
+            )
+            yield violation(
+                "{key} is {planned} in the plan, but {field} is {scripted} in {file}",
+                fix,
+                key=one.key,
+                planned=one.planned,
+                field=one.field,
+                scripted=one.scripted,
+                file=f"{one.file}:{one.line}",
+                where=one.file,
+            )
+
+
+@rule("TW526", level=Level.WARNING, field="project")
+def scripts_are_what_the_plan_means(project: Project) -> Violations:
+    """Edited scripts may have left what the plan means.
+
+    Without it: nothing fails, but what the rules and estimates say of the plan need not hold for the script. A script
+    that was kept when the plan's optimizer changed trains with the old one.
+    Why: the script was kept with `--on-conflict keep` or `beside` while the plan changed more than values in it; or a
+    value that follows from the plan's model, strategy or precision was edited.
+    Instead: take the changes over from the file that `--on-conflict beside` writes; the warning ends when the kept
+    file is edited. If all is as you mean it, say so in the plan: `ignore: {TW526: reason}`.
+    Source: .trainwiz/manifest.json of the project; the `Config` of its scripts
+    """
+    for path in project.kept_files:
+        if path in _PROGRAM:
+            yield violation(
+                "{path} was kept when the plan changed, and lacks what the plan changed in it",
+                remedy("write the new file beside it: trainwiz init {folder} --on-conflict beside"),
+                path=path,
+                where=path,
+            )
+    for one in project.disagreements:
+        if not one.key:
+            yield violation(
+                "{field} is {scripted} in {file}; from the plan it would be {planned}",
+                remedy("put {planned} back, unless you mean it", planned=one.planned),
+                field=one.field,
+                scripted=one.scripted,
+                file=f"{one.file}:{one.line}",
+                planned=one.planned,
+                where=one.file,
+            )

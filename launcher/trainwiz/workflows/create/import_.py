@@ -19,8 +19,9 @@ from trainwiz.store.artifacts import Written
 from trainwiz.ui import adoption as shown
 from trainwiz.ui import console, findings
 from trainwiz.wizard import terminal
-from trainwiz.workflows.create import import_files, project_files
+from trainwiz.workflows.create import import_files, own_script, project_files
 from trainwiz.workflows.create.answers import collect
+from trainwiz.workflows.create.own_script import OwnScript
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import ImportRequest
 
@@ -50,24 +51,35 @@ def import_(request: ImportRequest) -> None:
     planner.look()
     accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.engine_version)
     given = collect({}, request.assignments, None, {}, set()).given
-    adoption = adopt(accelerate, deepspeed, scripts.read(request.script) if request.script else None)
-    imported = _decide(planner, adoption, given)
+    script = scripts.read(request.script) if request.script else None
+    adoption = adopt(accelerate, deepspeed, script)
+    own = own_script.of(script, given) if script else None
+    imported = _decide(planner, adoption, {**(own.answers if own else {}), **given}, own)
     if not request.json:
         shown.show(adoption.files, len(adoption.carried), imported.left, imported.decided)
+        if own and own.as_code:
+            shown.show_code(own.script.file, own.taken)
         findings.show(imported.findings)
     _refuse_unknown(imported.left)
     written = None
     if not request.dry_run:
         may_ask = not request.yes and not request.json and terminal.available()
-        written = project_files.write(imported.decided, request.folder, imported.answers, resolution, may_ask=may_ask)
+        written = project_files.write(
+            imported.decided,
+            request.folder,
+            imported.answers,
+            resolution,
+            may_ask=may_ask,
+            own=own.files(request.folder) if own else None,
+        )
     _report(request, imported, written)
 
 
-def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any]) -> Imported:
+def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any], own: OwnScript | None) -> Imported:
     """The plan that keeps as much of the files as fits together, beside what was given."""
     carried = adoption.carried
     earlier = {key: carried[key].value for key in sorted(carried, key=lambda key: key in _LATER)}
-    planner.sources = sources(adoption)
+    planner.sources = {**sources(adoption), **(own.sources if own else {})}
     kept, dropped = carry(given, earlier, planner.decide)
     answers = {**given, **kept}
     decided = planner.decide(answers)
@@ -89,13 +101,15 @@ def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any]) -> I
     ]
     known = {one.path for one in lost}
     rest = [one for one in adoption.remainder(decided.plan) if one.path not in known]
+    code = own.left if own else ()
     return Imported(
         adoption=adoption,
         answers=answers,
         decided=decided,
         # What `--set` decides is no longer unknown.
         left=[
-            replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one for one in (*lost, *rest)
+            replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one
+            for one in (*lost, *rest, *code)
         ],
         findings=planner.findings(decided.plan, complete=True),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from trainwiz.vocabulary import spelled
 from trainwiz.wizard import Action, Asked, said_source
 
 if TYPE_CHECKING:
+    from trainwiz.render.artifact import Artifact
     from trainwiz.store.artifacts import Choice, Conflict, Written
 
 
@@ -55,9 +56,17 @@ def check_folder(folder: Path) -> None:
 
 
 def write(
-    decided: Decided, folder: Path, answers: Mapping[str, Any], resolution: Choice | None, *, may_ask: bool
+    decided: Decided,
+    folder: Path,
+    answers: Mapping[str, Any],
+    resolution: Choice | None,
+    *,
+    may_ask: bool,
+    own: Callable[[str], tuple[Artifact, ...]] | None = None,
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
+
+    `own` makes files of somebody's own from the task.py that the plan generates, in its place.
 
     A person's trainwiz.yaml that says the same plan, or a part of it, keeps every line; what it leaves out is added.
     Raises `Refused`, before anything is written, where a conflict can neither be resolved nor asked about; its diff is
@@ -69,12 +78,17 @@ def write(
     from trainwiz.store import artifacts, atomic, templates
 
     files = render.project(decided.plan, templates.load(), reasons=reasons(decided), language=current())
+    if own:
+        example = next(file.text for file in files if file.path == "task.py")
+        files = (*(file for file in files if file.path != "task.py"), *own(example))
     plan_file = folder / render.PLAN_FILE
     completed = _completed(plan_file, decided) if resolution is None else None
     agreed = None if completed is None else render.PLAN_FILE
     if resolution is None and not may_ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
-    written = artifacts.write(folder, files, _Resolver(folder=folder, resolution=resolution, agreed=agreed))
+    resolver = _Resolver(folder=folder, resolution=resolution, agreed=agreed)
+    # Who asks for the new files gets them whole.
+    written = artifacts.write(folder, files, resolver, follow=resolution in (None, "keep"))
     if completed is not None and agreed in written.kept:
         kept = tuple(path for path in written.kept if path != agreed)
         outcome = "written" if completed != plan_file.read_text(encoding="utf-8") else "unchanged"
@@ -103,11 +117,13 @@ def report_files(written: Written, folder: Path) -> None:
         console.data(str(folder / path))
     for path in written.beside:
         console.talk(t("{path}: your file was kept; compare it with the new one", path=folder / path), style="warning")
+    for path in written.followed:
+        console.talk(t("{path}: your edits were kept, and the plan's new values were set", path=folder / path))
     for path in written.kept:
         console.talk(t("{path}: kept unchanged", path=folder / path), style="warning")
     for path in written.removed:
         console.talk(t("{path}: removed; the plan no longer needs it", path=folder / path))
-    if not written.written and not written.beside:
+    if not written.written and not written.beside and not written.followed:
         console.talk(t("Nothing changed: {folder} is already up to date.", folder=folder))
 
 

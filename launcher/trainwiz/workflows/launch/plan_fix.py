@@ -140,7 +140,7 @@ def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run
     if edited:
         _refuse(edited, folder, change)
     written = artifacts.write(folder, files, lambda _: "overwrite", partial=True)
-    console.talk(t("written: {files}", files=", ".join(written.written)))
+    console.talk(t("written: {files}", files=", ".join((*written.written, *written.followed))))
 
 
 def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> None:

@@ -44,10 +44,10 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "versions": {**versions, **packages},
         "plan_hash": plan.digest() if plan else None,
         "resumed_from": prepared.continues.name if prepared.continues else None,
-        "plan": redaction.values(plan.model_dump(mode="json"), _secrets(prepared)) if plan else None,
-        "config_values": redaction.values(dict(prepared.config_values), _secrets(prepared)),
+        "plan": redaction.values(plan.model_dump(mode="json"), secrets(prepared)) if plan else None,
+        "config_values": redaction.values(dict(prepared.config_values), secrets(prepared)),
         "total_updates": prepared.total_updates,
-        "inherited": redaction.values(redaction.recorded(os.environ, cluster.prefixes()), _secrets(prepared)),
+        "inherited": redaction.values(redaction.recorded(os.environ, cluster.prefixes()), secrets(prepared)),
         "machine": _machine(prepared.machine),
         "pid_birth": liveness.birth(os.getpid()),
         "hostname": os.uname().nodename,
@@ -62,11 +62,11 @@ def keep_plan(prepared: Prepared) -> None:
     file = Path(prepared.command.cwd) / PLAN_FILE
     # The training matters more than this copy; the values are in the record.
     with contextlib.suppress(OSError):
-        text = redaction.text(file.read_text(encoding="utf-8"), _secrets(prepared))
+        text = redaction.text(file.read_text(encoding="utf-8"), secrets(prepared))
         (prepared.run.folder / "plan.yaml").write_text(text, encoding="utf-8")
 
 
-def _secrets(prepared: Prepared) -> frozenset[str]:
+def secrets(prepared: Prepared) -> frozenset[str]:
     """What must not stand in any record of this prepared."""
     return redaction.known(prepared.command.argv, {**os.environ, **prepared.command.environ})
 
@@ -98,7 +98,7 @@ def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
         **{part: _message(getattr(diagnosis, part)) for part in ("how", "cause", "remedy")},
         "observed": [_message(message) for message in diagnosis.observed],
     }
-    hidden: dict[str, Any] = redaction.values(told, _secrets(prepared))
+    hidden: dict[str, Any] = redaction.values(told, secrets(prepared))
     return hidden
 
 
@@ -117,12 +117,28 @@ def _value(value: object) -> Any:
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
 
 
+class CommandRecord:
+    """`command.json` of a run, to which several threads add."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.values = describe(prepared)
+        self._run, self._lock = prepared.run, threading.Lock()
+        self._run.record("command", self.values)
+
+    def add(self, **values: Any) -> None:
+        """Add or replace values."""
+        # A record that cannot be written was said when it was first tried.
+        with self._lock, contextlib.suppress(TrainwizError):
+            self.values |= values
+            self._run.record("command", self.values)
+
+
 # docs/decisions/launching.md: `git status` runs beside the training
 class CodeState:
     """Asks git beside the training, which does not wait for it, and adds the answer to the record."""
 
-    def __init__(self, prepared: Prepared, described: Mapping[str, Any]) -> None:
-        self._prepared, self._described = prepared, described
+    def __init__(self, prepared: Prepared, record: CommandRecord) -> None:
+        self._prepared, self._record = prepared, record
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -132,6 +148,4 @@ class CodeState:
 
     def _ask(self) -> None:
         state = dataclasses.asdict(code.state(self._prepared.command.cwd, without=runs.RUNS))
-        # A record that cannot be written was said when it was first tried.
-        with contextlib.suppress(TrainwizError):
-            self._prepared.run.record("command", {**self._described, "git": redaction.values(state)})
+        self._record.add(git=redaction.values(state))

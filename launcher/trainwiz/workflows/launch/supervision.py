@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainwiz.language import t
 from trainwiz.network import ports
@@ -21,6 +22,7 @@ from trainwiz.workflows.launch.attempts import Attempts
 from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
+from trainwiz.workflows.launch.statement import Statement
 
 
 def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
@@ -29,16 +31,22 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         console.talk(console.styled(f"  {line}", "dim"))
     console.talk(t("this run: {folder}", folder=console.near(prepared.run.folder)))
     debugger.tell(prepared.debug_ports)
-    described = provenance.describe(prepared)
-    prepared.run.record("command", described)
+    record = provenance.CommandRecord(prepared)
     prepared.run.reserve()
     provenance.keep_plan(prepared)
-    code = provenance.CodeState(prepared, described)
+    code = provenance.CodeState(prepared, record)
     metrics = Remembered(JsonLines(prepared.run.metrics))
-    screen = Screen(Progress(metrics.new, prepared.total_updates))
+
+    def news() -> Sequence[Mapping[str, Any]]:
+        statement.look()
+        return metrics.new()
+
+    screen = Screen(Progress(news, prepared.total_updates))
+    statement = Statement(prepared, record, screen.say)
     attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
+        statement.attempt = attempt
         kills = cgroup.oom_kills()
         outcome = ranks.run(
             _processes(attempt, terminal_size()),
@@ -56,6 +64,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
     try:
         outcome = attempts.run(once, screen, metrics.update)
+        statement.look()
     finally:
         sampler.close()
         screen.close()

@@ -104,7 +104,9 @@ def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *
     if obstacle := setup.obstacle(small.plan):
         yield Check(name="runs", title=say("runs"), verdict="skipped", found=obstacle)
         return
-    small = dataclasses.replace(small, values=values, samples=min(small.samples, found["length"]))
+    random_loss = bool(found.get("loss", {}).get("random"))
+    samples = min(small.samples, found["length"])
+    small = dataclasses.replace(small, values=values, samples=samples, random_loss=random_loss)
     yield from comparison.checks(small, _results(environment, small))
 
 
@@ -142,7 +144,8 @@ def _results(environment: Environment, small: Setup) -> dict[str, RunResult]:
         values = {"number": number, "of": len(planned), "what": text(run.title), "world": run.split.world}
         console.talk(t("run {number} of {of}: {what}, ranks: {world} …", **values), style="dim")
         results[run.name] = trial_run.train(environment, small, run)
-        if run.name == "whole" and any(rank.get("dropout") for rank in results["whole"].notes):
+        dropout = any(rank.get("dropout") for rank in results["whole"].notes)
+        if run.name == "whole" and (dropout or small.random_loss):
             planned.append(small.run_without_dropout())
     return results
 

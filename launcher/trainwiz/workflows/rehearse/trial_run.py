@@ -73,6 +73,7 @@ def _run(environment: Environment, setup: Setup, run: TrialRun, output: Path, no
         "notes": str(notes),
         "gloo": setup.sharded,
         "without_dropout": run.without_dropout,
+        "same_noise": run.without_dropout and setup.random_loss,
         "kill_at": run.killed_at,
     }
     instructions.write_text(json.dumps(asked), encoding="utf-8")

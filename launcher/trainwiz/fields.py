@@ -1,0 +1,106 @@
+"""The fields of a generated script's `Config` and `TaskConfig`: their defaults as the text says them, read and set."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CLASSES = ("TaskConfig", "Config")
+"""The second derives from the first, so that its fields win."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field as it is declared."""
+
+    value: Any
+    """Its default; None where it is computed."""
+    is_literal: bool
+    """Whether the default is written down, so that nothing needs to run to know it."""
+    line: int
+    """Where, from 1."""
+
+
+def declared(text: str) -> dict[str, Field]:
+    """The fields by name, in their order; none for a text that is not Python."""
+    found: dict[str, Field] = {}
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    for name in CLASSES:
+        for target, value in _annotated(classes.get(name)):
+            try:
+                found[target.id] = Field(ast.literal_eval(value), True, value.lineno)
+            except (ValueError, TypeError, RecursionError):
+                found[target.id] = Field(None, False, value.lineno)
+    return found
+
+
+def literals(text: str) -> dict[str, Any]:
+    """The defaults that are written down, by name."""
+    return {name: field.value for name, field in declared(text).items() if field.is_literal}
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values of a field mean the same: 1 and 1.0 do, 1 and True do not."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def with_literals(text: str, values: Mapping[str, Any]) -> str:
+    """The text with the defaults of these fields replaced, in whichever class declares them."""
+    classes = [node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name in CLASSES]
+    for name in classes:
+        text = set_literals(text, name, values)
+    return text
+
+
+def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str:
+    """The source with the defaults of a dataclass's fields replaced, where `values` names them.
+
+    Values go in as `repr` of plain literals: an answer can never become code. Raises `ValueError` if the class is
+    missing, or if a value is not a plain literal.
+    """
+    tree = ast.parse(source)
+    config = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), None)
+    if config is None:
+        raise ValueError(f"no class {class_name}")
+    lines = source.encode().splitlines(keepends=True)  # the tree counts columns in bytes
+    for target, default in _annotated(config):
+        if target.id in values and default.lineno == default.end_lineno:
+            literal = _literal(values[target.id])
+            line = lines[default.lineno - 1]
+            end = default.end_col_offset
+            lines[default.lineno - 1] = line[: default.col_offset] + literal.encode() + line[end:]
+    return b"".join(lines).decode()
+
+
+def with_constant(source: str, name: str, value: str) -> str:
+    """The source with another literal in an assignment of the module."""
+    node = next(n for n in ast.parse(source).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name)
+    lines = source.splitlines()
+    lines[node.lineno - 1] = f"{name} = {_literal(value)}"
+    return "\n".join(lines) + "\n"
+
+
+def _annotated(config: ast.ClassDef | None) -> list[tuple[ast.Name, ast.expr]]:
+    """The names of a dataclass that have a type and a default."""
+    return [
+        (node.target, node.value)
+        for node in (config.body if config else ())
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
+    ]
+
+
+def _literal(value: Any) -> str:
+    text = (
+        f'"{value}"'
+        if isinstance(value, str) and not set(value) & set("\"\\'") and value.isprintable()
+        else repr(value)
+    )
+    if not isinstance(value, bool | int | float | str) or ast.literal_eval(text) != value:
+        raise ValueError(f"{value!r} cannot stand in a config")
+    return text

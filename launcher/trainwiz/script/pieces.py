@@ -1,0 +1,286 @@
+"""The model, the data and the loss of a training script, and what else its loop does: found in its text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from trainwiz.message import say
+from trainwiz.script.slices import Gap, Slice, Slicer, flat
+from trainwiz.script.training import loop_source
+from trainwiz.script.tree import Loop, dotted, method
+
+if TYPE_CHECKING:
+    from trainwiz.script import Call, Script
+
+Counted = Literal["samples", "labels", "next_labels"]
+"""What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
+_LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
+_LOOP = frozenset(
+    {
+        *("append", "backward", "clip_grad_norm_", "clip_grad_value_", "debug", "detach", "empty_cache", "float"),
+        *("format", "free_memory", "gather", "gather_for_metrics", "get_last_lr", "info", "int", "isfinite", "isnan"),
+        *(
+            "item",
+            "join",
+            "len",
+            "log",
+            "max",
+            "mean",
+            "min",
+            "named_parameters",
+            "no_sync",
+            "parameters",
+            "perf_counter",
+        ),
+        *(
+            "print",
+            "progress_bar",
+            "range",
+            "reduce",
+            "round",
+            "save",
+            "save_pretrained",
+            "save_state",
+            "set_description",
+        ),
+        *("set_epoch", "set_postfix", "step", "str", "sum", "sync_gradients", "time", "tqdm", "train", "unscale_"),
+        *("update", "wait_for_everyone", "warning", "write", "zero_grad"),
+    }
+)
+"""Calls of a loop that the project's loop makes in its own way, or that change nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One of the script's pieces: a slice, or the gap that kept it from becoming one."""
+
+    name: str
+    """model, data, collate or loss."""
+    node: ast.AST
+    """Where the script has it; the module where it was not found."""
+    taken: Slice | None = None
+    gap: Gap | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """What a script trains."""
+
+    model: Piece
+    data: Piece
+    collate: Piece
+    loss: Piece
+    model_name: str = "model"
+    """The name that the loop calls the model by."""
+    batch: str = ""
+    """What the loop unpacks a micro-batch into, as it is written; empty: the loss takes all of it by itself."""
+    counted: Counted = "samples"
+    evaluation: tuple[ast.AST, ...] = ()
+    """The other loaders."""
+    rest: tuple[ast.stmt, ...] = ()
+    """Statements of the loop that the project's loop has no counterpart for."""
+
+    @property
+    def all(self) -> tuple[Piece, ...]:
+        """Each of them."""
+        return (self.model, self.data, self.collate, self.loss)
+
+
+@dataclass
+class _Reader:
+    script: Script
+    trainer: Call | None = field(init=False)
+    loop: Loop | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainer = next((call for call in self.script.calls if call.last.endswith("Trainer")), None)
+        self.loop = next(iter(self.script.training.loops), None)
+
+    def pieces(self) -> Pieces:
+        models = self._models()
+        model = next(iter(models.values()), None)
+        name = next(iter(models), "model")
+        loader = self._loader()
+        dataset = self._dataset(loader)
+        loss, block, batch = self._loss(name)
+        return Pieces(
+            model=self._model(models),
+            data=self._piece("data", dataset, loader.node if loader else None),
+            collate=self._collate(loader),
+            loss=loss,
+            model_name=name,
+            batch=batch,
+            counted=self._counted(model),
+            evaluation=tuple(call.node for call in self._loaders() if call is not loader),
+            rest=tuple(self._rest(block)),
+        )
+
+    def _models(self) -> dict[str, ast.expr]:
+        """What the optimizer changes, by name: `x` of `x.parameters()`, or what a Trainer is given."""
+        if self.trainer:
+            given = self.trainer.keyword("model") or next(iter(self.trainer.node.args[:1]), None)
+            return {dotted(given) or "model": given} if given is not None else {}
+        found: dict[str, ast.expr] = {}
+        for call in self.script.calls:
+            if self.script.engines.kind(call.node) != "Optimizer" or not call.arguments:
+                continue
+            given = call.argument("params", 0)
+            for node in self.script.names.feeding(given, call.node) if given is not None else ():
+                if isinstance(node, ast.Call) and method(node) in ("parameters", "named_parameters"):
+                    owner = node.func.value  # type: ignore[attr-defined]
+                    found.setdefault(dotted(owner) or ast.unparse(owner), owner)
+        return found or self._prepared()
+
+    def _prepared(self) -> dict[str, ast.expr]:
+        others = ("Optimizer", "Scheduler", "DataLoader")
+        return {
+            dotted(one): one
+            for call in self.script.calls
+            if call.method == "prepare" and self.script.engines.kind(call.node.func.value) == "Accelerator"  # type: ignore[attr-defined]
+            for one in call.node.args
+            if dotted(one).rpartition(".")[2].endswith(("model", "net")) and self.script.engines.kind(one) not in others
+        }
+
+    def _model(self, models: dict[str, ast.expr]) -> Piece:
+        if len(models) > 1:
+            one, other = list(models)[:2]
+            node = list(models.values())[1]
+            gap = Gap(node, say("the script trains several models: {one}, {other}", one=one, other=other))
+            return Piece(name="model", node=node, gap=gap)
+        return self._piece("model", next(iter(models.values()), None), None)
+
+    def _loaders(self) -> list[Call]:
+        return [call for call in self.script.calls if call.name in _LOADERS]
+
+    def _loader(self) -> Call | None:
+        """The loader that the training loop goes over, else by its own name, else the first."""
+        loaders = self._loaders()
+        source = loop_source(self.loop) if self.loop is not None else None
+        wanted = dotted(source) if source is not None and not isinstance(source, ast.Call) else ""
+        named = {id(a.value): a.name for group in self.script.names.assignments.values() for a in group}
+        by_name = [call for call in loaders if wanted and named.get(id(call.node)) == wanted]
+        by_word = [call for call in loaders if "train" in named.get(id(call.node), "")]
+        shuffled = [call for call in loaders if (value := call.keyword("shuffle")) and ast.unparse(value) == "True"]
+        return next(iter([*by_name, *by_word, *shuffled, *loaders]), None)
+
+    def _dataset(self, loader: Call | None) -> ast.expr | None:
+        if loader is not None:
+            return loader.argument("dataset", 0)
+        return self.trainer.keyword("train_dataset") if self.trainer else None
+
+    def _collate(self, loader: Call | None) -> Piece:
+        call = loader or self.trainer
+        given = call.keyword("collate_fn" if loader else "data_collator") if call else None
+        if given is not None:
+            return self._piece("collate", given, None)
+        if call is None or loader is not None:
+            return Piece(name="collate", node=self.script.tree.module, taken=Slice(expression=""))
+        words = call.keyword("processing_class") or call.keyword("tokenizer")
+        if words is not None:
+            gap = Gap(words, say("a Trainer with a processing_class pads with it"))
+            return Piece(name="collate", node=words, gap=gap)
+        usual = Slice(expression="default_data_collator", imports=("from transformers import default_data_collator",))
+        return Piece(name="collate", node=self.script.tree.module, taken=usual)
+
+    def _piece(self, name: str, expression: ast.expr | None, place: ast.AST | None) -> Piece:
+        if expression is None:
+            node = place or self.script.tree.module
+            return Piece(name=name, node=node, gap=Gap(node, say("it was not found in the script")))
+        return _cut(name, expression, lambda: Slicer(self.script).of(expression))
+
+    def _loss(self, model: str) -> tuple[Piece, list[ast.stmt], str]:
+        backward = next(iter(self.script.training.backwards), None)
+        if self.trainer:
+            return self._loss_of_trainer()
+        loop = backward.loop if backward else None
+        if backward is None or loop is None or isinstance(loop, ast.While):
+            node = backward.call if backward else self.script.tree.module
+            gap = Gap(node, say("no loop over micro-batches with a backward pass was found"))
+            return Piece(name="loss", node=node, gap=gap), [], ""
+        target = loop.target
+        if isinstance(target, ast.Tuple) and any(_is_enumerate(node) for node in ast.walk(loop.iter)):
+            target = target.elts[1]
+        block = flat(loop.body)
+        bound = {model, *(n.id for n in ast.walk(target) if isinstance(n, ast.Name))}
+        barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
+        left_out = [statement for statement in block if _divides(statement)]
+        slicer = Slicer(self.script, bound=bound, barred=barred, block=block, left_out=left_out)
+        expression = _undivided(backward.loss)
+        piece = _cut("loss", expression, lambda: slicer.of(expression))
+        return piece, [s for s in block if s.lineno != backward.call.lineno], ast.unparse(target)
+
+    def _loss_of_trainer(self) -> tuple[Piece, list[ast.stmt], str]:
+        own = self.script.names.function("compute_loss")
+        assert self.trainer
+        given = own or self.trainer.keyword("compute_loss_func")
+        if given is not None:
+            gap = Gap(given, say("the Trainer has a loss of its own"))
+            return Piece(name="loss", node=given, gap=gap), [], ""
+        taken = Slice(expression="model(**batch).loss")
+        return Piece(name="loss", node=self.trainer.node, taken=taken), [], "batch"
+
+    def _counted(self, model: ast.expr | None) -> Counted:
+        """By the class of transformers that the model is made by; its own losses are means over labels that count."""
+        nodes = self.script.names.feeding(model) if model is not None else ()
+        made = " ".join(dotted(node) for node in nodes if isinstance(node, ast.Attribute | ast.Name))
+        if "ForCausalLM" in made or "LMHead" in made:
+            return "next_labels"
+        words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
+        return "labels" if any(word in made for word in words) else "samples"
+
+    def _rest(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
+        taken = {n.lineno for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)}
+        for statement in block:
+            yield from (s for s in _steps(statement) if s.lineno not in taken and _does_more(s))
+
+
+def pieces(script: Script) -> Pieces:
+    """What a script trains, as far as its text says it."""
+    return _Reader(script).pieces()
+
+
+def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
+    try:
+        return Piece(name=name, node=node, taken=cut())
+    except Gap as gap:
+        return Piece(name=name, node=node, gap=gap)
+
+
+def _is_enumerate(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func) == "enumerate"
+
+
+def _undivided(loss: ast.expr) -> ast.expr:
+    """The loss before it is divided by the number of micro-batches, which the project's loop does itself."""
+    while isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Div) and "accum" in ast.unparse(loss.right):
+        loss = loss.left
+    return loss
+
+
+def _divides(statement: ast.stmt) -> bool:
+    """Whether a statement only divides by the number of micro-batches: `loss = loss / accumulation`."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Div) and "accum" in ast.unparse(statement.value)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    rest = _undivided(statement.value)
+    return rest is not statement.value and ast.unparse(rest) == ast.unparse(statement.targets[0])
+
+
+def _steps(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """A statement, or those of its branches."""
+    if isinstance(statement, ast.If | ast.With | ast.For | ast.While):
+        for one in (*statement.body, *getattr(statement, "orelse", ())):
+            yield from _steps(one)
+    else:
+        yield statement
+
+
+def _does_more(statement: ast.stmt) -> bool:
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return isinstance(statement, ast.Expr) and any(
+        (method(call) or dotted(call.func).rpartition(".")[2]) not in _LOOP for call in calls[:1]
+    )

@@ -1,0 +1,376 @@
+"""Pieces of a script that can be computed elsewhere: an expression, and the statements and imports that it rests on.
+
+Names of the module are left to the script itself, which is imported as `own`; names of a function are followed to the
+statements that give or change their value. What an engine does (placing on a device, unwrapping) is left out. A piece
+that needs anything else is a `Gap`, with the place that stands in the way. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trainwiz.message import Message, say
+from trainwiz.script.names import parameters
+from trainwiz.script.rewriting import Edit, rewritten
+from trainwiz.script.tree import Function, dotted, method
+
+if TYPE_CHECKING:
+    from trainwiz.script import Script
+
+OWN = "own"
+"""The name under which the script is imported."""
+DEVICE = "device"
+"""The name of the device of the model, where a block and what is around it are written."""
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FIRST = ("main_process_first", "local_main_process_first", "accumulate", "autocast")
+"""Methods of the Accelerator that open a with-block and change nothing of what is computed in it."""
+_ASKING = ("train", "parameters", "named_parameters", "print_trainable_parameters", "info", "debug", "warning", "print")
+"""Methods that change no value that a training rests on."""
+
+
+# docs/decisions/files.md: An import takes a script's own code only as far as it is closed
+class Gap(Exception):
+    """Why something cannot be taken out of its script, and where."""
+
+    def __init__(self, node: ast.AST, why: Message) -> None:
+        super().__init__(str(why))
+        self.node, self.why = node, why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A piece of a script with what it rests on."""
+
+    expression: str
+    """Its text, as it is to be written elsewhere."""
+    inner: tuple[str, ...] = ()
+    """Statements of the innermost block, in order."""
+    outer: tuple[str, ...] = ()
+    """Statements around that block, in order."""
+    from_outside: tuple[str, ...] = ()
+    """The names that `inner` and the expression take from `outer`."""
+    imports: tuple[str, ...] = ()
+    """Import statements."""
+    options: tuple[ast.expr, ...] = ()
+    """Where an option of the command line stands, whose default is written in its place."""
+
+
+@dataclass
+class Slicer:
+    """Takes one piece out of a script."""
+
+    script: Script
+    bound: Collection[str] = ()
+    """Names that have their value where the piece is written."""
+    barred: Collection[str] = ()
+    """Names that belong to the engine: other models that it prepares."""
+    block: Sequence[ast.stmt] = ()
+    """The innermost block: its statements are `inner`, all others `outer`. Empty: there is only one."""
+    left_out: Collection[ast.stmt] = ()
+    """Statements that the project's loop makes needless."""
+    _edits: list[Edit] = field(default_factory=list)
+    _imports: dict[str, None] = field(default_factory=dict)
+    _options: list[ast.expr] = field(default_factory=list)
+    _taken: dict[ast.stmt, None] = field(default_factory=dict)
+    _outside: dict[str, None] = field(default_factory=dict)
+    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _given_inside: set[str] = field(default_factory=set)
+
+    def of(self, expression: ast.expr) -> Slice:
+        """The piece. Raises `Gap`."""
+        self._visit(expression, expression, frozenset(self.bound))
+        inside = {id(node) for statement in self.block for node in ast.walk(statement)}
+        statements = sorted(self._taken, key=lambda statement: statement.lineno)
+        texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
+        return Slice(
+            expression=rewritten(self.script.lines, expression, self._edits),
+            inner=tuple(text for is_inner, text in texts if is_inner),
+            outer=tuple(text for is_inner, text in texts if not is_inner),
+            from_outside=tuple(self._outside),
+            imports=tuple(self._imports),
+            options=tuple(self._options),
+        )
+
+    def _text(self, statement: ast.stmt) -> str:
+        return rewritten(self.script.lines, statement, self._edits)
+
+    def _visit(self, node: ast.AST, at: ast.AST, known: frozenset[str]) -> None:
+        """Take up everything that a node needs; `known` are the names that have a value around it."""
+        if isinstance(node, ast.Call) and self._without_engine(node, at, known):
+            return
+        if self.block and isinstance(node, ast.Attribute) and self._is_device(node):
+            self._edits.append(Edit.of(node, DEVICE))
+            return
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and self._as_written(node, known):
+            return
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load) and node.id not in known:
+                self._name(node, at)
+            return
+        if isinstance(node, (*_NESTED, *_COMPREHENSIONS)):
+            known = known | _bound_in(node)
+        before = len(self._edits)
+        for child in ast.iter_child_nodes(node):
+            self._visit(child, at, known)
+        if isinstance(node, ast.JoinedStr) and len(self._edits) > before:
+            # Before Python 3.12, the parts of an f-string have no places of their own.
+            raise Gap(node, say("an f-string would have to be rewritten"))
+
+    def _without_engine(self, call: ast.Call, at: ast.AST, known: frozenset[str]) -> bool:
+        """Leave `x.to(device)`, `x.cuda()` and `accelerator.unwrap_model(x)` to the engine: only `x` remains.
+
+        Around a block, what lies on a device stays there: the engine knows nothing of it.
+        """
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        kept: ast.expr | None = None
+        if _places(call):
+            if self.block and not self._is_inner(call):
+                self._edits.append(Edit.of(call, call.func.value, f".to({DEVICE})"))
+            else:
+                self._edits.append(Edit.of(call, call.func.value))
+            kept = call.func.value
+        elif method(call) == "unwrap_model" and len(call.args) == 1:
+            kept = call.args[0]
+            self._edits.append(Edit.of(call, kept))
+        if kept is None:
+            return False
+        self._visit(kept, at, known)
+        return True
+
+    def _as_written(self, node: ast.expr, known: frozenset[str]) -> bool:
+        """Put the literal in the place of an argument, an option or an item of a configuration."""
+        root = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not isinstance(root, ast.Name) or not isinstance(node.ctx, ast.Load) or root.id in known:  # type: ignore[attr-defined]
+            return False
+        if not (self._is_parameter(root) or self._is_options(root)):
+            return False
+        value = self.script.values.of(node)
+        if value is None:
+            owner = dotted(node) or root.id
+            raise Gap(node, say("{name} has no value that is written in the script", name=owner))
+        self._edits.append(Edit.of(node, repr(value.value)))
+        if value.option:
+            self._options.append(node)
+        return True
+
+    def _is_device(self, node: ast.Attribute) -> bool:
+        return node.attr == "device" and self.script.engines.kind(node.value) == "Accelerator"
+
+    def _is_parameter(self, name: ast.Name) -> bool:
+        if self.script.names.assigned(name.id, name):
+            return False
+        scope: ast.AST = self.script.tree.scope(name)
+        while scope is not self.script.tree.module:
+            if name.id in parameters(scope):
+                return True
+            scope = self.script.tree.scope(scope)
+        return False
+
+    def _is_options(self, name: ast.Name) -> bool:
+        made = self.script.names.assigned(name.id, name)
+        return bool(made) and all(
+            isinstance(one.value, ast.Call) and dotted(one.value.func).rpartition(".")[2].startswith("parse_")
+            for one in made
+        )
+
+    def _name(self, name: ast.Name, at: ast.AST) -> None:
+        script = self.script
+        if script.engines.kind(name) in ("Accelerator", "Booster", "DeepSpeedEngine"):
+            raise Gap(name, say("{name} is the engine, which the project sets up itself", name=name.id))
+        if name.id in self.bound:
+            raise Gap(name, say("it is made from {name}, before the loop", name=name.id))
+        if name.id in self.barred:
+            raise Gap(name, say("{name} is another model or loader that the engine prepares", name=name.id))
+        scope = self._scope_of(name)
+        if scope is not None:
+            self._local(name, scope, at)
+        elif name.id in script.names.imports or self._import_of(name.id):
+            self._import(name)
+        elif self._of_module(name.id):
+            if script.runs_when_imported:
+                line = script.runs_when_imported.lineno
+                raise Gap(
+                    name,
+                    say(
+                        "{name} cannot be imported: the script trains on import (line {line})", name=name.id, line=line
+                    ),
+                )
+            self._edits.append(Edit.of(name, f"{OWN}.{name.id}"))
+            self._imports[f"import {OWN}"] = None
+        elif not hasattr(builtins, name.id):
+            raise Gap(name, say("it is not known what {name} is", name=name.id))
+
+    def _scope_of(self, name: ast.Name) -> Function | None:
+        """The function around a name that gives it a value."""
+        scope: ast.AST = self.script.tree.scope(name)
+        while scope is not self.script.tree.module:
+            if isinstance(scope, Function) and any(name.id in _given(one) for one in _flat(scope.body)):
+                return scope
+            scope = self.script.tree.scope(scope)
+        return None
+
+    def _of_module(self, name: str) -> bool:
+        return any(name in _given(statement) for statement in _flat(self.script.tree.module.body))
+
+    def _local(self, name: ast.Name, scope: Function, at: ast.AST) -> None:
+        if (name.id, at.lineno) in self._seen:  # type: ignore[attr-defined]
+            return
+        self._seen.add((name.id, at.lineno))  # type: ignore[attr-defined]
+        before = (statement for statement in self._before(scope, at) if statement not in self.left_out)
+        found = [s for s in before if name.id in _given(s) or _changes(s, name.id)]
+        prepared = [s for s in found if self._is_prepare(s)]
+        needless = [s for s in found if _only_places(s) and (self._is_inner(s) or not self.block)]
+        for statement in (s for s in found if s not in (*prepared, *needless)):
+            if isinstance(statement, ast.While | ast.Try | ast.With):
+                raise Gap(statement, say("{name} is made in a block that cannot be taken out", name=name.id))
+            if statement not in self._taken:
+                self._taken[statement] = None
+                self._statement(statement)
+            if self.block and not self._is_inner(statement) and self._is_inner(at):
+                self._outside[name.id] = None
+        given = any(name.id in _given(statement) for statement in found if statement not in prepared)
+        if not given and name.id not in self._given_inside:
+            raise Gap(name, say("{name} gets its value later, or from the engine", name=name.id))
+
+    def _statement(self, statement: ast.stmt) -> None:
+        before = self._given_inside
+        compound = isinstance(statement, ast.If | ast.For)
+        self._given_inside = before | _given(statement) if compound else set()
+        bound = frozenset(self.bound) if self._is_inner(statement) or not self.block else frozenset()
+        self._visit(statement, statement, bound | _bound_in(statement))
+        self._given_inside = before
+
+    def _before(self, scope: Function, at: ast.AST) -> Iterator[ast.stmt]:
+        """The statements of a function that run before a node, in order; of a loop, those of the innermost block."""
+        for statement in _flat(scope.body, enter=self.block):
+            if statement.lineno < at.lineno:  # type: ignore[attr-defined]
+                yield statement
+
+    def _is_inner(self, node: ast.AST) -> bool:
+        return any(node is one for statement in self.block for one in ast.walk(statement))
+
+    def _is_prepare(self, statement: ast.stmt) -> bool:
+        made = (a for group in self.script.names.assignments.values() for a in group if a.node is statement)
+        return any(self.script.engines.prepares(one) for one in made)
+
+    def _import_of(self, name: str) -> ast.Import | ast.ImportFrom | None:
+        for node in self.script.tree.nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name.partition(".")[0]) == name:
+                        return node
+        return None
+
+    def _import(self, name: ast.Name) -> None:
+        node = self._import_of(name.id)
+        if node is None:
+            return
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise Gap(node, say("{name} comes from a relative import", name=name.id))
+        alias = next(a for a in node.names if (a.asname or a.name.partition(".")[0]) == name.id)
+        alone = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], 0)
+        self._imports[ast.unparse(alone)] = None
+
+
+def _flat(body: Iterable[ast.stmt], enter: Sequence[ast.stmt] = ()) -> Iterator[ast.stmt]:
+    """Statements in order, with those of with-blocks of the engine, and of the loops that lead to `enter`."""
+    wanted = {id(statement) for statement in enter}
+    for statement in body:
+        opens = isinstance(statement, ast.With) and all(_opened_by_engine(item) for item in statement.items)
+        leads = isinstance(statement, ast.For | ast.While | ast.With) and any(
+            id(n) in wanted for n in ast.walk(statement)
+        )
+        if isinstance(statement, ast.For | ast.While | ast.With) and (opens or leads):
+            yield from _flat(statement.body, enter)
+        else:
+            yield statement
+
+
+def flat(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """Statements in order, with those in with-blocks of the engine."""
+    return list(_flat(body))
+
+
+def _opened_by_engine(item: ast.withitem) -> bool:
+    return isinstance(item.context_expr, ast.Call) and method(item.context_expr) in _FIRST
+
+
+def _given(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value, its own nested functions left out."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return set()
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _changes(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement changes what a name holds: sets a part of it, calls a method, or gives it to a function."""
+    if isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try):
+        over = isinstance(statement, ast.For) and any(_is(node, name) for node in ast.walk(statement.iter))
+        return over or any(_changes(one, name) for one in (*statement.body, *getattr(statement, "orelse", ())))
+    if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return any(not isinstance(target, ast.Name) and _root(target) == name for target in targets)
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    call = statement.value
+    if method(call) in _ASKING or dotted(call.func) == "print":
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return _root(call.func) == name or any(_is(one, name) for one in given)
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _bound_in(node: ast.AST) -> frozenset[str]:
+    """The names that functions, lambdas and comprehensions in a node bind for themselves."""
+    found: set[str] = set()
+    for one in ast.walk(node):
+        if isinstance(one, _NESTED):
+            found |= parameters(one)
+            if isinstance(one, Function):
+                found |= {n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        elif isinstance(one, _COMPREHENSIONS):
+            targets = (n for part in one.generators for n in ast.walk(part.target))
+            found |= {n.id for n in targets if isinstance(n, ast.Name)}
+    return frozenset(found)
+
+
+def _places(call: ast.Call) -> bool:
+    """Whether a call only moves something to a device."""
+    if method(call) == "cuda":
+        return not call.args and not call.keywords
+    if method(call) != "to" or len(call.args) != 1 or call.keywords:
+        return False
+    where = call.args[0]
+    return dotted(where).rpartition(".")[2] in ("device", "local_rank") or (
+        isinstance(where, ast.Constant) and str(where.value).startswith("cuda")
+    )
+
+
+def _only_places(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    if not isinstance(value, ast.Call) or not _places(value):
+        return False
+    return isinstance(statement, ast.Expr) or (
+        isinstance(statement, ast.Assign)
+        and isinstance(value.func, ast.Attribute)
+        and ast.unparse(value.func.value) == ast.unparse(statement.targets[0])
+    )

@@ -1,0 +1,60 @@
+"""`.trainwiz/manifest.json`: what was generated, so that a person's edits can be told from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwiz import files
+
+MANIFEST = ".trainwiz/manifest.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What was generated, by path relative to the project's folder."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The sha256 of each file as it was generated."""
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The values in it: the defaults of its `Config`, by name."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """The sha256 of a file that was kept while the plan changed more than values in it."""
+
+    def text(self) -> str:
+        """The file's content."""
+        kept = {"kept": dict(sorted(self.kept.items()))} if self.kept else {}
+        record = {"version": _FORMAT, "files": dict(sorted(self.files.items())), "values": dict(self.values), **kept}
+        return json.dumps(record, indent=2) + "\n"
+
+
+def read(root: Path) -> Manifest:
+    """The manifest of a project; an empty one if there is none that can be read."""
+    # Without a readable manifest each file is a conflict, so that nothing is lost.
+    try:
+        record = files.read_json(root / MANIFEST)
+        return Manifest(
+            files={str(path): str(digest) for path, digest in record["files"].items()},
+            values={str(path): dict(values) for path, values in record.get("values", {}).items()},
+            kept={str(path): str(digest) for path, digest in record.get("kept", {}).items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Manifest()
+
+
+def digest_of(path: Path) -> str | None:
+    """The sha256 of a file; None if it cannot be read."""
+    try:
+        return sha256(path.read_bytes())
+    except OSError:
+        return None
+
+
+def sha256(data: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,77 @@
+"""The script that an import is given: its model, data and loss become the task.py of a project."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwiz import tasks
+from trainwiz.adoption import Left, own_code
+from trainwiz.decide import Source
+from trainwiz.message import say
+from trainwiz.render import own_task
+from trainwiz.render.artifact import Artifact
+from trainwiz.script import Script
+from trainwiz.script.pieces import Pieces, pieces
+from trainwiz.store import templates
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnScript:
+    """A script with the pieces of it that were found."""
+
+    script: Script
+    pieces: Pieces
+    as_code: bool
+    """Whether task.py takes them; False: the user chose another task for the plan."""
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """What it answers of the plan."""
+        return {"task": _own_task(), "data.eval": None} if self.as_code else {}
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Where these answers come from."""
+        name = Path(self.script.file).name
+        source = Source(kind="file", reason=say("{file} has its own model, data and loss", file=name))
+        return dict.fromkeys(self.answers, source)
+
+    @property
+    def left(self) -> tuple[Left, ...]:
+        """What of its code the project does not have."""
+        return own_code.left(self.script, self.pieces, as_code=self.as_code)
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """The lines of what task.py takes, by the piece's name."""
+        found = (one for one in self.pieces.all if one.taken and not isinstance(one.node, ast.Module))
+        return {one.name: getattr(one.node, "lineno", 1) for one in found}
+
+    def files(self, folder: Path) -> Callable[[str], tuple[Artifact, ...]] | None:
+        """Makes `task.py` and what it needs from the example that the plan generates."""
+        if not self.as_code:
+            return None
+        path = os.path.relpath(os.path.realpath(self.script.file), os.path.realpath(folder))
+        return lambda example: own_task.files(
+            self.pieces,
+            example,
+            templates.load(),
+            script=path,
+            name=Path(self.script.file).name,
+            lines=self.script.lines,
+        )
+
+
+def of(script: Script, given: Mapping[str, Any]) -> OwnScript:
+    """The script, for a plan with these values."""
+    task = tasks.named(given.get("task", _own_task()))
+    return OwnScript(script=script, pieces=pieces(script), as_code=task.own_code)
+
+
+def _own_task() -> str:
+    return next(task.name for task in tasks.every() if task.own_code)

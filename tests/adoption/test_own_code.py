@@ -1,0 +1,384 @@
+"""What `trainwiz import --script` makes of a script's own model, data and loss: code, or a mark with file and line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import trainwiz
+
+from trainwiz.cli import run
+from trainwiz.script import read
+from trainwiz.script.pieces import Pieces, pieces
+
+HERE = Path(__file__).parents[1]
+CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
+
+DEFINITIONS = """\
+import argparse
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+WIDTH = 8
+
+
+class Points(Dataset):
+    def __init__(self, n, noise=0.0):
+        generator = torch.Generator().manual_seed(3)
+        self.x = torch.randn(n, WIDTH, generator=generator)
+        self.y = 2 * self.x[:, 0] + noise
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+class Net(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, x):
+        return self.layers(x).squeeze(-1)
+"""
+OWN = f"""\
+{DEFINITIONS}
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--accumulation", type=int, default=2)
+    args = parser.parse_args()
+    accelerator = Accelerator(gradient_accumulation_steps=args.accumulation)
+    train_data = Points(64, noise=0.1)
+    loader = DataLoader(train_data, batch_size=4, shuffle=True)
+    eval_loader = DataLoader(Points(16), batch_size=4)
+    net = Net(WIDTH, args.hidden)
+    net.layers[0].bias.data.zero_()
+    for parameter in net.layers[2].parameters():
+        parameter.data.zero_()
+    net = net.to(accelerator.device)
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    net, optimizer, loader, eval_loader = accelerator.prepare(net, optimizer, loader, eval_loader)
+    for epoch in range(3):
+        for step, (x, y) in enumerate(loader):
+            with accelerator.accumulate(net):
+                prediction = net(x)
+                loss = criterion(prediction, y.to(accelerator.device))
+                loss = loss / args.accumulation
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                average_weights(net)
+        print(epoch, loss.item())
+
+
+def average_weights(model):
+    pass
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acc.yaml").write_text("distributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n")
+    (tmp_path / "train.py").write_text(OWN)
+    return tmp_path
+
+
+def imported(*arguments: str, code: int = 0) -> None:
+    assert run(["import", "acc.yaml", "--script", "train.py", "--into", "mine", "--yes", *CPU, *arguments]) == code
+
+
+def line_of(words: str, text: str = OWN) -> int:
+    return next(i for i, line in enumerate(text.splitlines(), start=1) if words in line)
+
+
+def left(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
+    imported("--dry-run", "--json", *arguments)
+    answer = json.loads(capsys.readouterr().out)
+    return {(one["path"], one["line"]): one for one in answer["left"] if one["kind"] in ("code", "lost")}
+
+
+def function(text: str, name: str) -> list[str]:
+    """The statements of a function, without its docstring."""
+    node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)
+    return [ast.unparse(statement) for statement in node.body[1:]]
+
+
+def found(text: str) -> Pieces:
+    return pieces(read("train.py", textwrap.dedent(text)))
+
+
+def gaps(text: str) -> dict[str, tuple[int, str]]:
+    return {
+        one.name: (getattr(one.gap.node, "lineno", 0), str(one.gap.why))
+        for one in found(text).all
+        if one.gap is not None
+    }
+
+
+# The command
+
+
+def test_model_data_and_loss_become_the_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imported()
+    shown = capsys.readouterr().err
+    assert f"loss (train.py:{line_of('accelerator.backward')})" in shown
+    text = (folder / "mine" / "task.py").read_text()
+    assert function(text, "load_train_data") == ["train_data = own.Points(64, noise=0.1)", "return train_data"]
+    assert function(text, "build_model") == [
+        "net = own.Net(own.WIDTH, 32)",
+        "net.layers[0].bias.data.zero_()",
+        "for parameter in net.layers[2].parameters():\n    parameter.data.zero_()",
+        "return net",
+    ]
+    assert function(text, "loss_sum")[-3:] == [
+        "prediction = net(x)",
+        "loss = criterion(prediction, y)",
+        "return loss.float() * n_of_the_mean",
+    ]
+    assert "criterion = nn.MSELoss()" in function(text, "outside")
+    plan = (folder / "mine" / "trainwiz.yaml").read_text()
+    assert "task: custom" in plan
+    assert "train.py has its own model, data and loss" in plan
+    # What is written is the user's: another init leaves it, and nothing is stale.
+    assert run(["init", "mine", "--defaults", "--yes", "--seed", "7", *CPU]) == 0
+    assert (folder / "mine" / "task.py").read_text() == text
+    assert (folder / "mine" / "own.py").exists()
+
+
+def test_all_that_is_left_out_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = left(capsys)
+    assert entries.keys() == {
+        ("option", line_of("net = Net(")),
+        ("evaluation", line_of("eval_loader = ")),
+        ("AdamW(betas)", line_of("AdamW(")),
+        ("loop", line_of("average_weights(net)")),
+    }
+    assert "the default 32 of --hidden is used" in entries["option", line_of("net = Net(")]["why"]
+    assert entries["loop", line_of("average_weights(net)")]["value"] == "average_weights(net)"
+    assert not (folder / "mine").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_another_task_is_the_users_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = left(capsys, "--set", "task=causal_lm")
+    for name, words in {"model": "AdamW(net", "data": "= DataLoader(train_data", "loss": "backward(loss)"}.items():
+        assert entries[name, line_of(words)]["kind"] == "lost"
+        assert "the plan's task has its own" in entries[name, line_of(words)]["why"]
+
+
+def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs = OWN.replace('"--hidden", type=int, default=32', '"--hidden", type=int, required=True')
+    (folder / "train.py").write_text(needs)
+    imported()
+    shown = " ".join(capsys.readouterr().err.split())
+    at = line_of("AdamW(", needs)
+    assert f"train.py:{at} model: net line {line_of('net = Net(', needs)}: args.hidden has no value" in shown
+    text = (folder / "mine" / "task.py").read_text()
+    assert f"# TODO: train.py:{at}: args.hidden has no value" in text
+    assert function(text, "build_model") == [
+        f"raise NotImplementedError('write build_model in task.py: see train.py:{at}')"
+    ]
+
+
+def test_an_existing_task_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "task.py").write_text("mine = 1\n")
+    imported(code=1)
+    assert "-mine = 1" in capsys.readouterr().err
+    imported("--on-conflict", "beside")
+    assert (folder / "mine" / "task.py").read_text() == "mine = 1\n"
+    assert "own.Net" in (folder / "mine" / "task.py.new").read_text()
+
+
+def test_a_custom_task_takes_no_data_from_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["init", str(tmp_path / "new"), "--defaults", "--yes", "--task", "custom", *CPU]
+    assert run([*arguments, "--data", "data.txt", "--model", "org/net"]) == 1
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "data.train data.txt is not used: the task custom takes it from load_train_data in task.py" in shown
+    assert "model.name org/net is not used" in shown
+    assert not (tmp_path / "new").exists()
+    assert run(arguments) == 0
+
+
+@pytest.mark.train
+def test_the_project_proves_itself(folder: Path) -> None:
+    """Summed loss, padding, resume and another split of the batch, with the user's own code."""
+    imported()
+    done = trainwiz("rehearse", str(folder / "mine"), "--updates", "4")
+    assert done.code == 0, done.err + done.out
+    assert "warnings: 0" in done.out
+
+
+# Shapes of scripts
+
+HUB = """\
+import torch
+from accelerate import Accelerator
+from datasets import load_dataset
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+NAME = "org/model"
+
+
+def loaders(accelerator, size=8):
+    tokenizer = AutoTokenizer.from_pretrained(NAME)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    data = load_dataset("org/data", split="train")
+
+    def tokenized(rows):
+        return tokenizer(rows["text"], truncation=True)
+
+    with accelerator.main_process_first():
+        data = data.map(tokenized, batched=True)
+
+    def collate(rows):
+        return tokenizer.pad(rows, return_tensors="pt")
+
+    return DataLoader(data, shuffle=True, collate_fn=collate, batch_size=size)
+
+
+def training(accelerator):
+    loader = loaders(accelerator)
+    model = AutoModelForCausalLM.from_pretrained(NAME)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for batch in loader:
+        outputs = model(**batch)
+        accelerator.backward(outputs.loss)
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    training(Accelerator())
+"""
+
+
+def test_models_and_data_of_the_hub() -> None:
+    script = found(HUB)
+    assert [one.name for one in script.all if one.gap] == []
+    assert script.counted == "next_labels"
+    assert script.model.taken
+    assert script.model.taken.outer == ("model = AutoModelForCausalLM.from_pretrained(own.NAME)",)
+    assert script.data.taken
+    assert [text.splitlines()[0] for text in script.data.taken.outer] == [
+        "tokenizer = AutoTokenizer.from_pretrained(own.NAME)",
+        "if tokenizer.pad_token is None:",
+        'data = load_dataset("org/data", split="train")',
+        "def tokenized(rows):",
+        "data = data.map(tokenized, batched=True)",
+    ]
+    assert script.loss.taken
+    assert script.loss.taken.inner == ("outputs = model(**batch)",)
+
+
+def test_a_script_that_trains_on_import() -> None:
+    text = HUB.replace('if __name__ == "__main__":\n    training', "training").replace("\ntraining(A", "\n\ntraining(A")
+    assert gaps(text)["model"] == (
+        line_of("model = Auto", text),
+        f"NAME cannot be imported: the script trains on import (line {len(text.splitlines())})",
+    )
+
+
+def test_a_collate_function_that_asks_the_engine() -> None:
+    text = HUB.replace(
+        "return tokenizer.pad(", "size = 8 if accelerator.is_main_process else 4\n        return tokenizer.pad("
+    )
+    assert gaps(text) == {
+        "collate": (
+            line_of("size = 8 if", text),
+            "accelerator.is_main_process has no value that is written in the script",
+        )
+    }
+
+
+def test_several_models() -> None:
+    text = OWN.replace(
+        "    criterion",
+        "    other = Net(WIDTH, 4)\n    second = torch.optim.SGD(other.parameters(), 0.1)\n    criterion",
+    ).replace("prediction = net(x)", "prediction = net(x) + other(x)")
+    text = text.replace("net, optimizer, loader, eval_loader", "net, other, optimizer, loader, eval_loader")
+    why = gaps(text)
+    assert why["model"] == (line_of("AdamW(net", text), "the script trains several models: other, net")
+    assert why["loss"] == (
+        line_of("prediction = net(x)", text),
+        "net is another model or loader that the engine prepares",
+    )
+
+
+def test_a_frozen_model_beside_goes_to_the_device() -> None:
+    text = OWN.replace(
+        "    criterion = nn.MSELoss()",
+        "    teacher = Net(WIDTH, 4)\n    teacher.requires_grad_(False)\n    teacher.to(accelerator.device)",
+    )
+    text = text.replace("criterion(prediction, y.to(accelerator.device))", "(teacher(x) - prediction).square().mean()")
+    loss = found(text).loss
+    assert loss.taken
+    assert loss.taken.outer == (
+        "teacher = own.Net(own.WIDTH, 4)",
+        "teacher.requires_grad_(False)",
+        "teacher.to(device)",
+    )
+    assert loss.taken.from_outside == ("teacher",)
+
+
+def test_a_loss_of_a_function() -> None:
+    text = OWN.replace("criterion(prediction, y.to(accelerator.device))", "average_weights(prediction - y)")
+    loss = found(text).loss
+    assert loss.taken
+    assert loss.taken.inner == ("prediction = net(x)", "loss = own.average_weights(prediction - y)")
+    assert loss.taken.outer == ()
+
+
+def test_a_trainer() -> None:
+    text = """\
+    from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+    from rows import Rows
+
+    def main():
+        data = Rows("train")
+        model = AutoModelForSequenceClassification.from_pretrained("org/model")
+        Trainer(model=model, args=TrainingArguments("out"), train_dataset=data).train()
+
+    if __name__ == "__main__":
+        main()
+    """
+    script = found(text)
+    assert script.data.taken
+    assert script.data.taken.imports == ("from rows import Rows",)
+    assert script.collate.taken
+    assert script.collate.taken.expression == "default_data_collator"
+    padded = text.replace("train_dataset=data", "train_dataset=data, processing_class=words")
+    assert "processing_class" in gaps(padded)["collate"][1]
+    assert script.loss.taken
+    assert script.loss.taken.expression == "model(**batch).loss"
+    own = (
+        textwrap.dedent(text).replace("Trainer(model", "Mine(model")
+        + "\nclass MineTrainer(Trainer):\n    def compute_loss(self, model, inputs): ...\n"
+    )
+    assert gaps(own.replace("Mine(model", "MineTrainer(model"))["loss"][1] == "the Trainer has a loss of its own"
+
+
+def test_nothing_to_find() -> None:
+    assert {name: why for name, (_, why) in gaps("x = 1\n").items()} == {
+        "model": "it was not found in the script",
+        "data": "it was not found in the script",
+        "loss": "no loop over micro-batches with a backward pass was found",
+    }

@@ -1,0 +1,89 @@
+"""The task: data, model and loss of the script that this project was imported from. Edit it freely.
+
+The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. `trainwiz rehearse`
+shows whether the loss here does its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+Batch = dict[str, Tensor]
+
+SHARDED_LAYERS: tuple[str, ...] = ()
+"""edit: names of the repeated module classes. FSDP shards each such module as one unit."""
+
+
+@dataclass
+class TaskConfig:
+    """edit: settings of the task. `--name value` overrides one."""
+
+
+def load_train_data(config: TaskConfig) -> Dataset[Any]:
+    """Return the training data: a length, and items by index."""
+    raise NotImplementedError("write load_train_data in task.py")
+
+
+def collator() -> Any:
+    """Return the function that makes a batch of samples."""
+    return torch.utils.data.default_collate
+
+
+def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
+    """Return one micro-batch, and the count of what its loss is the mean of.
+
+    A sample whose `counted` is false only pads the last batch of an epoch. It is left out; if there is no other, it
+    stays and counts zero.
+    """
+    kept = [sample for sample, counts in zip(samples, counted, strict=True) if counts]
+    batch = named(collator()(kept or samples[:1]))
+    n = count(batch, len(kept)) if kept else 0
+    return {**batch, "n": torch.tensor(n)}, n
+
+
+def count(batch: Batch, samples: int) -> int:
+    """edit: what the script's loss is the mean of."""
+    return samples
+
+
+def named(batch: Any) -> Batch:
+    """Return a batch as tensors by name. Those of a tuple are named by their position."""
+    if isinstance(batch, Tensor):
+        return {"tensor": batch}
+    return dict(batch) if isinstance(batch, Mapping) else {str(i): part for i, part in enumerate(batch)}
+
+
+def as_collated(batch: Batch) -> Any:
+    """Return a batch as `collator` made it."""
+    parts = {name: part for name, part in batch.items() if name != "n"}
+    if "tensor" in parts:
+        return parts["tensor"]
+    return tuple(parts.values()) if all(name.isdigit() for name in parts) else parts
+
+
+def build_model(config: TaskConfig) -> nn.Module:
+    """Return the model on the CPU in fp32. The engine moves, casts and shards it."""
+    raise NotImplementedError("write build_model in task.py")
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the script's loss, a mean, times what it is the mean of: the sum over what `collate` counts, in fp32."""
+    raise NotImplementedError("write loss_sum in task.py")
+
+
+def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the final weights, gathered from all ranks; a model of transformers in the form that it is loaded from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(folder, state_dict=weights)
+    else:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
