@@ -1,4 +1,4 @@
-"""The fields of a generated script's `Config` and `TaskConfig`: their defaults as the text says them, read and set."""
+"""What a project's script says without being run: the fields of its `Config`, read and set; functions left to write."""
 
 from __future__ import annotations
 
@@ -37,6 +37,22 @@ def declared(text: str) -> dict[str, Field]:
                 found[target.id] = Field(ast.literal_eval(value), True, value.lineno)
             except (ValueError, TypeError, RecursionError):
                 found[target.id] = Field(None, False, value.lineno)
+    return found
+
+
+def unwritten(text: str) -> dict[str, int]:
+    """The functions that end in `raise NotImplementedError` and return nothing, each with that line."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    for function in (node for node in body if isinstance(node, ast.FunctionDef)):
+        last = function.body[-1]
+        raised = ast.unparse(last.exc) if isinstance(last, ast.Raise) and last.exc else ""
+        returns = any(isinstance(node, ast.Return | ast.Yield) for node in ast.walk(function))
+        if raised.startswith("NotImplementedError") and not returns:
+            found[function.name] = last.lineno
     return found
 
 

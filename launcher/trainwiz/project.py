@@ -115,6 +115,8 @@ class Project:
     """Generated files that the plan would now render differently."""
     disagreements: tuple[Disagreement, ...] = ()
     """Values in edited scripts that are not the plan's."""
+    unwritten: tuple[tuple[str, str, int], ...] = ()
+    """Functions of edited scripts that only say that they are to be written: file, name and line."""
     kept_files: tuple[str, ...] = ()
     """Scripts that were kept while the plan changed more than values in them, and not edited since."""
     port_in_use: int | None = None

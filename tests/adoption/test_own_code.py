@@ -196,6 +196,16 @@ def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixt
     ]
 
 
+def test_marks_stop_a_launch(folder: Path) -> None:
+    (folder / "train.py").write_text(OWN.replace("type=int, default=32", "type=int, required=True"))
+    imported()
+    found = json.loads(trainwiz("check", "mine", "--json").out)["findings"]
+    [unwritten] = [one["message"] for one in found if one["rule"] == "TW527"]
+    assert unwritten.startswith("build_model is still to be written in task.py:")
+    assert trainwiz("launch", "mine").code == 1
+    assert not (folder / "mine" / "runs").exists()
+
+
 def test_an_existing_task_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "task.py").write_text("mine = 1\n")

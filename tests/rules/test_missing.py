@@ -150,6 +150,18 @@ def train(folder: Path, values: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.train
+def test_tw527_what_is_not_written_stops_the_ranks(tmp_path: Path) -> None:
+    alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
+    folder = make(tmp_path / "project", {**REGRESSION, **alone, "data.eval": ""})
+    task = folder / "task.py"
+    mark = 'raise NotImplementedError("write build_model in task.py")'
+    task.write_text(task.read_text().replace("return Net(config)", mark))
+    stopped = launch(folder, "--ignore", "TW527")
+    assert stopped.code != 0
+    assert "NotImplementedError: write build_model in task.py" in stopped.out + stopped.err
+
+
+@pytest.mark.train
 def test_tw540_the_example_is_trained_instead(tmp_path: Path) -> None:
     alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
     named = {"data.train": "no-such-file.txt", "ignore": {"TW540": "to see what becomes of it"}}

@@ -105,7 +105,7 @@ def _bomb(text: str) -> Trouble | None:
         if ended is not None:
             open_nodes[-1].add(ended)
             anchors |= {ended.anchor: ended} if ended.anchor else {}
-        if len(open_nodes) + open_nodes[-1].depth > DEEPEST + 2:
+        if len(open_nodes) + open_nodes[-1].depth > DEEPEST + 1:
             return Trouble(say("brackets are nested too deeply"), at)
         if open_nodes[-1].values > _MOST_VALUES:
             message = say("more than {n} values, each alias (*) counted as what it stands for", n=_MOST_VALUES)

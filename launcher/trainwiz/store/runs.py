@@ -124,7 +124,9 @@ class Run:
         """The record `command`, `outcome` or `config`; empty if it is missing or cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             value = files.read_json(self.folder / f"{name}.json")
-            return readable(value) if isinstance(value, dict) else {}
+            if not isinstance(value, dict):
+                return {}
+            return value if name == "config" else readable(value)
         return {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainwiz.machine import Interpreter, Machine, Toolchain
@@ -61,16 +61,18 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     `folder` is where the project is or will be. On a machine read from a file, ports and locks here mean nothing.
     """
     # `machine` comes before the first question, which waits for no rules and no pydantic.
+    from trainwiz import fields
     from trainwiz.estimate import estimate
     from trainwiz.probe import project as surroundings
-    from trainwiz.render import PLAN_FILE
+    from trainwiz.render import PLAN_FILE, SETTINGS
     from trainwiz.rules import Facts
     from trainwiz.store import artifacts
 
     here = machine is not None and machine.probed
     found = surroundings.project(plan, folder)
     changed = artifacts.changed(folder)
-    stale, disagreements = _compared(plan, folder, changed)
+    edited = artifacts.texts(folder, [path for path in SETTINGS if path in changed])
+    stale, disagreements = _compared(plan, folder, changed, edited)
     generated = [path for path in changed if path != PLAN_FILE]
     missing = {path for path in generated if not os.path.lexists(os.path.join(folder, path))}
     model = found.model
@@ -83,6 +85,9 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         changed_files=tuple(path for path in generated if path not in missing),
         stale_files=tuple(path for path in stale if path not in missing),
         disagreements=disagreements,
+        unwritten=tuple(
+            (path, name, line) for path, text in edited.items() for name, line in fields.unwritten(text).items()
+        ),
         kept_files=artifacts.kept(folder),
     )
     return Facts(
@@ -93,12 +98,13 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
     )
 
 
-def _compared(plan: Plan, folder: str, changed: Sequence[str]) -> tuple[Sequence[str], tuple[Disagreement, ...]]:
+def _compared(
+    plan: Plan, folder: str, changed: Sequence[str], edited: Mapping[str, str]
+) -> tuple[Sequence[str], tuple[Disagreement, ...]]:
     """The files that the plan would now make differently, and the values of edited ones that are not the plan's."""
-    from trainwiz.render import PLAN_FILE, SETTINGS, training_files
+    from trainwiz.render import PLAN_FILE, training_files
     from trainwiz.store import artifacts, templates
 
-    edited = [path for path in SETTINGS if path in changed]
     # Rendered only if something was edited: a newer trainwiz renders differently, and that is no mistake.
     if PLAN_FILE not in changed and not edited:
         return (), ()
@@ -107,7 +113,7 @@ def _compared(plan: Plan, folder: str, changed: Sequence[str]) -> tuple[Sequence
     files = training_files(plan, templates.load())
     stale = artifacts.outdated(folder, files) if PLAN_FILE in changed else ()
     # A stale file is told as a whole, and one that was not edited says what the plan said.
-    present = artifacts.texts(folder, [path for path in edited if path not in stale])
+    present = {path: text for path, text in edited.items() if path not in stale}
     return stale, agreement.in_texts(plan, files, present)
 
 

@@ -146,3 +146,22 @@ def scripts_are_what_the_plan_means(project: Project) -> Violations:
                 planned=one.planned,
                 where=one.file,
             )
+
+
+@rule("TW527", level=Level.ERROR, field="project")
+def functions_are_written(project: Project) -> Violations:
+    """All functions that train.py calls must be written.
+
+    Without it: every rank starts, imports torch, and stops with `NotImplementedError: write build_model in task.py`.
+    Why: the project was imported from a script, and this part of it could not be taken over.
+    Instead: write the function; the comment in it names the line of the script.
+    Source: the task.py that `trainwiz import --script` writes
+    """
+    for path, name, line in project.unwritten:
+        yield violation(
+            "{name} is still to be written in {file}",
+            remedy("write it at {file}: the comment there names the place in your script", file=f"{path}:{line}"),
+            name=name,
+            file=f"{path}:{line}",
+            where=path,
+        )
