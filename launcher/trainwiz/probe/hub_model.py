@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -26,8 +27,12 @@ class HubModel:
     """The numbers in its safetensors files, by type."""
 
 
+@functools.cache
 def look(name: str, *, seconds: float = SECONDS) -> HubModel:
-    """Ask the hub, with the token that is logged in. What it does not answer in time, or at all, stays empty."""
+    """Ask the hub, with the token that is logged in. What it does not answer in time, or at all, stays empty.
+
+    Each model is asked for once: a hub that does not answer must not delay each question after the first.
+    """
     found = HubModel()
     # Any failure: no such model, a gated one, no network, no huggingface_hub or another version of it.
     with contextlib.suppress(Exception):
