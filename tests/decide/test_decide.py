@@ -514,3 +514,5 @@ def test_fsdp_keeps_whole_gradients_only_where_they_fit(model: str, each: bool, 
 def test_a_new_model_takes_back_the_size_of_the_old_one() -> None:
     earlier = {"model.name": "org/a", "model.parameters": 10**9, "seed": 1}
     assert without_replaced({"model.name": "org/b"}, earlier) == {"seed": 1}
+    assert without_replaced({"model.name": "org/b"}, {"model.parameters": 5}) == {"model.parameters": 5}
+    assert without_replaced({"seed": 2}, earlier) == {"model.name": "org/a", "model.parameters": 10**9}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from plans import BASE
+from projects import environment
 
 from trainwiz import models
 from trainwiz import plan as plans
@@ -257,3 +262,58 @@ def test_a_hub_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bits_are_four_where_nobody_says() -> None:
     assert headers.weight_bits({}) == 4
     assert headers.weight_bits({"quantization_config": {"quant_method": "awq", "w_bit": 3}}) == 3
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with one model: its config.json, and the header of its weights."""
+
+    HEADER = json.dumps({"a": {"dtype": "BF16", "shape": [1000, 10], "data_offsets": [0, 20_000]}}).encode()
+    FILES: ClassVar[dict[str, bytes]] = {
+        "config.json": json.dumps(LLAMA).encode(),
+        "model.safetensors": struct.pack("<Q", len(HEADER)) + HEADER + bytes(20_000),
+    }
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.answer())
+
+    def answer(self) -> bytes:
+        content = self.FILES.get(self.path.partition("?")[0].rpartition("/")[2])
+        first, _, last = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last) + 1] if content and last and self.command == "GET" else content
+        self.send_response(404 if content is None else 200 if part == content else 206)
+        self.send_header("ETag", '"1"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", str(len(part or b"")))
+        self.end_headers()
+        return part or b""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_hub_is_asked_by_its_own_library(tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    endpoint = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1"}
+    program = (
+        "import json; from trainwiz.probe import hub_model; found = hub_model.look('org/own', seconds=100)\n"
+        "print(json.dumps([found.config, dict(found.counts)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment({**endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf")}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    server.shutdown()
+    serving.join()
+    server.server_close()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == [LLAMA, {"BF16": 10_000}]
+    assert not (tmp_path / "hf" / "hub").exists(), "a model with one file in the cache counts as downloaded"

@@ -108,6 +108,34 @@ def test_length_forms(typed: str, unit: str, expected: tuple[str, str, str]) -> 
     assert tuple(texts[key] for key in keys) == expected
 
 
+@pytest.mark.parametrize(
+    ("typed", "name", "size"),
+    [
+        ("org/model", "org/model", None),
+        ("org/model 13B", "org/model", 13 * 10**9),
+        ("./a folder", "./a folder", None),
+        ("./a folder 0.5b", "./a folder", 5 * 10**8),
+        ("org/model-7B", "org/model-7B", None),
+    ],
+)
+def test_a_model_may_be_named_with_its_size(typed: str, name: str, size: int | None) -> None:
+    texts = forms.read_model(typed, {})
+    assert isinstance(texts, dict)
+    assert texts["model.name"] == name
+    found = texts.get("model.parameters")
+    assert (plans.parse_value("model.parameters", found) if found else None) == size
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"),
+    [("7", 7 * 10**9), ("0.5", 5 * 10**8), ("350M", 35 * 10**7), ("13b", 13 * 10**9), ("6738415616", 6_738_415_616)],
+)
+def test_a_bare_size_is_in_billions(typed: str, size: int) -> None:
+    texts = forms.read_parameters(typed, {})
+    assert isinstance(texts, dict)
+    assert plans.parse_value("model.parameters", texts["model.parameters"]) == size
+
+
 def test_batch_forms() -> None:
     assert forms.read_batch("64", {}) == {"batch.real_batch_size": "64"}
     both: Any = forms.read_batch(" 64 / 8 ", {})

@@ -13,7 +13,7 @@ UNPROVEN = {
     "TW330": "needs a GPU without the CUDA toolkit",
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
-    "TW510": "no engine asks how large a model is",
+    "TW536": "no engine asks how large a model is",
     "TW534": "needs bitsandbytes",
     "TW603": "needs a GPU that another process fills",
 }

@@ -173,6 +173,19 @@ def test_the_rules_reject_an_answer_at_its_own_question() -> None:
     assert talk.answers["machine.num_processes"] == 4
 
 
+def test_a_model_of_unknown_size_is_named_with_its_size() -> None:
+    def objections(plan: Plan) -> list[tuple[str, Message]]:
+        unknown = plan.model.name == "org/model" and plan.model.parameters is None
+        return [("model.parameters", say("the size is unknown"))] if unknown else []
+
+    person = Person("", "org/model", "org/model 13B", "")
+    talk = interview(person, objections=objections)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert any("the size is unknown" in words for words in person.heard)
+    assert (talk.answers["model.name"], talk.answers["model.parameters"]) == ("org/model", 13 * 10**9)
+
+
 def test_what_the_command_line_gave_is_not_asked() -> None:
     person = Person(*[""] * 9)
     talk = interview(person, fixed={"task": "causal_lm", "batch.real_batch_size": 64, "strategy.zero_stage": 2})

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 FAMILIES: tuple[frozenset[str], ...] = (
     frozenset({"schedule.train_strategy", "schedule.n_epochs", "schedule.n_steps"}),
     frozenset({"engine", "strategy.kind", "strategy.zero_stage"}),
-    frozenset({"model.name", "model.parameters"}),
 )
 """Keys that say one thing together: who answers one of them takes back earlier answers to the others."""
 
@@ -69,6 +68,8 @@ def _differing(decided: Decided, values: Mapping[str, Any]) -> set[str]:
 def without_replaced(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
     """The lower answers without those that the upper ones replace, families included."""
     taken = set(upper) | {key for family in FAMILIES if family & upper.keys() for key in family}
+    if {"model.name"} <= upper.keys() & lower.keys():
+        taken.add("model.parameters")  # of the earlier model
     return {key: value for key, value in lower.items() if key not in taken}
 
 

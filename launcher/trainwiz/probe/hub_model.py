@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,8 +28,12 @@ class HubModel:
     """The numbers in its safetensors files, by type."""
 
 
+@functools.cache
 def look(name: str, *, seconds: float = SECONDS) -> HubModel:
-    """Ask the hub, with the token that is logged in. What it does not answer in time, or at all, stays empty."""
+    """Ask the hub, with the token that is logged in. What it does not answer in time, or at all, stays empty.
+
+    Each model is asked for once: a hub that does not answer must not delay each question after the first.
+    """
     found = HubModel()
     # Any failure: no such model, a gated one, no network, no huggingface_hub or another version of it.
     with contextlib.suppress(Exception):
@@ -37,7 +43,11 @@ def look(name: str, *, seconds: float = SECONDS) -> HubModel:
 
 def _ask(name: str, found: HubModel, seconds: float) -> None:
     import huggingface_hub as hub
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    # Its bars and warnings would stand between two questions.
+    disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     # Not into the cache: a model with one file there counts as downloaded.
     with tempfile.TemporaryDirectory() as folder:
         path = hub.hf_hub_download(name, "config.json", local_dir=folder, etag_timeout=seconds)

@@ -72,7 +72,7 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
         )
 
 
-@rule("TW510", level=Level.ERROR, field="model.parameters")
+@rule("TW536", level=Level.ERROR, field="model.parameters")
 def the_size_of_the_model_is_known(project: Project) -> Violations:
     """The size of the model must be known.
 
@@ -92,7 +92,7 @@ def the_size_of_the_model_is_known(project: Project) -> Violations:
         )
 
 
-@rule("TW530", level=Level.WARNING, field="model.parameters")
+@rule("TW537", level=Level.WARNING, field="model.parameters")
 def the_size_in_the_plan_is_that_of_the_model(plan: Plan, project: Project) -> Violations:
     """model.parameters must be the size of the model that the plan names.
 
