@@ -80,6 +80,7 @@ def test_what_the_remedies_name_is_really_there() -> None:
     sections = "|".join(sorted({key.partition(".")[0] for key in plan.fields() if "." in key}))
     keys = {key for words in remedies for key in re.findall(rf"\b(?:{sections})\.[a-z_0-9]+", words)}
     python = {"model.resize_token_embeddings", "model.enable_input_require_grads", "model.save_pretrained"}
+    python |= {"model.to_empty", "checkpoint.state_dict"}
     assert len(keys) > 10
     assert keys - python <= set(plan.fields())
     named = [match for words in remedies for match in re.findall(r"trainwiz (?!in tmux)(\w+)(?: (--[a-z-]+))?", words)]
@@ -497,3 +498,77 @@ def test_a_diagnosis_is_plain_values_for_programs() -> None:
     assert told["name"] == "deepspeed_batch"
     assert told["cause"] == "DeepSpeed's batch equation does not hold: 8 != 4 * 4 * 1"
     assert isinstance(told["last_lines"], list)
+
+
+# --- what hides a cause, or is all that there is
+
+
+def test_what_python_ignores_while_it_ends_is_no_cause() -> None:
+    own = 'Traceback (most recent call last):\n  File "train.py", line 8, in main\n    f()\nMyError: the data is bad\n'
+    ignored = (
+        "Exception ignored in: <function Iterator.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+        '  File "loader.py", line 102, in __del__\n    self.shutdown()\nAssertionError: can only test a child process\n'
+    )
+    found = of_log(own + ignored + "the last line\n", log="a.log")
+    assert found is not None
+    assert (found.exception, found.last[-1]) == ("MyError: the data is bad", "the last line")
+    assert of_log(own + ignored[: ignored.index("AssertionError")], log="a.log").exception == found.exception  # type: ignore[union-attr]
+    alone = of_log(ignored, log="a.log")
+    assert alone is not None
+    assert alone.exception == "AssertionError: can only test a child process"
+
+
+@pytest.mark.parametrize(
+    ("text", "exception"),
+    [
+        ("ValueError: something odd happened", "ValueError: something odd happened"),
+        ("epoch 1\nmylib.BadThing.SomeError: no\n", "mylib.BadThing.SomeError: no"),
+        ("ValueError: one\n" + "went on\n" * 5, None),
+        ("UserWarning: odd\nvalue error: no\nErrors: 0\n", None),
+    ],
+)
+def test_a_pasted_line_is_a_failure(text: str, exception: str | None) -> None:
+    found = of_log(text, log="a.log")
+    assert (found.exception if found else None) == exception
+
+
+def by_rank(rank: int, error: str) -> str:
+    text = f'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    step()\n{error}'
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.split("\n"))
+
+
+LOST = "torch.distributed.DistBackendError: [1] is setting up NCCL communicator: Connection reset by peer"
+BLAMED = "E1122 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 7)\n"
+
+
+def test_a_rank_that_lost_its_connection_is_not_the_first_whatever_the_launcher_says() -> None:
+    assert of_log(by_rank(0, LOST), log="a.log").name == "connection_lost"  # type: ignore[union-attr]
+    found = of_log(by_rank(2, LOST) + by_rank(1, "KeyError: 'labels'") + by_rank(0, LOST) + BLAMED, log="a.log")
+    assert found is not None
+    assert (found.rank, found.exception) == (1, "KeyError: 'labels'")
+
+
+def test_a_launcher_is_believed_where_nobody_says_more() -> None:
+    found = of_log(by_rank(2, LOST) + by_rank(0, LOST) + BLAMED, log="a.log")
+    assert found is not None
+    assert (found.rank, found.name) == (0, "connection_lost")
+    found = of_log(by_rank(0, "KeyError: 'labels'") + by_rank(1, "ValueError: no") + BLAMED, log="a.log")
+    assert found is not None
+    assert (found.rank, found.exception) == (0, "KeyError: 'labels'")
+
+
+def test_a_launchers_last_word_explains_nothing_that_a_rank_said() -> None:
+    own = 'Traceback (most recent call last):\n  File "train.py", line 8, in main\n    f()\nMyError: the data is bad\n'
+    found = of_log(own + LOGS["child_failed"], log="a.log")
+    assert found is not None
+    assert (found.known, found.exception) == (False, "MyError: the data is bad")
+
+
+def test_two_lines_of_nan_are_not_a_whole_training() -> None:
+    assert of_log("{'loss': nan}\n{'loss': nan}\n{'loss': 0.3}\n{'loss': nan}\n", log="a.log") is None
+    assert of_log("loss: nano\nloss: nano\nloss: nano\n", log="a.log") is None
+
+
+def test_less_than_five_gigabytes_in_pieces_are_plain_lack_of_memory() -> None:
+    text = LOGS["fragmentation"]
+    assert of_log(text.replace("27.50 GiB is reserved", "4.50 GiB is reserved"), log="a.log").name == "cuda_memory"  # type: ignore[union-attr]

@@ -87,7 +87,7 @@ def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log:
         return None
     if outcome.interrupted and outcome.exit_code == SIGNAL_BASE + (outcome.signal or 0):
         return None
-    lines = _lines(logs.get(rank, ""))
+    lines = log_text.without_ignored(_lines(logs.get(rank, "")))
     failed_after = tuple(r for r, c in sorted(outcome.codes.items()) if r != rank and c not in (0, None))
     return _of(
         lines, rank=rank, code=code, log=log or f"rank-{rank}.log", observed=outcome.observed, followed=failed_after
@@ -96,16 +96,18 @@ def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log:
 
 def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     """What was wrong, from a log alone, whatever program wrote it; None if it shows no failure."""
-    lines = _lines(text)
+    lines = log_text.without_ignored(_lines(text))
     whole = "\n".join(line.text for line in lines)
     failure = launchers.first_failure(whole)
     rank, code = failure or (None, None)
     found = (recognise(lines, rank=rank) if rank is not None else None) or recognise(lines)
     blocks = tuple(log_text.tracebacks(lines))
-    if failure is None and not blocks and not (found and _is_a_failure(found)):
+    pasted = log_text.bare_exception(lines)
+    if failure is None and not blocks and not pasted and not (found and _is_a_failure(found)):
         return None
-    if rank is None:
-        rank = _first(lines, blocks, found)
+    if rank is None or _only_followed(lines, rank, blocks):
+        first = _first(lines, blocks, found)
+        rank, code = (rank, code) if first is None else (first, code if first == rank else None)
     diagnosis = _of(lines, rank=rank, code=code, log=log)
     return dataclasses.replace(diagnosis, how=_goes_on(lines, diagnosis)) if code is None else diagnosis
 
@@ -131,8 +133,10 @@ def _of(
     followed: tuple[int, ...] = (),
 ) -> Diagnosis:
     own = [line for line in lines if line.rank == rank] if any(line.rank == rank for line in lines) else list(lines)
-    exception = log_text.exception(own)
+    exception = log_text.exception(own) or (None if code else log_text.bare_exception(own))
     found = recognise(lines, rank=rank)
+    if exception is not None and found is not None and found.signature.name == "child_failed":
+        found = None  # a rank said more than its launcher
     if found is None and exception is None and rank is not None:
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
@@ -195,12 +199,23 @@ def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Reco
     return next(iter(own or ranks), found.line.rank if found else None)
 
 
+def _only_followed(lines: Sequence[Line], rank: int, blocks: Sequence[tuple[int, int]]) -> bool:
+    """Whether the rank that a launcher names lost only its connection, while another rank says what went wrong."""
+    own = recognise(lines, rank=rank)
+    if own is None or not own.signature.secondary or own.line.rank != rank:
+        return False
+    others = {lines[start].rank for start, _ in blocks} - {rank, None}
+    found = [recognise(lines, rank=other) for other in others]
+    return any(other is None or not other.signature.secondary for other in found)
+
+
 def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
     return log_text.read(text) if isinstance(text, str) else text
 
 
 def _is_a_failure(found: Recognised) -> bool:
-    return found.final or any(word in found.line.text for word in ("Error", "error", "Killed", "CANCELLED"))
+    words = ("Error", "error", "Killed", "CANCELLED", "nan")
+    return found.final or any(word in found.line.text for word in words)
 
 
 def _as_signal(code: int | None) -> int | None:

@@ -31,6 +31,10 @@ _EXCEPTION = re.compile(
 )
 # Any other class may be raised, too; the last line of a traceback names it.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
+_IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
+_PASTED = 4
+"""Lines that are looked at for an exception without its traceback."""
+_PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
     r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |=+$"
@@ -66,6 +70,25 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
             else:
                 lines.append(Line(number, None, cleaned))
     return tuple(line for line in lines if line.text)
+
+
+def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
+    """The lines without what Python ignored while it ended, unless there is no other traceback."""
+    ignored: set[int] = set()
+    own = False
+    for start, end in _blocks(lines):
+        if start and _IGNORED.match(lines[start - 1].text):
+            raised = (i for i in range(start + 1, end) if not lines[i].text.startswith((" ", "\t")))
+            ignored |= set(range(start - 1, next(raised, end - 1) + 1))
+        else:
+            own = True
+    return [line for i, line in enumerate(lines) if i not in ignored] if own else lines
+
+
+def bare_exception(lines: Sequence[Line]) -> Line | None:
+    """The line that names an exception at the end of a log that has no traceback, such as one that was pasted."""
+    said = [line for line in lines[-_PASTED:] if _PASTED_ERROR.match(line.text)]
+    return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 
 def last_words(lines: Sequence[Line]) -> tuple[str, ...]:

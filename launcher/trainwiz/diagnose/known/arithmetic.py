@@ -38,6 +38,18 @@ SIGNATURES = {
         cause="this device, or this operation on it, does not support {precision}",
         remedy="set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs older than Ampere",
     ),
+    "nan_throughout": Signature(
+        r"(?:^.*\bloss\b\W{1,5}nan\b.*\n){3}",
+        cause="the loss is NaN in every line: the training learns nothing",
+        remedy="find the first NaN: torch.autograd.set_detect_anomaly(True); then lower the learning rate, clip "
+        "gradients, use bf16 instead of fp16, and look for labels that are all masked",
+    ),
+    "flash_attention": Signature(
+        r"FlashAttention\d* has been toggled on, but it cannot be used due to the following error: (?P<reason>.+)$",
+        cause="FlashAttention cannot be used here: {reason}",
+        remedy="use attn_implementation='sdpa'; FlashAttention needs an Ampere GPU or newer, bf16 or fp16, and "
+        "flash-attn",
+    ),
     "attention_kernel": Signature(
         r"No operator found for `memory_efficient_attention",
         r"FlashAttention only supports Ampere GPUs",

@@ -76,8 +76,14 @@ SIGNATURES = {
         remedy="reinstall the package it belongs to: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "
         "for flash-attn and similar packages add --no-build-isolation",
     ),
+    "bitsandbytes_cuda": Signature(
+        r"CUDA Setup failed despite GPU being available",
+        cause="bitsandbytes found no library of its own for this version of CUDA",
+        remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
+    ),
     "numpy_abi": Signature(
         r"ImportError: numpy\.core\.multiarray failed to import",
+        r"RuntimeError: Numpy is not available",
         cause="a package was built for NumPy 1, but NumPy 2 is installed",
         remedy="pip install --upgrade PACKAGE (the traceback names it), or pip install 'numpy<2'",
     ),

@@ -82,8 +82,9 @@ SIGNATURES = {
     "rendezvous_timeout": Signature(
         r"Timed out after \d+ seconds waiting for clients\. (?P<present>\d+)/(?P<expected>\d+) clients joined",
         r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
-        cause="only {present} of {expected} ranks joined the rendezvous",
-        remedy="start all machines with the same plan; read the logs of the machines that did not join",
+        cause="ranks that joined the rendezvous: {present}; expected: {expected}",
+        remedy="start all machines with the same plan; read the logs of those that did not join; if more joined than "
+        "expected, another job uses the same address and port",
         transient=None,
     ),
     "address_unreachable": Signature(

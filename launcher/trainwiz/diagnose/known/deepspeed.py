@@ -12,6 +12,17 @@ SIGNATURES = {
         remedy="train_batch_size = micro-batch × accumulation × ranks; remove train_batch_size, and start as many "
         "ranks as planned",
     ),
+    "zero_gradients": Signature(
+        r"assert all_groups_norm > 0\.?\n(?:[\s^~]+\n)?AssertionError",
+        cause="DeepSpeed's BF16_Optimizer stops, since all gradients are zero or NaN",
+        remedy="look for a loss of NaN or 0: labels that are all masked (-100), a frozen model, too high a learning "
+        "rate; or use ZeRO stage 1 or higher, which goes on",
+    ),
+    "several_models": Signature(
+        r"You can't use same `Accelerator\(\)` instance with multiple models",
+        cause="one Accelerator prepares several models, which it cannot under DeepSpeed and Megatron-LM",
+        remedy="use one Accelerator for each model, with a DeepSpeedPlugin each; or put the models into one module",
+    ),
     "no_sync_zero": Signature(
         r"no_sync context manager is incompatible with gradient partitioning",
         cause="no_sync cannot be used with ZeRO 2 and 3, which partition gradients in every backward pass",

@@ -101,11 +101,16 @@ SIGNATURES = {
         cause="a process that was forked after CUDA was initialized used the GPU",
         remedy="keep tensors on the CPU in the dataset, or give the DataLoader multiprocessing_context='spawn'",
     ),
+    "meta_tensor": Signature(
+        r"Cannot copy out of meta tensor",
+        cause="weights were never loaded: they are on the meta device, without data",
+        remedy="load them after building the model: model.to_empty(device=…) then load_state_dict; remove "
+        "init_empty_weights and low_cpu_mem_usage, or load the model with from_pretrained",
+    ),
     "device_mismatch": Signature(
         r"Expected all tensors to be on the same device",
         r"is on (?:cpu|cuda:\d+|meta) device?,? (?:but )?expected",
         r"Tensor on device \S+ is not on the expected device",
-        r"Cannot copy out of meta tensor",
         cause="an operation got tensors on different devices",
         remedy="move tensors created in task.py to the model's device: tensor.to(inputs.device)",
     ),

@@ -43,6 +43,19 @@ SIGNATURES = {
         remedy="if you trust the source of the file, use torch.load(file, weights_only=False); or save a state_dict "
         "instead",
     ),
+    "zero3_placeholder": Signature(
+        r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint",
+        r"from checkpoint, the shape in current model is torch\.Size\(\[0\]\)",
+        cause="the weights are empty placeholders: under ZeRO 3 each rank holds only its shard",
+        remedy="save with accelerator.get_state_dict(model) on every rank, or convert the checkpoint: python "
+        "zero_to_fp32.py; load inside deepspeed.zero.GatheredParameters, or before prepare",
+    ),
+    "checkpoint_key": Signature(
+        r"Missing key in checkpoint state_dict: (?P<key>[\w.]*\w)",
+        cause="the distributed checkpoint has no {key}, which is to be loaded",
+        remedy="load into a state dict with the saved names: the same model, optimizer and wrapper; get_state_dict of "
+        "torch.distributed.checkpoint.state_dict gives names without wrappers",
+    ),
     "other_weights": Signature(
         r"Error\(s\) in loading state_dict for (?P<model>\w+)",
         r"size mismatch for (?P<model>[\w.]+): copying a param",

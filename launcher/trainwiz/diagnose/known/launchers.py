@@ -80,6 +80,12 @@ SIGNATURES = {
         cause="script not found: {file}",
         remedy="go to the project folder, or give the path of the script",
     ),
+    "local_rank_argument": Signature(
+        r"error: unrecognized arguments: .*--local[-_]rank",
+        cause="the launcher passes the local rank as an argument, which the script does not accept",
+        remedy="start it with torchrun or trainwiz launch, and read os.environ['LOCAL_RANK']; or accept the argument: "
+        "parser.add_argument('--local-rank', '--local_rank', type=int)",
+    ),
     "arguments": Signature(
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
@@ -93,6 +99,13 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?:SyntaxError|IndentationError|TabError): (?P<problem>.+)$",
         cause="the code is not valid Python: {problem}",
         remedy="fix the line shown; to check it, run: python -m py_compile FILE",
+    ),
+    "child_failed": Signature(
+        r"elastic\.multiprocessing\.errors\.ChildFailedError:",
+        cause="a rank failed, but this log has nothing of what it wrote",
+        remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
+        "always does",
+        secondary=True,
     ),
     "quit_while_ending": Signature(
         r"terminate called without an active exception",

@@ -6,6 +6,13 @@ from trainwiz.diagnose.signature import Signature
 
 TIER = 1
 SIGNATURES = {
+    "fragmentation": Signature(
+        r"CUDA out of memory\. Tried to allocate.*\b(?:[5-9]|\d{2,})\.\d+ GiB is reserved by PyTorch but unallocated",
+        cause="the GPU's memory is fragmented: gigabytes are reserved, but in pieces that are too small",
+        remedy="run: export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; if that is not enough, halve "
+        "batch.per_device_batch_size and double batch.gradient_accumulation_steps",
+        plan_change="smaller_micro_batch",
+    ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
