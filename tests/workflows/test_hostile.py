@@ -4,10 +4,11 @@ import copy
 import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,61 @@ def test_forged_metrics_are_shown_or_left_out(
         bugs += [f"{name}: {key} = {value!r:.30}" for name, code in codes.items() if code not in (0, 1, 2)]
         bugs += [f"escape: {key}" for text in (out, err) if "\x1b[31m" in text or "\x9b" in text]
     assert not bugs, "\n".join(bugs)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+READ = {
+    "runs/latest/metrics.jsonl": ("runs", "watch", "report"),
+    "runs/latest/command.json": ("runs", "watch", "report", "diagnose"),
+    "runs/latest/outcome.json": ("runs", "watch", "report", "diagnose"),
+    "runs/latest/plan.yaml": ("report", "diff"),
+    "runs/latest/logs/rank-0.log": ("logs", "diagnose"),
+    "runs/latest/logs/rank-1.log": ("diagnose", "report"),
+    "trainwiz.yaml": ("check", "launch", "init"),
+    ".trainwiz/manifest.json": ("check", "init"),
+    ".trainwiz/answers.json": ("init",),
+    "train.py": ("lint", "check", "rehearse"),
+    "accelerate.yaml": ("check",),
+}
+"""Files of a project, and the commands that read them."""
+
+
+@pytest.mark.parametrize("make", [pipe, device])
+def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None], project: Path, tmp_path: Path) -> None:
+    lines = []
+    for name, commands in READ.items():
+        for command in commands:
+            folder = shutil.copytree(project, tmp_path / command / name, symlinks=True)
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).parent.mkdir(exist_ok=True)
+            make(folder / name)
+            script = [str(folder / "train.py")]
+            words = {
+                "lint": script,
+                "init": [str(folder), "--defaults", "--yes"],
+                "diff": ["latest", "latest"],
+                "report": [str(folder), "--output", str(tmp_path / "report.html")],
+            }
+            lines.append((name, command, [command, *words.get(command, [str(folder)])], folder))
+    wrong = []
+    for name, command, words, folder in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainwiz", *words],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+            cwd=folder,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
+            env={**os.environ, "TRAINWIZ_LANG": "en"},
+        )
+        if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
+            wrong.append(f"{command} with {name}: {done.returncode} {done.stderr[-300:]}")
+    assert not wrong, "\n".join(wrong)
