@@ -214,6 +214,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "label_column",
         "loss_chunk",
         "cache_dir",
+        "noise",
     }
     fields = {
         node.target.id
