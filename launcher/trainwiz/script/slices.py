@@ -30,7 +30,10 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FIRST = ("main_process_first", "local_main_process_first", "accumulate", "autocast")
 """Methods of the Accelerator that open a with-block and change nothing of what is computed in it."""
 _ASKING = frozenset(
-    ["debug", "info", "named_parameters", "parameters", "print", "print_trainable_parameters", "save", "save_pretrained", "state_dict", "train", "warning"]
+    {
+        *("debug", "info", "named_parameters", "parameters", "print", "print_trainable_parameters", "save"),
+        *("save_pretrained", "state_dict", "train", "warning"),
+    }
 )
 """Methods that change no value that a training rests on."""
 
