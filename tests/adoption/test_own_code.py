@@ -333,6 +333,59 @@ def test_several_models() -> None:
     )
 
 
+def test_what_the_loop_changes_stays_in_the_loop() -> None:
+    text = OWN.replace("    criterion", "    turn = 0\n    criterion").replace("net(x)\n", "net(x) * (1 + turn)\n")
+    text = text.replace("average_weights(net)\n", "turn += 1\n", 1)
+    assert gaps(text)["loss"] == (line_of("turn += 1", text), "turn changes from one micro-batch to the next")
+    # What is given anew in each turn is no state.
+    again = OWN.replace("    criterion", "    loss = None\n    criterion")
+    assert gaps(again) == {}
+
+
+def test_a_training_in_the_main_block() -> None:
+    text = OWN.replace("def main():", 'if __name__ == "__main__":')
+    moved = text.partition("\n\n\ndef average_weights")[0]
+    assert moved != text
+    script = found(moved)
+    assert gaps(moved) == {}
+    assert script.model.taken
+    assert script.model.taken.outer[0] == "net = own.Net(own.WIDTH, 32)"
+    assert script.loss.taken
+    assert script.loss.taken.outer == ("criterion = nn.MSELoss()",)
+
+
+def test_a_part_of_a_model() -> None:
+    text = OWN.replace("AdamW(net.parameters()", "AdamW(net.layers[2].parameters()")
+    assert gaps(text)["model"][1] == "the optimizer gets the parameters of net.layers[2] only"
+
+
+def test_deepspeeds_own_engine() -> None:
+    text = f"""\
+{DEFINITIONS}
+import deepspeed
+
+def main():
+    net = Net(WIDTH, 4)
+    engine, _, loader, _ = deepspeed.initialize(
+        model=net, model_parameters=net.parameters(), training_data=Points(8), config="ds.json"
+    )
+    for x, y in loader:
+        loss = (engine(x) - y).square().mean()
+        engine.backward(loss)
+        engine.step()
+
+main()
+"""
+    script = found(text.replace("\nmain()", '\nif __name__ == "__main__":\n    main()'))
+    assert script.model.taken
+    assert script.model.taken.outer == ("net = own.Net(own.WIDTH, 4)",)
+    assert script.data.taken
+    assert script.data.taken.expression == "own.Points(8)"
+    assert script.model_name == "engine"
+    assert script.loss.taken
+    assert script.loss.taken.inner == ("loss = (engine(x) - y).square().mean()",)
+
+
 def test_a_frozen_model_beside_goes_to_the_device() -> None:
     text = OWN.replace(
         "    criterion = nn.MSELoss()",

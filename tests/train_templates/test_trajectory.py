@@ -145,7 +145,7 @@ def test_every_sample_counts_once_per_epoch_whatever_the_ranks(project: Path) ->
                     steps = slice(
                         epoch * per_epoch * (REAL // ranks // micro), (epoch + 1) * per_epoch * (REAL // ranks // micro)
                     )
-                    times = Counter(i for rank in taken for batch in rank[steps] for i in batch if i >= 0)
+                    times = Counter(i for rank in taken for batch in rank[steps] for i, _ in batch if i >= 0)
                     assert times == Counter(range(length)), (length, ranks, micro)
                 looked_at += 1
     assert looked_at == 50

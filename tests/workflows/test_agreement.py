@@ -183,7 +183,9 @@ def test_a_run_records_what_the_script_used(project: Path) -> None:
     edit(project / "train.py", PLANNED, "learning_rate: float = 2 * 0.001")
     done = launch(project)
     assert done.code == 0, done.err
-    assert "the script uses 0.002 for learning_rate, the plan says 0.001" in " ".join(done.err.split())
+    said = " ".join(done.err.split())
+    assert "note: optimizer.learning_rate is 0.001 in the plan, but the script uses 0.002" in said
+    assert f"trainwiz init {project} --set optimizer.learning_rate=0.002" in said
     assert metrics(project)[0]["lr"] == 0.002
     record = command(project)
     assert record["plan"]["optimizer"]["learning_rate"] == 0.002
@@ -194,7 +196,7 @@ def test_a_run_records_what_the_script_used(project: Path) -> None:
     # Asked for with an argument, it is recorded and needs no note; a resumed run records its own.
     done = launch(project, "--resume", "--", "--learning_rate", "0.01", "--n_steps=4")
     assert done.code == 0, done.err
-    assert "note: the script uses" not in done.err
+    assert "the script uses" not in done.err
     assert metrics(project)[-1]["lr"] == 0.01
     record = command(project)
     assert record["plan"]["optimizer"]["learning_rate"] == 0.01

@@ -197,15 +197,23 @@ def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path
 def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
     folder = make(tmp_path / "p", ALONE)
     failing(folder, "len(inputs) > 2")
-    script = (folder / "train.py").read_text() + "# mine\n"
-    (folder / "train.py").write_text(script)
+    script = (folder / "train.py").read_text()
+    computed = script.replace("per_device_batch_size: int = 4", "per_device_batch_size: int = 2 + 2")
+    assert computed != script
+    (folder / "train.py").write_text(computed)
     before = (folder / "trainwiz.yaml").read_text()
     assert warm.launch(folder).code == 1
     done = launch(folder, "--apply-fix")
     assert done.code == 1
     assert "files that you edited: train.py; nothing was written" in done.err
     assert "--set batch.per_device_batch_size=2" in done.err
-    assert ((folder / "train.py").read_text(), (folder / "trainwiz.yaml").read_text()) == (script, before)
+    assert ((folder / "train.py").read_text(), (folder / "trainwiz.yaml").read_text()) == (computed, before)
+    # An edit that is not about the fix stays, and the fix is applied.
+    (folder / "train.py").write_text(script + "# mine\n")
+    assert warm.launch(folder, "--apply-fix").code == 0
+    fixed = script.replace("per_device_batch_size: int = 4", "per_device_batch_size: int = 2")
+    accumulated = fixed.replace("gradient_accumulation_steps: int = 4", "gradient_accumulation_steps: int = 8")
+    assert (folder / "train.py").read_text() == accumulated + "# mine\n"
 
 
 def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:

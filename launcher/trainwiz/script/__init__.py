@@ -22,7 +22,7 @@ from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant, dotted, method
+from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method
 from trainwiz.script.values import Values
 
 __all__ = ["Call", "Script", "read"]
@@ -84,9 +84,7 @@ class Script:
         """The first statement of the module that does more than define: trains, reads arguments, loads a model."""
         own = {node.name for node in self.tree.module.body if isinstance(node, ast.FunctionDef)}
         for statement in self.tree.module.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or _is_main_guard(
-                statement
-            ):
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or is_main_guard(statement):
                 continue
             if isinstance(statement, (ast.For, ast.While, ast.With)):
                 return statement
@@ -204,10 +202,6 @@ def _joined(parts: Sequence[Part]) -> ast.Module:
         if part.first:
             ast.increment_lineno(part.module, part.first)
     return ast.Module([statement for part in parts for statement in part.module.body], [])
-
-
-def _is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

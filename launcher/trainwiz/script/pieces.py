@@ -102,7 +102,7 @@ class _Reader:
     def pieces(self) -> Pieces:
         models = self._models()
         model = next(iter(models.values()), None)
-        name = next(iter(models), "model")
+        name = self._in_the_loop(next(iter(models), "model"))
         loader = self._loader()
         dataset = self._dataset(loader)
         loss, block, batch = self._loss(name)
@@ -124,6 +124,9 @@ class _Reader:
             given = self.trainer.keyword("model") or next(iter(self.trainer.node.args[:1]), None)
             return {dotted(given) or "model": given} if given is not None else {}
         found: dict[str, ast.expr] = {}
+        for call in self.script.called("deepspeed.initialize"):
+            if (given := call.argument("model", 1)) is not None:
+                return {dotted(given) or "model": given}
         for call in self.script.calls:
             if self.script.engines.kind(call.node) != "Optimizer" or not call.arguments:
                 continue
@@ -150,7 +153,20 @@ class _Reader:
             node = list(models.values())[1]
             gap = Gap(node, say("the script trains several models: {one}, {other}", one=one, other=other))
             return Piece(name="model", node=node, gap=gap)
-        return self._piece("model", next(iter(models.values()), None), None)
+        model = next(iter(models.values()), None)
+        if self.trainer is None and model is not None and not isinstance(model, ast.Name):
+            gap = Gap(model, say("the optimizer gets the parameters of {part} only", part=ast.unparse(model)))
+            return Piece(name="model", node=model, gap=gap)
+        return self._piece("model", model, None)
+
+    def _in_the_loop(self, model: str) -> str:
+        """The name by which the loop calls the model: its own, or that of DeepSpeed's engine around it."""
+        engines = [call.node for call in self.script.called("deepspeed.initialize")]
+        for group in self.script.names.assignments.values():
+            for one in group:
+                if one.value in engines and self.script.engines.kind(ast.Name(one.name)) == "DeepSpeedEngine":
+                    return one.name
+        return model
 
     def _loaders(self) -> list[Call]:
         return [call for call in self.script.calls if call.name in _LOADERS]
@@ -169,6 +185,8 @@ class _Reader:
     def _dataset(self, loader: Call | None) -> ast.expr | None:
         if loader is not None:
             return loader.argument("dataset", 0)
+        for call in self.script.called("deepspeed.initialize"):
+            return call.keyword("training_data")
         return self.trainer.keyword("train_dataset") if self.trainer else None
 
     def _collate(self, loader: Call | None) -> Piece:

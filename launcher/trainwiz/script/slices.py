@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainwiz.message import Message, say
 from trainwiz.script.names import parameters
 from trainwiz.script.rewriting import Edit, rewritten
-from trainwiz.script.tree import Function, dotted, method
+from trainwiz.script.tree import Function, dotted, is_main_guard, method
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
@@ -29,7 +29,12 @@ _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FIRST = ("main_process_first", "local_main_process_first", "accumulate", "autocast")
 """Methods of the Accelerator that open a with-block and change nothing of what is computed in it."""
-_ASKING = ("train", "parameters", "named_parameters", "print_trainable_parameters", "info", "debug", "warning", "print")
+_ASKING = frozenset(
+    {
+        *("debug", "info", "named_parameters", "parameters", "print", "print_trainable_parameters", "save"),
+        *("save_pretrained", "state_dict", "train", "warning"),
+    }
+)
 """Methods that change no value that a training rests on."""
 
 
@@ -189,9 +194,9 @@ class Slicer:
             raise Gap(name, say("it is made from {name}, before the loop", name=name.id))
         if name.id in self.barred:
             raise Gap(name, say("{name} is another model or loader that the engine prepares", name=name.id))
-        scope = self._scope_of(name)
-        if scope is not None:
-            self._local(name, scope, at)
+        body = self._body_of(name)
+        if body is not None:
+            self._local(name, body, at)
         elif name.id in script.names.imports or self._import_of(name.id):
             self._import(name)
         elif self._of_module(name.id):
@@ -208,37 +213,51 @@ class Slicer:
         elif not hasattr(builtins, name.id):
             raise Gap(name, say("it is not known what {name} is", name=name.id))
 
-    def _scope_of(self, name: ast.Name) -> Function | None:
-        """The function around a name that gives it a value."""
+    def _body_of(self, name: ast.Name) -> Sequence[ast.stmt] | None:
+        """The statements of the function around a name, or of the main block, that give it a value."""
+        bodies = []
         scope: ast.AST = self.script.tree.scope(name)
         while scope is not self.script.tree.module:
-            if isinstance(scope, Function) and any(name.id in _given(one) for one in _flat(scope.body)):
-                return scope
+            bodies += [scope.body] if isinstance(scope, Function) else []
             scope = self.script.tree.scope(scope)
-        return None
+        guards = (above for above in self.script.tree.above(name) if is_main_guard(above))
+        bodies += [guard.body for guard in guards if isinstance(guard, ast.If)]
+        return next((body for body in bodies if any(name.id in _given(one) for one in _flat(body))), None)
 
     def _of_module(self, name: str) -> bool:
-        return any(name in _given(statement) for statement in _flat(self.script.tree.module.body))
+        outside = (one for one in self.script.tree.module.body if not is_main_guard(one))
+        return any(name in _given(statement) for statement in _flat(outside))
 
-    def _local(self, name: ast.Name, scope: Function, at: ast.AST) -> None:
+    def _local(self, name: ast.Name, body: Sequence[ast.stmt], at: ast.AST) -> None:
         if (name.id, at.lineno) in self._seen:  # type: ignore[attr-defined]
             return
         self._seen.add((name.id, at.lineno))  # type: ignore[attr-defined]
-        before = (statement for statement in self._before(scope, at) if statement not in self.left_out)
+        before = (statement for statement in self._before(body, at) if statement not in self.left_out)
         found = [s for s in before if name.id in _given(s) or _changes(s, name.id)]
+        found = found[max((i for i, one in enumerate(found) if _begins(one, name.id)), default=0) :]
         prepared = [s for s in found if self._is_prepare(s)]
         needless = [s for s in found if _only_places(s) and (self._is_inner(s) or not self.block)]
         for statement in (s for s in found if s not in (*prepared, *needless)):
             if isinstance(statement, ast.While | ast.Try | ast.With):
                 raise Gap(statement, say("{name} is made in a block that cannot be taken out", name=name.id))
+            if self.block and not self._is_inner(statement):
+                self._refuse_changes(name.id)
+                if self._is_inner(at):
+                    self._outside[name.id] = None
             if statement not in self._taken:
                 self._taken[statement] = None
                 self._statement(statement)
-            if self.block and not self._is_inner(statement) and self._is_inner(at):
-                self._outside[name.id] = None
         given = any(name.id in _given(statement) for statement in found if statement not in prepared)
         if not given and name.id not in self._given_inside:
             raise Gap(name, say("{name} gets its value later, or from the engine", name=name.id))
+
+    def _refuse_changes(self, name: str) -> None:
+        """Raise `Gap` where the loop changes what was made before it: a task keeps nothing from batch to batch."""
+        loops = self.script.tree.loops(self.block[0])
+        for statement in (node for node in ast.walk(loops[-1]) if isinstance(node, ast.stmt)) if loops else ():
+            simple = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr)
+            if simple and (name in _given(statement) or _changes(statement, name)):
+                raise Gap(statement, say("{name} changes from one micro-batch to the next", name=name))
 
     def _statement(self, statement: ast.stmt) -> None:
         before = self._given_inside
@@ -248,9 +267,9 @@ class Slicer:
         self._visit(statement, statement, bound | _bound_in(statement))
         self._given_inside = before
 
-    def _before(self, scope: Function, at: ast.AST) -> Iterator[ast.stmt]:
-        """The statements of a function that run before a node, in order; of a loop, those of the innermost block."""
-        for statement in _flat(scope.body, enter=self.block):
+    def _before(self, body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
+        """The statements of a body that run before a node, in order; of a loop, those of the innermost block."""
+        for statement in _flat(body, enter=self.block):
             if statement.lineno < at.lineno:  # type: ignore[attr-defined]
                 yield statement
 
@@ -310,6 +329,13 @@ def _given(statement: ast.stmt) -> set[str]:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return set()
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _begins(statement: ast.stmt, name: str) -> bool:
+    """Whether a name gets a new value here in any case, so that earlier ones no longer count."""
+    if not isinstance(statement, ast.Assign) or name not in _given(statement):
+        return False
+    return not any(_is(node, name) for node in ast.walk(statement.value))
 
 
 def _changes(statement: ast.stmt, name: str) -> bool:

@@ -148,6 +148,11 @@ def leaves(body: list[ast.stmt]) -> bool:
     return isinstance(last, _LEAVING)
 
 
+def is_main_guard(node: ast.AST) -> bool:
+    """Whether a node is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
 def dotted(node: ast.AST) -> str:
     """`a.b.c` of names and attributes; empty for anything else."""
     parts: list[str] = []

@@ -227,9 +227,9 @@ class Values:
         name = (_option(call) or ("", ""))[0]
         action = given.get("action")
         flag = _FLAGS.get(str(constant(action)))
-        if "default" not in given:
-            required = "required" in given or not name.startswith("-")
-            return None if required else Value(flag, call, name)
+        required = constant(given.get("required")) is True
+        if required or "default" not in given:
+            return None if required or not name.startswith("-") else Value(flag, call, name)
         value = self._of(given["default"], depth - 1)
         if value and isinstance(value.value, str) and "type" in given:
             value = _cast(value, dotted(given["type"]))

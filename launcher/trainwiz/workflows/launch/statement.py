@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.project import Disagreement
 from trainwiz.record import redaction
+from trainwiz.ui import console
 from trainwiz.workflows.launch import provenance
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.provenance import CommandRecord
@@ -74,15 +76,25 @@ class Statement:
         for one in others:
             if one.field not in self._told:
                 self._told.add(one.field)
-                self._tell(
-                    say(
-                        "note: the script uses {scripted} for {field}, the plan says {planned}; the run is recorded "
-                        "with {scripted}",
-                        scripted=one.scripted,
-                        field=one.field,
-                        planned=one.planned,
-                    )
-                )
+                self._tell(_note(one, str(console.near(Path(self.attempt.command.cwd)))))
+
+
+def _note(one: Disagreement, folder: str) -> Message:
+    if not one.key:
+        return say(
+            "note: the script uses {scripted} for {field}; from the plan it would be {planned}",
+            scripted=one.scripted,
+            field=one.field,
+            planned=one.planned,
+        )
+    return say(
+        "note: {key} is {planned} in the plan, but the script uses {scripted}; the run is recorded with {scripted}. To "
+        "change the plan: trainwiz init {folder} --set {key}={scripted}",
+        key=one.key,
+        planned=one.planned,
+        scripted=one.scripted,
+        folder=shlex.quote(folder),
+    )
 
 
 def _with(plan: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
