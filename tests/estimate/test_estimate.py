@@ -260,6 +260,24 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
     assert (whole.load_bytes_per_machine, parts.load_bytes_per_machine) == (8 * 4 * 8 * B, 0)
 
 
+@pytest.mark.parametrize(
+    ("adapter", "kind", "precision", "expected"),
+    [
+        ("none", "ddp", "bf16", 8 * 4 * B),
+        ("none", "fsdp", "bf16", 4 * B),
+        ("lora", "ddp", "bf16", 8 * 2 * B),
+        ("lora", "ddp", "fp16", 8 * 2 * B),
+        ("lora", "ddp", "no", 8 * 4 * B),
+        ("lora", "fsdp", "bf16", 8 * 4 * B),
+        ("qlora", "ddp", "bf16", 8 * B),
+    ],
+)
+def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str, expected: int) -> None:
+    values = {"machine__num_processes": 8, "strategy__kind": kind, "precision__mixed_precision": precision}
+    plan = make(task="sft", model__name="org/model", model__adapter=adapter, model__from_scratch=False, **values)
+    assert estimate(plan, B).load_bytes_per_machine == expected
+
+
 def test_zero_3_moves_the_whole_model_to_the_device_unless_it_is_built_in_parts() -> None:
     values = {"strategy__kind": "deepspeed", "machine__num_processes": 8, "precision__mixed_precision": "bf16"}
     for stage, init, expected in ((3, False, 2 * B), (3, True, 0), (2, False, 0)):

@@ -227,7 +227,9 @@ def test_paths_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert said(look(tmp_path, name, model__from_scratch=True)) == (EXACT.parameters, "config")
     # `~` is expanded where it is typed, and refused in a plan, since train.py would not expand it.
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert look(tmp_path, "~/models/mine", model__from_scratch=True).kind == "missing"
+    found = look(tmp_path, "~/models/mine", model__from_scratch=True)
+    assert (found.kind, found.parameters) == ("missing", None)
+    assert "~ is not expanded" in found.detail
 
 
 def test_the_hub_is_given_three_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

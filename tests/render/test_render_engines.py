@@ -13,17 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import projects
 import pytest
 from plans import make, product
 
-from trainwiz import command, strategies
+from trainwiz import command, render, strategies
 from trainwiz.cluster import Place
 from trainwiz.command import environment
 from trainwiz.command.settings import for_accelerate
 from trainwiz.machine import Cpu, Machine
 from trainwiz.plan import Plan
-from trainwiz.render import accelerate, deepspeed
+from trainwiz.render import accelerate, deepspeed, script
 from trainwiz.render.values import as_json
+from trainwiz.store import templates
 
 CHILDREN = Path(__file__).parents[1] / "engine_children"
 CORES = 8
@@ -174,3 +176,41 @@ def check_loaded(values: dict[str, Any], found: dict[str, Any]) -> None:
     assert found["clipping"] == found["plugin_clipping"] == values["gradient_clipping"]
     assert found["plugin_stage"] == values["zero_optimization"]["stage"]
     assert found["plugin"] == {k: v for k, v in values.items() if k != "steps_per_print"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "bf16", "fp16"), [("fp8", True, False), ("bf16", True, False), ("fp16", False, True)]
+)
+def test_deepspeed_computes_what_fp8_leaves_in_bf16(precision: str, bf16: bool, fp16: bool, tmp_path: Path) -> None:
+    """By the settings that train.py gives to DeepSpeed's plugin; with bf16 off, they would mean fp32."""
+    plan = make(strategy__kind="deepspeed", strategy__zero_stage=2, precision__mixed_precision=precision)
+    for artifact in render.training_files(plan, templates.load()):
+        (tmp_path / artifact.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / artifact.path).write_text(artifact.text)
+    program = (
+        "import json, train\n"
+        "def caught(**options):\n"
+        "    settings = options['deepspeed_plugin'].deepspeed_config\n"
+        "    raise SystemExit(json.dumps([settings[name]['enabled'] for name in ('bf16', 'fp16')]))\n"
+        "train.Accelerator = caught\n"
+        "train.build_accelerator(train.Config())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert json.loads(done.stderr.splitlines()[-1]) == [bf16, fp16]
+
+
+def test_frozen_weights_are_loaded_in_the_format_that_is_computed_in() -> None:
+    found = {
+        precision: script.settings(make(strategy__kind="ddp", precision__mixed_precision=precision))["frozen_dtype"]
+        for precision in ("no", "bf16", "fp16")
+    }
+    assert found == {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    sharded = make(strategy__kind="fsdp", precision__mixed_precision="fp16")
+    assert script.settings(sharded)["frozen_dtype"] == "float32"

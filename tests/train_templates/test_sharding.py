@@ -45,6 +45,25 @@ def test_gradients_that_are_reduced_in_each_micro_batch_add_up_to_the_same(
             assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (field, mine["update"])
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_losses_of_16_bit_layers_are_in_fp32(
+    precision: str,
+    one_rank: list[dict[str, float]],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A loss that is summed in 16 bits would be rounded to 8 bits, or be infinite in fp16."""
+    values = {"precision.mixed_precision": precision, "schedule.n_steps": 3, "data.eval": "embedded"}
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW201": "FSDP2 computes in what its policy says"}
+    folder = make(tmp_path / "project", {**FSDP, **values, "ignore": ignored})
+    done = launch(folder, env=ON_STANDIN)
+    assert done.code == 0, done.err
+    found = [r["loss"] for r in metrics(folder)]
+    assert found == pytest.approx([r["loss"] for r in one_rank[:3]], rel=2e-3)
+    records = (folder / "runs" / "latest" / "metrics.jsonl").read_text().splitlines()
+    found.append(json.loads(records[-1])["eval_loss"])
+    assert all(float(torch.tensor(loss, dtype=torch.bfloat16)) != loss for loss in found)
+
+
 @pytest.mark.parametrize(("each", "times"), [(False, 1), (True, 4)])
 def test_how_often_gradients_are_reduced(each: bool, times: int, tmp_path: Path) -> None:
     """Of four micro-batches in an update, each or the last; in fp32, whatever the layers compute in."""

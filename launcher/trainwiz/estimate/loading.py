@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _FP32 = 4
+_HALF = ("bf16", "fp16")
 
 
 def built_once(plan: Plan) -> bool:
@@ -18,12 +19,19 @@ def built_once(plan: Plan) -> bool:
 
 
 def load_bytes(plan: Plan, parameters: int) -> int:
-    """Host memory on rank 0's machine: each rank builds the model in fp32, or rank 0 does, or it is cut at once."""
+    """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
     if strategies.of(plan).builds_in_parts(plan):
         return 0
     ranks = 1 if built_once(plan) else plan.machine.ranks_per_machine
-    # Weights in four bits go to the device one by one.
-    return (1 if plan.model.adapter == "qlora" else _FP32) * parameters * ranks
+    return _bytes_built(plan) * parameters * ranks
+
+
+def _bytes_built(plan: Plan) -> int:
+    """Of each parameter: fp32, unless it is frozen. Weights in four bits go to the device one by one."""
+    if plan.model.adapter == "none":
+        return _FP32
+    in_half = plan.precision.mixed_precision in _HALF and strategies.of(plan).keeps_frozen_dtype
+    return 1 if plan.model.adapter == "qlora" else 2 if in_half else _FP32
 
 
 def whole_bytes(plan: Plan, parameters: int) -> int:

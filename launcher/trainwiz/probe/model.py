@@ -76,6 +76,8 @@ def facts(name: str, looking: Looking, *, from_scratch: bool, task: Task) -> Mod
         return _missing(name, error.strerror or str(error))
     if is_hub_id(name, root):
         return _on_hub(name, looking)
+    if name.startswith("~"):
+        return _missing(name, t("~ is not expanded in a plan; write the full path"))
     if not meant and (Path(name) / "config.json").is_file():
         return _missing(name, missing(name, folder, root))
     return _missing(name, meant or t("not a preset, a folder or a hub id (organisation/name)"))
