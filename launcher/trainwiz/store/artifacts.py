@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.render.artifact import Artifact
@@ -80,16 +81,16 @@ def write(
             texts[target] = text
         if digest := _digest_if_kept(root, artifact, remembered, outcome, text):
             as_kept[artifact.path] = digest
-    files = {a.path: sha256(a.as_generated.encode()) for a in artifacts if a.as_generated}
+    digests = {a.path: sha256(a.as_generated.encode()) for a in artifacts if a.as_generated}
     values = {a.path: found for a in artifacts if (found := edits.values_of(a))}
     if partial:
-        others = {path: digest for path, digest in remembered.kept.items() if path not in files}
+        others = {path: digest for path, digest in remembered.kept.items() if path not in digests}
         new = Manifest(
-            files={**remembered.files, **files}, values={**remembered.values, **values}, kept={**others, **as_kept}
+            files={**remembered.files, **digests}, values={**remembered.values, **values}, kept={**others, **as_kept}
         )
     else:
-        new = Manifest(files=files, values=values, kept=as_kept)
-        done["removed"] = [p for p in remembered.files if p not in files and _is_as_generated(root, p, remembered)]
+        new = Manifest(files=digests, values=values, kept=as_kept)
+        done["removed"] = [p for p in remembered.files if p not in digests and _is_as_generated(root, p, remembered)]
     texts[MANIFEST] = new.text()
     atomic.write_all(root, texts)
     for path in done["removed"]:
@@ -231,7 +232,7 @@ def _is_as_generated(root: Path, path: str, remembered: Manifest) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read_bytes(path)
     except OSError as error:
         raise UsageError(
             say("{path} exists but cannot be read: {problem}", path=path, problem=error.strerror)

@@ -50,7 +50,7 @@ def read(root: Path) -> Manifest:
 def digest_of(path: Path) -> str | None:
     """The sha256 of a file; None if it cannot be read."""
     try:
-        return sha256(path.read_bytes())
+        return sha256(files.read_bytes(path))
     except OSError:
         return None
 

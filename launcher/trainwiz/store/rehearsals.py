@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import checkpoints
@@ -58,11 +58,15 @@ def sources(folder: Path) -> dict[str, str]:
     found = {}
     for name in SOURCES:
         try:
-            found[name] = (folder / name).read_text(encoding="utf-8")
+            found[name] = files.read_text(folder / name)
             compile(found[name], name, "exec", dont_inherit=True)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
-                say("{file} cannot be read: {problem}", file=folder / name, problem=error),
+                say(
+                    "{file} cannot be read: {problem}",
+                    file=folder / name,
+                    problem=getattr(error, "strerror", None) or error,
+                ),
                 say("create it with trainwiz init {folder}", folder=folder),
             ) from None
         except (SyntaxError, ValueError) as error:
@@ -93,11 +97,11 @@ def first_parts(folder: Path, fields: Mapping[str, Any], into: Path) -> tuple[di
 
 def weights(output: Path) -> str:
     """A hash over the files of the final weights; empty if there are none."""
-    files = sorted(f for f in (output / "model").rglob("*") if f.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    found = sorted(f for f in (output / "model").rglob("*") if f.suffix in (".safetensors", ".bin", ".pt", ".pth"))
     digest = hashlib.sha256()
-    for file in files:
+    for file in found:
         digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest() if files else ""
+    return digest.hexdigest() if found else ""
 
 
 def checkpoints_in(output: Path) -> tuple[list[str], list[str]]:
@@ -110,5 +114,5 @@ def checkpoints_in(output: Path) -> tuple[list[str], list[str]]:
 
 def notes(place: Path) -> list[dict[str, Any]]:
     """What each rank of a run noted, by rank."""
-    files = sorted(place.glob("rank-*.json"), key=lambda file: int(file.stem.rpartition("-")[2]))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    noted = sorted(place.glob("rank-*.json"), key=lambda file: int(file.stem.rpartition("-")[2]))
+    return [files.read_json(file) for file in noted]
