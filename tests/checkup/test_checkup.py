@@ -228,6 +228,14 @@ def test_a_full_gpu_names_who_fills_it_and_the_way_around() -> None:
     assert "gpu0" not in lines
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.05, False), (0.1, False), (0.11, True), (1.0, True)])
+def test_a_gpu_is_called_full_from_a_tenth_on(share: float, said: bool) -> None:
+    machine = fixture("4xa100-40g")
+    gpu = dataclasses.replace(machine.gpus[1], memory_bytes=40 * GIB, used_bytes=int(share * 40 * GIB), processes=())
+    lines = judged(dataclasses.replace(machine, gpus=(machine.gpus[0], gpu, *machine.gpus[2:])))
+    assert ("gpu1" in lines) is said
+
+
 def test_mixed_and_partitioned_gpus() -> None:
     machine = fixture("2xrtx4090")
     small = Gpu(index=1, name="NVIDIA GeForce RTX 3060", memory_bytes=12 * GIB, compute_capability=(8, 6), mig=True)

@@ -283,7 +283,7 @@ def test_every_renderer_has_the_same_fields(folder: Path, capsys: pytest.Capture
     assert in_files[0].keys() == in_script.keys()
     assert [f["width"] for f in in_files] == [9, 15]
     assert run(["lint", "train.py", "--format", "github"]) == 0
-    assert capsys.readouterr().out.startswith("::warning file=train.py,line=2,col=5,title=TW")
+    assert capsys.readouterr().out.startswith("::notice file=train.py,line=2,col=5,title=TW")
     assert run(["lint", "train.py", "--format", "sarif"]) == 0
     (only,) = json.loads(capsys.readouterr().out)["runs"]
     assert only["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] == 2

@@ -99,8 +99,8 @@ def _caught(script: Script, loop: Loop) -> Violations:
         if not isinstance(node, ast.Try) or script.tree.loops(node)[:1] != [loop]:
             continue
         learns = any(b.loop is loop and node in script.tree.inside(b.call) for b in script.training.backwards)
-        local = [handler for handler in node.handlers if not _is_shared(handler)]
-        leaving = [s for handler in local for s in handler.body if isinstance(s, ast.Continue | ast.Break)]
+        within = [n for handler in node.handlers if not _is_shared(handler) for n in ast.walk(handler)]
+        leaving = [n for n in within if isinstance(n, ast.Continue | ast.Break) and script.tree.loops(n)[:1] == [loop]]
         if learns and leaving:
             yield violation(
                 "an exception on one rank ends this turn there, and the other ranks wait for it",
@@ -212,7 +212,8 @@ def _losses(script: Script, loop: Loop) -> set[str]:
                 made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
                 if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
                     found |= {n.id for t in parent.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    return {name for name in found if name != "self" and name not in ("scaler", "accelerator")}
+    # What is not bound in the loop, such as the number that the loss is divided by, is the same on all ranks.
+    return found & {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _made_equal(script: Script, part: ast.AST) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
@@ -12,6 +13,8 @@ from trainwiz.script.tree import Loop, constant, dotted, operates
 
 _TOKEN_MODELS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel")
 _PADDING = ("DataCollatorForSeq2Seq", "DataCollatorWithPadding", "DataCollatorForLanguageModeling", "pad_sequence")
+_MEANS = re.compile(r"loss|\.mean\(|accuracy", re.IGNORECASE)
+"""In what is appended to a list of the means of batches."""
 _COUNTS = ("num_items", "num_tokens", "n_tokens", "token_count", "ntokens")
 
 
@@ -130,7 +133,7 @@ def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
     owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else call.node
     loops = script.tree.loops(call.node)
     said = ast.unparse(call.node)
-    if call.method != "append" or dotted(owner) != over or "loss" not in said or "gather" in said or not loops:
+    if call.method != "append" or dotted(owner) != over or not _MEANS.search(said) or "gather" in said or not loops:
         return False
     weighs = any(isinstance(n, ast.Mult) for n in ast.walk(call.node))
     here = script.tree.scope(call.node) is script.tree.scope(mean.node) and loops[0] not in script.tree.loops(mean.node)

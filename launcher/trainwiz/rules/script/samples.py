@@ -126,13 +126,25 @@ def scores_cover_all_ranks(script: Script) -> Violations:
         if not covers_a_share(script, loop):
             continue
         sums = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
-        if sums:
+        lists = [n for n in ast.walk(loop) if _appends_score(script, n, loop)]
+        for node, name in [*((n, n.target) for n in sums), *((n, n.func.value) for n in lists)][:1]:  # type: ignore[attr-defined]
             yield violation(
                 "{name} adds up only this rank's share of the data",
                 remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
-                name=dotted(sums[0].target) or ast.unparse(sums[0].target),
-                place=script.place(sums[0]),
+                name=ast.unparse(name),
+                place=script.place(node),
             )
+
+
+def _picks(script: Script, call: ast.Call) -> bool:
+    """Whether random numbers that are drawn in the training loop pick samples: they stand in brackets."""
+    parent = script.tree.parents.get(call)
+    names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
+    for loop in script.training.turns:
+        if loop in script.tree.loops(call):
+            indices = [n.slice for n in ast.walk(loop) if isinstance(n, ast.Subscript)]
+            return any(dotted(index) in names for index in indices if dotted(index))
+    return False
 
 
 def covers_a_share(script: Script, loop: ast.For) -> bool:
@@ -184,7 +196,8 @@ def _same_draws(script: Script) -> Violations:
         return
     for call in script.called(*_DRAWS):
         function = script.tree.scope(call.node)
-        drawn = isinstance(function, Function) and re.search(r"batch|sample", function.name)
+        named = isinstance(function, Function) and re.search(r"batch|sample", function.name)
+        drawn = named or _picks(script, call.node)
         generator = call.keyword("generator")
         if drawn and generator is None and not script.ranks.mentions_rank(call.node):
             yield violation(
@@ -200,11 +213,18 @@ def _is_split(script: Script, source: ast.expr) -> bool:
     if script.engines.is_prepared(source):
         return True
     made = script.origins.makers(source)
+    if made and all(isinstance(m, ast.Call) and _prepares(script, m) for m in made):
+        return True
     samplers = [k.value for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "sampler"]
     found = [m for s in samplers for m in script.origins.makers(s)]
     return bool(found) and all(
         isinstance(m, ast.Call) and script.engines.kind(m) == "DistributedSampler" for m in found
     )
+
+
+def _prepares(script: Script, call: ast.Call) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else call
+    return method(call) in ("prepare", "prepare_data_loader") and script.engines.kind(owner) == "Accelerator"
 
 
 def _combines(script: Script, scope: ast.AST) -> bool:
@@ -223,6 +243,20 @@ def _combines(script: Script, scope: ast.AST) -> bool:
 
 def _says_gathered(call: ast.Call) -> bool:
     return _GATHERS.search((method(call) or dotted(call.func)).lower()) is not None
+
+
+def _appends_score(script: Script, node: ast.AST, loop: Loop) -> bool:
+    """Whether a score of this loop's batch goes into a list that is averaged."""
+    if (
+        not isinstance(node, ast.Call)
+        or method(node) != "append"
+        or script.tree.scope(node) is not script.tree.scope(loop)
+    ):
+        return False
+    name = dotted(node.func.value)  # type: ignore[attr-defined]
+    means = ("sum", "numpy.mean", "statistics.mean", "statistics.fmean", "torch.stack", "torch.tensor", "torch.cat")
+    averaged = any(dotted(c.node.args[0]) == name for c in script.called(*means) if c.node.args)
+    return bool(name) and averaged and _SCORES.search(ast.unparse(node)) is not None
 
 
 def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:

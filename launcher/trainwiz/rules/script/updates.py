@@ -79,7 +79,8 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
         return
     for step in script.training.steps:
         loops = script.origins.loops(step)
-        before = [b for b in passes if b.loop in loops and not script.tree.exclusive(b.call, step)]
+        before = [b for b in passes if loops and script.origins.loops(b.call)[:1] == loops[:1]]
+        before = [b for b in before if not script.tree.exclusive(b.call, step)]
         if before and _is_of_engine(script, step):
             yield violation(
                 "{call}: this bypasses the engine's own step",

@@ -24,10 +24,12 @@ _COLLECTS = {
     "Trainer.save_model",
     "Trainer.save_checkpoint",
 }
+_LIGHTNINGS = ("self.trainer.save_checkpoint", "trainer.save_checkpoint")
 _WHOLE = re.compile(
     r"state_dict_type|full_tensor|get_model_state_dict|FullStateDictConfig|summon_full_params|get_state_dict\b|"
     r"full_state_dict|FULL_STATE_DICT|gather_full|consolidate|distributed\.checkpoint|dcp\.save|DCP"
 )
+_START = re.compile(r"(start|resume|first|initial|begin)\w*(epoch|step|iter|update)", re.IGNORECASE)
 _PROGRESS = re.compile(r"epoch|step|iter|update", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
@@ -47,7 +49,8 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/fsdp (saving and loading)
     """
     sharded = [c for c in script.calls if c.method == "state_dict" and _is_sharded(script, c)]
-    for call in [*script.called(*_COLLECTS), *sharded]:
+    lightning = script.called(*_LIGHTNINGS) if script.engines.lightning else []
+    for call in [*script.called(*_COLLECTS), *lightning, *sharded]:
         if not script.ranks.is_single(call.node):
             continue
         guard = script.ranks.guard(call.node)
@@ -269,6 +272,8 @@ def _resumes(script: Script, call: Call) -> bool:
     if any(word in owner for word in ("optim", "sched", "scaler", "ema")):
         return False
     source = call.node.args[0]
+    if _starts_later(script, call):
+        return True
     names = {n.id for n in script.names.feeding(source) if isinstance(n, ast.Name)}
     for node in script.tree.nodes:
         key = constant(node.slice) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) else None
@@ -278,6 +283,19 @@ def _resumes(script: Script, call: Call) -> bool:
         if isinstance(key, str) and _PROGRESS.search(key) and base in names:
             return _is_loaded(script, base, node)
     return False
+
+
+def _starts_later(script: Script, call: Call) -> bool:
+    """Whether the block that loads a model also says from which epoch or step the training goes on."""
+    statement = script.tree.statement(call.node)
+    parent = script.tree.parents.get(statement) if statement is not None else None
+    loads = any(
+        isinstance(n, ast.Call) and script.names.resolved(n.func) == "torch.load"
+        for n in script.names.feeding(call.node.args[0])
+    )
+    blocks = parent.body if isinstance(parent, ast.If) and loads else []
+    assigned = [s for s in blocks if isinstance(s, ast.Assign) and not isinstance(s.value, ast.Constant)]
+    return any(_START.search(dotted(target)) for s in assigned for target in s.targets)
 
 
 def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
