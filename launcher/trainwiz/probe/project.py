@@ -48,6 +48,9 @@ def project(plan: Plan, folder: str, *, environ: Mapping[str, str] = os.environ)
         sequence_length=plan.batch.sequence_length,
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
+        text_column=plan.data.text_column,
+        label_column=plan.data.label_column,
+        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or data.is_part(plan.data.eval)),
     )
     return replace(
         around,
