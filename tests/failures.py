@@ -251,7 +251,7 @@ FAILURES = {
         packages=("transformers",),
         shell=(
             GENERATED.replace("task=custom", "task=causal_lm")
-            + 'printf "text\\nwords\\n" > t.csv && "$PYTHON" train.py '
+            + 'printf "words\\none\\n" > t.csv && "$PYTHON" train.py '
             "--train_data t.csv"
         ),
     ),
@@ -399,7 +399,8 @@ FAILURES = {
     ),
     "file_missing": Failure("open('corpus/train.jsonl')", packages=()),
     "malformed_data": Failure(
-        "raise SystemExit('''corpus.jsonl:3: not a JSON object with a \"text\": KeyError('text')''')", packages=()
+        "raise SystemExit('''corpus.jsonl:3: not a JSON object: Expecting value: line 1 column 1 (char 0)''')",
+        packages=(),
     ),
     "malformed_data--json": Failure('import json\njson.loads(\'{"text": "a\')', packages=()),
     "malformed_data--encoding": Failure("b'caf\\xe9'.decode('utf-8')", packages=()),

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainwiz.models import Transformer
 
@@ -17,7 +19,7 @@ class DataFacts:
     name: str
     """As the plan names it."""
     kind: str
-    """embedded, file, folder, hub or missing."""
+    """embedded, file, folder, hub, part (of the training data) or missing."""
     samples: int | None = None
     """The number of samples that the task makes of it, if that is cheap to determine."""
     samples_at_most: int | None = None
@@ -28,6 +30,10 @@ class DataFacts:
     """Whether a hub id is in the local cache."""
     parts: tuple[str, ...] = ()
     """Folders inside that split it for training and evaluation."""
+    first: Mapping[str, Any] = field(default_factory=dict)
+    """The columns of its first row, with their values; empty where they are not known."""
+    packages: tuple[str, ...] = ()
+    """Packages that read it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,3 +129,23 @@ class Project:
     """The planned rendezvous port, if another process listens on it."""
     build_locks: tuple[str, ...] = ()
     """Lock files left by builds of DeepSpeed's ops that no longer run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenFolder:
+    """One folder of tokenized data."""
+
+    path: str
+    """Where it is."""
+    data: str
+    """The data, as the project that tokenized it named it; empty where it is unfinished."""
+    tokens: int
+    """How many there are so far."""
+    size_bytes: int
+    """With all rows that were made of it."""
+    used: float
+    """When a training last read it, in seconds since 1970; for an unfinished one, when it was last written."""
+    complete: bool
+    """Whether all of the data is tokenized."""
+    busy: bool
+    """Whether a process is writing it."""

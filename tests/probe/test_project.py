@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import struct
@@ -56,7 +57,7 @@ def test_counts_the_samples_that_task_py_makes(packing: bool, tmp_path: Path) ->
     write(tmp_path / "b.jsonl", "".join(json.dumps({"text": f"document {i} " * i}) + "\n" for i in range(30)))
     write(tmp_path / "folder/c.txt", "some more text " * 50)
     write(tmp_path / "folder/deep/b.jsonl", '{"text": "deep"}\n')
-    write(tmp_path / "folder/ignored.csv", "a,b,c\n" * 1000)
+    write(tmp_path / "folder/ignored.md", "a,b,c\n" * 1000)
     for artifact in script.scripts(
         plans.with_changes(BASE, {"batch.sequence_length": 64, "data.packing": packing}), templates.load()
     ):
@@ -144,14 +145,21 @@ def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkey
     ("name", "content", "detail"),
     [
         ("a.jsonl", '{"text": "fine"}\n', ""),
-        ("a.jsonl", "plain text\n", 'a.jsonl: line 1 is not a JSON object with a "text"'),
-        ("a.jsonl", '{"content": "other"}\n', 'line 1 is not a JSON object with a "text"'),
-        ("a.jsonl", '["text"]\n', 'line 1 is not a JSON object with a "text"'),
+        ("a.jsonl", "plain text\n", "a.jsonl: line 1 is not a JSON object"),
+        ("a.jsonl", '{"content": "other"}\n', 'line 1 has no column "text"; it has content'),
+        ("a.jsonl", '["text"]\n', "item 1 is not a JSON object"),
+        ("a.csv", 'text,n\n"one\ntwo",1\n', ""),
+        ("a.csv", "words,n\none,1\n", 'line 2 has no column "text"; it has words, n'),
+        ("a.csv", "text,n\none\n", "line 2: 1 fields, but line 1 names 2 columns"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "one"}\n'), ""),
+        ("a.jsonl.gz", gzip.compress(b'{"text": 1}\n'), 'line 1: "text" is not a string: 1'),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "one"}\n' * 99)[:40], "a.jsonl.gz cannot be read"),
+        ("a.parquet", b"no parquet", "a.parquet cannot be read"),
         ("a.jsonl", '{"text": 5}\n', '"text" is not a string'),
         ("a.jsonl", '{"text": "' + "long " * 20_000 + '"}\n', ""),
         ("a.jsonl", "", ""),
         ("a.txt", b"latin \xe9 text", "a.txt: line 1 is not valid UTF-8"),
-        ("a.txt", b"x" * 65535 + "é".encode(), ""),  # cut in the middle of a character
+        ("a.txt", b"x" * (2**20 - 1) + "ééé".encode(), ""),  # cut in the middle of a character
     ],
 )
 def test_files_that_task_py_could_not_read(tmp_path: Path, name: str, content: str | bytes, detail: str) -> None:

@@ -15,6 +15,7 @@ from plans import make, product
 from trainwiz import command, plan, render, strategies
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
+from trainwiz.render.imports import NEIGHBOURS
 from trainwiz.render.values import as_json, commented
 from trainwiz.store import templates
 
@@ -120,8 +121,13 @@ def test_the_files_of_a_project() -> None:
         "batches.py",
         "checkpoints.py",
         "metrics.py",
+        "documents.py",
+        "encoders.py",
         "model_folder.py",
+        "packing.py",
         "rows.py",
+        "sources.py",
+        "token_cache.py",
         "requirements.txt",
         ".gitignore",
         ".vscode/launch.json",
@@ -311,8 +317,7 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    program = ("task", "batches", "checkpoints", "metrics", "model_folder", "rows", "texts", "adapter")
-    distribution = dict.fromkeys(program)
+    distribution = dict.fromkeys(NEIGHBOURS)
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         program = made["train.py"] + made["task.py"] + made["metrics.py"]

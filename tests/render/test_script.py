@@ -210,10 +210,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "hidden_size",
         "n_blocks",
         "image_size",
-        "text_column",
-        "label_column",
         "loss_chunk",
-        "cache_dir",
         "noise",
     }
     fields = {

@@ -44,8 +44,8 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
     "TW109": ("ModuleNotFoundError: No module named 'peft'", {**ADAPTER, "model.adapter": "lora"}, {"peft"}, []),
     "TW114": ("ModuleNotFoundError: No module named 'datasets'", {}, {"datasets"}, ["--train_data", "some/where"]),
     "TW117": ("ModuleNotFoundError: No module named 'sklearn'", IMAGES, {"sklearn"}, []),
-    "TW511": ("ConnectionError: Couldn't reach './none.txt' on the Hub", {}, set(), ["--train_data", "./none.txt"]),
-    "TW512": ('broken.jsonl:2: not a JSON object with a "text"', {}, set(), ["--train_data", "broken.jsonl"]),
+    "TW511": ("./none.txt: no such file or folder", {}, set(), ["--train_data", "./none.txt"]),
+    "TW512": ("broken.jsonl:2: not a JSON object", {}, set(), ["--train_data", "broken.jsonl"]),
     "TW514": (
         "couldn't find them in the cached files",
         {"model.name": "org/model", "model.from_scratch": False},

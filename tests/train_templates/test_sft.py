@@ -104,6 +104,11 @@ def encode(talker: Any, messages: list[dict[str, Any]]) -> list[list[int]]:
     return talker.encode(sys.modules["conversations"].conversation_of({"messages": messages}))  # type: ignore[no-any-return]
 
 
+def conversations(task: Any, path: Path) -> list[Any]:
+    """The conversations of a file or folder, as the generated task reads them."""
+    return list(map(task.chat.conversations.read, sys.modules["sources"].Sources(str(path), "train")))
+
+
 def learned(talker: Any, tokens: list[int]) -> Iterator[str]:
     """The stretches of a sample that are learned, as text."""
     stretch: list[int] = []
@@ -189,7 +194,7 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     else:
         text = json.dumps(chosen) if path.suffix == ".json" else "\n\n".join(map(json.dumps, chosen))
         path.write_text(text + "\n\n")
-    found = list(load(tmp_path, "sft").conversations.read(str(path), "train"))
+    found = conversations(load(tmp_path, "sft"), path)
     assert found[0].messages == TALK[1:3]
     if len(found) > 1:
         assert found[1].messages[0]["content"] == "one?\nhere"
@@ -203,7 +208,7 @@ def test_conversations_of_every_form(form: str, tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("a.jsonl", '{"text": "only"}\n', "neither messages nor a question with an answer"),
-        ("a.jsonl", "plain\n", "is not valid JSON"),
+        ("a.jsonl", "plain\n", "line 1 is not a JSON object"),
         ("a.json", '[{"question": "x"}]', "neither messages nor a question with an answer"),
         ("a.json", "[{", "is not valid JSON"),
     ],
@@ -216,7 +221,7 @@ def test_what_is_no_conversation_is_named_before_and_in_the_task(
     assert facts
     assert says in facts.detail
     with pytest.raises(SystemExit, match=rf"{name}(:1|: item 1)?: (this conversation cannot be used|not a list)"):
-        list(load(tmp_path, "sft").conversations.read(str(tmp_path / name), "train"))
+        conversations(load(tmp_path, "sft"), tmp_path / name)
 
 
 USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content": "first"}
@@ -266,7 +271,7 @@ USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content
 def test_what_cannot_be_used_is_named_with_its_place(row: Any, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(f"{json.dumps({'messages': TALK})}\n\n{json.dumps(row)}\n")
     with pytest.raises(SystemExit, match=rf"a\.jsonl:3: .*{re.escape(says)}"):
-        list(load(tmp_path, "sft").conversations.read(str(tmp_path / "a.jsonl"), "train"))
+        conversations(load(tmp_path, "sft"), tmp_path / "a.jsonl")
 
 
 def test_what_is_not_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,14 +284,17 @@ def test_what_is_not_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task = load(tmp_path, "sft")
-    assert len(list(task.samples(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train"))) == 2
+    config = task.TaskConfig(
+        train_data=str(tmp_path / "a.jsonl"), cache_dir=str(tmp_path / "cache"), sequence_length=99
+    )
+    assert len(task.load_train_data(config).starts) == 2
     told = capsys.readouterr().out
     for line in (
-        "ignored column: id (2 conversations, the first: {}:1)",
-        "ignored column: score (1 conversations, the first: {}:2)",
-        "field of messages that the chat template does not read: time (1 conversations, the first: {}:2)",
-        "answers that say nothing, which are not learned (1 conversations, the first: {}:3)",
-        "conversations without an answer to learn (3 conversations, the first: {}:3)",
+        "ignored column: id (2, the first: {}:1)",
+        "ignored column: score (1, the first: {}:2)",
+        "field of messages that the chat template does not read: time (1, the first: {}:2)",
+        "answers that say nothing, which are not learned (1, the first: {}:3)",
+        "conversations without an answer to learn (3, the first: {}:3)",
     ):
         assert line.format(tmp_path / "a.jsonl") in told
     assert "source" not in told
@@ -304,11 +312,11 @@ def test_what_a_template_refuses_is_named(tmp_path: Path) -> None:
     name = str(instructed(tmp_path / "model", picky + CHATML))
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in (TALK[1:], TALK)))
     task = load(tmp_path, "sft", model__name=name, model__from_scratch=False)
-    samples = task.samples(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train")
+    recipe = task.chat.recipe(task.TaskConfig(), str(tmp_path / "a.jsonl"), "train")
     with pytest.raises(
         SystemExit, match=r"a\.jsonl:2: this conversation cannot be used with the chat template: no system here"
     ):
-        list(samples)
+        recipe.encoder().encode(list(recipe.rows))
 
 
 def test_what_has_no_answer_left_is_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "model_folder"),
-    *("recompute", "rows", "texts"),
+    *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
+    *("metrics", "model_folder", "packing", "recompute", "rows", "sources", "texts", "token_cache"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     plan = plans.with_changes(BASE, {"task": "text_classification", "data.train": "rows.jsonl"})
     found = project(plan, str(tmp_path)).train
     assert found
-    assert 'a "text" and a "label"' in found.detail
+    assert 'line 1 has no label in the column "label"; it has text, class' in found.detail
     made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
     for name, says in {
         "loose": "no pictures",
@@ -145,15 +145,15 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
         with pytest.raises(SystemExit, match=says):
             made.Pictures(made.TaskConfig(), str(tmp_path / name), "train")
     made = load(tmp_path / "code", "text_classification", data__train=str(tmp_path / "rows.jsonl"))
-    with pytest.raises(SystemExit, match=r"rows\.jsonl:1: not a JSON object"):
+    with pytest.raises(SystemExit, match=r'rows\.jsonl:1: no column "label"; it has text, class'):
         made.load_train_data(made.TaskConfig())
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"text": "b", "label": None}, "the text is 'b', its label None"),
-        ({"text": None, "label": 1}, "the text is None"),
+        ({"text": "b", "label": None}, 'column "label" is empty'),
+        ({"text": None, "label": 1}, 'column "text" is None, which is no text'),
     ],
 )
 def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, t
     rows = [{"text": "a", "label": 1}, row]
     (tmp_path / "rows.jsonl").write_text("\n\n".join(map(json.dumps, rows)) + "\n\n")
     made = load(tmp_path, "text_classification", data__train=str(tmp_path / "rows.jsonl"))
-    with pytest.raises(SystemExit, match=rf"rows\.jsonl: sample 2: {says}"):
+    with pytest.raises(SystemExit, match=rf"rows\.jsonl:3: {says}"):
         made.load_train_data(made.TaskConfig())
 
 

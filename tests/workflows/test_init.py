@@ -17,7 +17,17 @@ from trainwiz.store import answers as store
 CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
 H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
 KEYS = [key for key in plans.fields() if key not in ("version", "ignore")]
-TEXTS = {"model.name", "data.train", "data.eval", "machine.main_process_ip", "strategy.nvme_path", "model.lora_targets"}
+TEXTS = {
+    "model.name",
+    "data.train",
+    "data.eval",
+    "data.text_column",
+    "data.label_column",
+    "data.cache_dir",
+    "machine.main_process_ip",
+    "strategy.nvme_path",
+    "model.lora_targets",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -11,23 +11,79 @@ import functools
 import itertools
 import json
 import re
+
+# end: tokenizer
+import sys
+
+# feature: tokenizer
 from bisect import bisect_left, bisect_right
 from collections import Counter
 
-from typing import Any, NamedTuple
-
-import model_folder
-from conversations import Conversation, Message
-
 # end: tokenizer
-# feature: bytes
 from typing import Any
 
+# feature: tokenizer
+from typing import NamedTuple
+
+# end: tokenizer
+import conversations
 import model_folder
 from conversations import Conversation
 
+# feature: tokenizer
+from conversations import Message
 
-# end: bytes
+# end: tokenizer
+from encoders import Encoder, Notes, merge
+from sources import Row, Sources
+
+# feature: tokenizer
+from token_cache import tokenizer_key, versions
+
+# end: tokenizer
+from token_cache import Recipe
+
+
+def recipe(config: Any, source: str, split: str) -> Recipe:
+    """Return how the conversations of a source become tokens."""
+    embedded = source == "embedded"
+
+    def encoder() -> Encoder:
+        talker = Chat(config)
+        return Encoder(encode=lambda rows: encoded(talker, rows), vocabulary=len(talker.tokenizer), complemented=True)
+
+    talks = ((f"{source}: {talk.place}", talk) for talk in conversations.embedded_conversations(split))
+    # feature: tokenizer
+    tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
+    # end: tokenizer
+    # feature: bytes
+    tokenizer = ["bytes"]
+    # end: bytes
+    return Recipe(
+        name=source,
+        rows=talks if embedded else Sources(source, split, config.max_rows),
+        decided_by=[tokenizer, *([split, sys.version] if embedded else [])],
+        code=[__file__, conversations.__file__],
+        encoder=encoder,
+    )
+
+
+def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
+    """Return the samples of conversations, and what of them is not used."""
+    samples: list[list[int]] = []
+    notes: Notes = {}
+    for row in rows:
+        talk = row[1] if isinstance(row[1], Conversation) else conversations.read(row)
+        merge(notes, dict.fromkeys(conversations.notes_on(talk, talker.reads), (1, talk.place)))
+        try:
+            samples += talker.encode(talk)
+        except Exception as error:  # templates may refuse a system message or two questions in a row
+            raise SystemExit(
+                f"{talk.place}: this conversation cannot be used with the chat template: {error}"
+            ) from None
+    return samples, notes
+
+
 # feature: tokenizer
 Span = tuple[int, int]  # where an answer begins and ends in a text
 PLAIN_TEMPLATE = (

@@ -12,12 +12,16 @@ A row that cannot be used ends the program with its place and the reason. What i
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from sources import Row, TableRow
 
 Message = dict[str, Any]
 ROLES = {
@@ -59,37 +63,43 @@ class Conversation:
     """Answers that are not learned, because they say nothing."""
 
 
-def read(source: str, split: str) -> Iterator[Conversation]:
-    """Yield the conversations of a .jsonl or .json file, a folder of them, or a hub id. Exit if a row is not valid."""
-    for place, row in places(source, split):
-        try:
-            conversation = conversation_of(json.loads(row) if isinstance(row, str) else row)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            reason = error if type(error) is ValueError else repr(error)
-            raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
-        conversation.place = place
-        yield conversation
+MODULES = (
+    "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
+    "textwrap time"
+)
 
 
-def places(source: str, split: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place of each row, and the row or its JSON."""
-    path = Path(source)
-    if not path.exists():
-        from datasets import load_dataset
+def embedded_conversations(split: str) -> Iterator[Conversation]:
+    """Yield questions about Python, answered by its documentation. Every tenth answer is for evaluation."""
+    documented: dict[str, str] = {}  # by text, because a function may have several names
+    for module in map(importlib.import_module, MODULES.split()):
+        for name, thing in sorted(vars(module).items()):
+            members = sorted(vars(thing).items()) if isinstance(thing, type) else ()
+            for path, member in ((name, thing), *((f"{name}.{member}", value) for member, value in members)):
+                text = inspect.getdoc(member) if callable(member) and not re.search(r"(^|\.)_", path) else None
+                if text and len(text) >= 40:
+                    documented.setdefault(text, path if module.__name__ == "builtins" else f"{module.__name__}.{path}")
+    for i, (text, name) in enumerate(documented.items()):
+        if (i % 10 == 9) == (split == "validation"):
+            first, _, rest = text.partition("\n\n")
+            said = [f"What is {name}?", first, *(["Tell me more.", rest.strip()] if rest else [])]
+            roles = ["user", "assistant"] * (len(said) // 2)
+            messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+            yield Conversation(messages, [role == "assistant" for role in roles], name)
 
-        # A table has all columns in all rows: None stands for what a row does not have, down to the arguments of calls.
-        yield from ((f"{source}: row {n}", dense(row)) for n, row in enumerate(load_dataset(source, split=split), 1))
-    for file in sorted(path.rglob("*.json*")) if path.is_dir() else [path] * path.exists():
-        with file.open(encoding="utf-8-sig") as lines:
-            try:
-                is_list = lines.read(1000).lstrip().startswith("[")
-                lines.seek(0)
-                if is_list:
-                    yield from ((f"{file}: item {n}", item) for n, item in enumerate(json.load(lines), 1))
-                else:
-                    yield from ((f"{file}:{n}", line) for n, line in enumerate(lines, 1) if line.strip())
-            except ValueError as error:
-                raise SystemExit(f"{file}: not a list of JSON objects, or one per line: {error}") from None
+
+def read(row: Row) -> Conversation:
+    """Return the conversation of a row. Exit if it cannot be used."""
+    place, value = row
+    try:
+        value = json.loads(value) if isinstance(value, bytes | str) else value
+        # In a table, None stands for what a row does not have, down to the arguments of calls.
+        conversation = conversation_of(dense(value) if isinstance(value, TableRow) else value)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = error if type(error) is ValueError else repr(error)
+        raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
+    conversation.place = place
+    return conversation
 
 
 def dense(value: Any) -> Any:
@@ -327,23 +337,11 @@ def tools_of(tools: Any) -> list[Any] | None:
     return found or None
 
 
-class Notes:
-    """What of the conversations is not learned or not read: how often, and where first."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, list[str]] = {}
-
-    def add(self, talk: Conversation, reads: Callable[[str], bool]) -> None:
-        """Note what a conversation holds that is not used. `reads` tells whether a template reads a field."""
-        unread = sorted(name for name in talk.fields if not reads(name))
-        kinds = [f"ignored column: {name}" for name in sorted(talk.ignored)]
-        kinds += [f"field of messages that the chat template does not read: {name}" for name in unread]
-        kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
-        kinds += ["conversations without an answer to learn"] * (not any(talk.learned[1:]))
-        for kind in kinds:
-            self.found.setdefault(kind, []).append(talk.place)
-
-    def lines(self) -> Iterator[str]:
-        """Yield a line for each kind."""
-        for kind, where in self.found.items():
-            yield f"  {kind} ({len(where)} conversations, the first: {where[0]})"
+def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
+    """Return what of a conversation is not learned or not read. `reads` tells whether a template reads a field."""
+    unread = sorted(name for name in talk.fields if not reads(name))
+    kinds = [f"ignored column: {name}" for name in sorted(talk.ignored)]
+    kinds += [f"field of messages that the chat template does not read: {name}" for name in unread]
+    kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
+    kinds += ["conversations without an answer to learn"] * (not any(talk.learned[1:]))
+    return kinds

@@ -6,16 +6,10 @@ most `sequence_length` tokens, which fill the rows. The place of each piece depe
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import shutil
-import sys
 import time
 import types
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +19,11 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
+
+import packing
+from packing import FILES, Selection, write_rows
+from sources import hash_file
+from token_cache import Tokens, stoppable
 
 Batch = dict[str, Tensor]
 IGNORED = -100  # a label that does not count; the default of cross_entropy
@@ -37,25 +36,19 @@ FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 
 
 class Rows(Dataset[Tensor]):
-    """Rows of tokens as (inputs, labels, positions), read from files that one rank per machine writes."""
+    """Rows of tokens as (inputs, labels, positions)."""
 
-    def __init__(self, source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
-        if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():
-            write_rows(source, folder, length, documents)
-        while not folder.is_dir():  # a collective might time out before the files are written
-            time.sleep(0.05)
-        self.length = length
-        self.tokens = np.memmap(folder / "tokens", dtype=np.int32, mode="r")
-        self.pieces = np.load(folder / "pieces.npy", mmap_mode="r")
-        self.ends = np.load(folder / "ends.npy", mmap_mode="r")
+    def __init__(self, tokens: Tokens, folder: Path, length: int) -> None:
+        self.length, self.tokens = length, tokens.ids
+        self.starts, self.sizes, self.ends = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in FILES)
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def __getitem__(self, index: int) -> Tensor:
-        first = self.ends[index - 1] if index else 0
+        pieces = slice(self.ends[index - 1] if index else 0, self.ends[index])
         parts = []
-        for start, size in self.pieces[first : self.ends[index]].tolist():
+        for start, size in zip(self.starts[pieces].tolist(), self.sizes[pieces].tolist(), strict=True):
             tokens = torch.from_numpy(self.tokens[start : start + size + 1].astype(np.int64))
             given, wanted = tokens[:-1], tokens[1:]
             # Tokens that are given but not learned are stored as their complement.
@@ -68,79 +61,17 @@ class Rows(Dataset[Tensor]):
         return torch.cat(parts, dim=1)
 
 
-def write_rows(source: str, folder: Path, length: int, documents: Iterable[Sequence[int]]) -> None:
-    """Write the tokens of all documents, and which pieces make a row. The folder appears only once it is complete."""
-    aside = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    aside.mkdir(parents=True)
-    try:
-        starts, sizes, written = array("q"), array("q"), 0
-        with (aside / "tokens").open("wb") as file:
-            for tokens in documents:
-                array("i", tokens).tofile(file)
-                for start in range(0, len(tokens) - 1, length):
-                    starts.append(written + start)
-                    sizes.append(min(length, len(tokens) - 1 - start))
-                written += len(tokens)
-        if not sizes:
-            raise SystemExit(f"{source}: no text to train on")
-        pieces = np.stack((np.array(starts), np.array(sizes)), axis=1)
-        # feature: packed
-        row_of = best_fit(pieces[:, 1], length)
-        # end: packed
-        # feature: unpacked
-        row_of = np.arange(len(pieces))
-        # end: unpacked
-        np.save(aside / "pieces.npy", pieces[row_of.argsort(kind="stable")])
-        np.save(aside / "ends.npy", np.bincount(row_of).cumsum())
-        with contextlib.suppress(OSError):  # another machine with the same disk was faster
-            aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-# feature: packed
-def best_fit(sizes: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
-    """Return the row of each piece. The longest come first, each into the row where it leaves the least space."""
-    row_of = np.empty(len(sizes), dtype=np.int64)
-    with_space: list[list[int]] = [[] for _ in range(length + 1)]
-    spaces, count = 0, 0  # bit s of `spaces`: a row has exactly s places left
-    for piece in (-sizes).argsort(kind="stable").tolist():
-        size = int(sizes[piece])
-        if enough := spaces >> size:
-            space = size + (enough & -enough).bit_length() - 1
-            row = with_space[space].pop()
-            if not with_space[space]:
-                spaces ^= 1 << space
-        else:
-            row, space, count = count, length, count + 1
-        with_space[space - size].append(row)
-        spaces |= 1 << (space - size)
-        row_of[piece] = row
-    return row_of
-
-
-# end: packed
-def read_json(file: Path, read: Callable[[Any], Any], wanted: str) -> Iterator[Any]:
-    """Yield `read(row)` for each line of a .jsonl file or item of a .json list. Exit if a row is not valid."""
-    number = 0
-    with file.open(encoding="utf-8") as text:
-        try:
-            for row in json.load(text) if file.suffix == ".json" else map(str.strip, text):
-                number += 1
-                if row != "":
-                    yield read(json.loads(row) if isinstance(row, str) else row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise SystemExit(f"{file}:{number or 1}: not a JSON object with {wanted}: {error!r}") from None
-
-
-def rows_folder(cache: str, source: str, split: str, settings: dict[str, Any], code: bytes) -> Path:
-    """Return the folder of a source's rows. Its name changes with all files and settings that the rows depend on."""
-    paths = [Path(name) for name in (source, settings.get("tokenizer_name")) if name]
-    files = [p for path in paths for p in sorted(path.rglob("*") if path.is_dir() else [path]) if p.is_file()]
-    stamps = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    code += Path(__file__).read_bytes()  # this file differs with and without packing
-    keys = repr((source, split, settings, code, stamps, sys.version, transformers.__version__))
-    return Path(cache) / f"rows-{hashlib.blake2b(keys.encode(), digest_size=12).hexdigest()}"
+def rows_of(tokens: Tokens, selection: Selection) -> Rows:
+    """Return the rows, from files that the first rank of each machine writes once beside the tokens."""
+    code = hash_file(Path(packing.__file__))  # it differs with and without packing
+    key = hashlib.blake2b(repr((code, np.__version__, selection)).encode(), digest_size=12).hexdigest()
+    folder = tokens.folder / f"rows-{key}"
+    with stoppable():
+        if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():
+            write_rows(tokens, folder, selection)
+        while not folder.is_dir():  # a collective might time out before the files are written
+            time.sleep(0.05)
+    return Rows(tokens, folder, selection.length)
 
 
 # feature: packed

@@ -5,7 +5,8 @@ The loop groups texts of similar length within a real batch, because each micro-
 
 from __future__ import annotations
 
-import json
+import contextlib
+import itertools
 
 # feature: hashes
 import re
@@ -13,9 +14,9 @@ import zlib
 
 # end: hashes
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
+from sources import Sources, hash_of, held_out, kind, text_of, value_of
+
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = dict[str, Tensor]
@@ -104,34 +107,40 @@ def padded(samples: Sequence[Sample]) -> Batch:
     return {"inputs": inputs, "mask": mask}
 
 
-def read(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, Any]]:
-    """Return the texts of a .jsonl file or a hub id with their labels."""
-    if Path(source).is_file():
-        found = list(rows(Path(source), text_column, label_column))
-    else:
-        from datasets import load_dataset
+def reading(config: Any) -> tuple[str, str, int]:
+    """Return what decides how data is read: the columns of texts and labels, and how many rows."""
+    return config.text_column, config.label_column, config.max_rows
 
-        table = load_dataset(source, split=split)
-        found = list(zip(table[text_column], table[label_column], strict=True))
+
+def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
+    """Return the texts of some sources with their labels."""
+    data = Sources(source, split, max_rows)
+    found = []
+    for row in data:
+        label = value_of(row, label_column)
+        if label is None:
+            raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each text needs a label')
+        found.append((text_of(row, text_column), label))
     if not found:
         raise SystemExit(f"{source}: no text to train on")
-    for number, (text, label) in enumerate(found, start=1):
-        if not isinstance(text, str) or label is None:
-            raise SystemExit(f"{source}: sample {number}: the text is {text!r}, its label {label!r}")
+    if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
+        labels = as_numbers([label for _, label in found])
+        found = [(text, label) for (text, _), label in zip(found, labels, strict=True)]
     return found
 
 
-def rows(file: Path, text_column: str, label_column: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the text and the label of each line of a .jsonl file."""
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                if line.strip():
-                    row = json.loads(line)
-                    yield row[text_column], row[label_column]
-            except (ValueError, KeyError, TypeError) as error:
-                columns = f'"{text_column}" and "{label_column}"'
-                raise SystemExit(f"{file}:{number}: not a JSON object with {columns}: {error!r}") from None
+def as_numbers(labels: list[str]) -> list[Any]:
+    """Return labels of a .csv file as numbers, if all of them are."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return [number(label) for label in labels]
+    return list(labels)
+
+
+def part_of(samples: list[tuple[str, Any]], part: str, *, evaluation: bool) -> list[tuple[str, Any]]:
+    """Return the samples that are kept for evaluation (`5%`, `200`), or the rest. Equal texts stay together."""
+    chosen = held_out(np.array([hash_of(text.encode()) for text, _ in samples], dtype=np.uint64), part)
+    return list(itertools.compress(samples, (chosen == evaluation).tolist()))
 
 
 def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:

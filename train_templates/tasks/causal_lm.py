@@ -6,17 +6,23 @@ gradient is that of one big batch for any split.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import transformers
 from torch import Tensor, nn
 
+import documents
 import model_folder
 import rows
+from documents import Tokens
+
+# feature: eval
+from sources import is_part
+
+# end: eval
+from token_cache import tokens_of
 
 # feature: pretrained_model
 # feature: built_once
@@ -27,7 +33,6 @@ import sharding
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = rows.Batch
-TABLES = (".csv", ".tsv", ".parquet")
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -37,14 +42,18 @@ SHARDED_LAYERS: tuple[str, ...] = ()
 class TaskConfig:
     """Settings of the task. `--name value` overrides one."""
 
-    train_data: str = "embedded"
+    train_data: str = "embedded"  # sources, as sources.py reads them
     # feature: eval
-    eval_data: str = "embedded"
+    eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    text_column: str = "text"
+    max_rows: int = 0  # rows that are read of each source; 0: all
+    min_tokens: int = 0  # shorter documents are left out
+    max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
-    cache_dir: str = ".cache"  # the tokenized data; can be deleted
+    cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -63,103 +72,18 @@ class TaskConfig:
     # end: preset_model
 
 
-# feature: tokenizer
-class Tokens:
-    """Converts text to token ids and back, with the model's tokenizer."""
-
-    def __init__(self, config: TaskConfig) -> None:
-        self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
-        if self.tokenizer.eos_token_id is None:
-            raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
-        # Some tokenizers (Llama, Gemma) put a token before each text, in pretraining and at inference.
-        self.begin = [i for i in self.tokenizer("")["input_ids"] if i == self.tokenizer.bos_token_id][:1]
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each document, with the tokenizer's first token and the end-of-text token."""
-        end = [self.tokenizer.eos_token_id]
-        encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        return [self.begin + ids + end for ids in encoded if ids]
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of token ids."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
-
-
-# end: tokenizer
-# feature: bytes
-class Tokens:
-    """Text as UTF-8 bytes; 256 ends a document. No vocabulary to download."""
-
-    END = 256
-
-    def __init__(self, config: TaskConfig) -> None:
-        assert config.vocab_size > self.END
-        self.tokenizer = model_folder.byte_tokenizer(self.END)  # does the same, for other programs
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the bytes of each document, followed by `END`."""
-        return [[*text.encode(), self.END] for text in texts]
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
-        return bytes(i for i in ids if i < self.END).decode(errors="replace")
-
-
-# end: bytes
-def documents(source: str, split: str) -> Iterator[str]:
-    """Yield the texts of a data set: embedded, a .txt, .jsonl or .json file, a folder of the first two, or a hub id."""
-    if source == "embedded":
-        yield from embedded_documents(split)
-    elif Path(source).is_dir():
-        for file in sorted(Path(source).rglob("*")):
-            if file.suffix in (".txt", ".jsonl"):
-                yield from file_documents(file)
-    elif Path(source).is_file():
-        yield from file_documents(Path(source))
-    else:
-        from datasets import load_dataset
-
-        yield from map(text_of, load_dataset(source, split=split))
-
-
-def file_documents(file: Path) -> Iterator[str]:
-    """Yield the "text" of each line of a .jsonl file or item of a .json list; any other file is one document."""
-    if file.suffix in TABLES:
-        raise SystemExit(f'{file}: a table is no text; make it a .jsonl file, with a "text" per line')
-    if file.suffix in (".jsonl", ".json"):
-        yield from rows.read_json(file, text_of, 'a "text"')
-    else:
-        yield file.read_text(encoding="utf-8")
-
-
-def text_of(row: dict[str, Any]) -> str:
-    """Return a row's text. Raises `TypeError` if it is not text."""
-    if not isinstance(row["text"], str):
-        raise TypeError(f"{row['text']!r} is no text")
-    return row["text"]
-
-
-def embedded_documents(split: str) -> Iterator[str]:
-    """Yield the language reference that comes with Python. Every tenth topic is for evaluation."""
-    from pydoc_data.topics import topics
-
-    for i, name in enumerate(sorted(topics)):
-        if (i % 10 == 9) == (split == "validation"):
-            yield topics[name]
-
-
-def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
-    """Return the data as rows of tokens, from a file that the first rank of each machine writes once."""
-    settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
-    folder = rows.rows_folder(config.cache_dir, source, split, settings, Path(__file__).read_bytes())
-    return rows.Rows(source, folder, config.sequence_length, encoded(config, source, split))
-
-
-def encoded(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
-    """Yield the documents as token ids. They are encoded in batches, for which a tokenizer uses all cores."""
-    tokens, texts = Tokens(config), documents(source, split)
-    while some := list(itertools.islice(texts, 1000)):
-        yield from tokens.encode(some)
+def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> rows.Rows:
+    """Return the data as rows of tokens, from files that the first rank of each machine writes once."""
+    selection = rows.Selection(
+        length=config.sequence_length,
+        # feature: eval
+        part=config.eval_data if is_part(config.eval_data) else "",
+        # end: eval
+        evaluation=evaluation,
+        min_tokens=config.min_tokens,
+        max_tokens=config.max_tokens,
+    )
+    return rows.rows_of(tokens_of(config.cache_dir, documents.recipe(config, source, split)), selection)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
@@ -169,7 +93,9 @@ def load_train_data(config: TaskConfig) -> rows.Rows:
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> rows.Rows:
-    """Return the evaluation data."""
+    """Return the evaluation data, or the part of the training data that is kept for it."""
+    if is_part(config.eval_data):
+        return load_rows(config, config.train_data, "train", evaluation=True)
     return load_rows(config, config.eval_data, "validation")
 
 

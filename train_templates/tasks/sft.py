@@ -6,11 +6,7 @@ batch, over all micro-batches and ranks, so the gradient is that of one big batc
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ import adapter
 
 # end: lora
 import chat
-import conversations
 
 # feature: whole_model
 import model_folder
@@ -36,7 +31,11 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
-from conversations import Conversation
+# feature: eval
+from sources import is_part
+
+# end: eval
+from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
@@ -49,14 +48,17 @@ SHARDED_LAYERS: tuple[str, ...] = ()
 class TaskConfig:
     """Settings of the task. `--name value` overrides one."""
 
-    train_data: str = "embedded"
+    train_data: str = "embedded"  # sources, as sources.py reads them
     # feature: eval
-    eval_data: str = "embedded"
+    eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    max_rows: int = 0  # rows that are read of each source; 0: all
+    min_tokens: int = 0  # shorter conversations are left out
+    max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
-    cache_dir: str = ".cache"  # the tokenized data; can be deleted
+    cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
     # end: named_model
@@ -81,59 +83,19 @@ class TaskConfig:
     # end: preset_model
 
 
-MODULES = (
-    "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
-    "textwrap time"
-)
-
-
-def embedded_conversations(split: str) -> Iterator[Conversation]:
-    """Yield questions about Python, answered by its documentation. Every tenth answer is for evaluation."""
-    documented: dict[str, str] = {}  # by text, because a function may have several names
-    for module in map(importlib.import_module, MODULES.split()):
-        for name, thing in sorted(vars(module).items()):
-            members = sorted(vars(thing).items()) if isinstance(thing, type) else ()
-            for path, member in ((name, thing), *((f"{name}.{member}", value) for member, value in members)):
-                text = inspect.getdoc(member) if callable(member) and not re.search(r"(^|\.)_", path) else None
-                if text and len(text) >= 40:
-                    documented.setdefault(text, path if module.__name__ == "builtins" else f"{module.__name__}.{path}")
-    for i, (text, name) in enumerate(documented.items()):
-        if (i % 10 == 9) == (split == "validation"):
-            first, _, rest = text.partition("\n\n")
-            said = [f"What is {name}?", first, *(["Tell me more.", rest.strip()] if rest else [])]
-            roles = ["user", "assistant"] * (len(said) // 2)
-            messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
-            yield Conversation(messages, [role == "assistant" for role in roles], name)
-
-
-def load_rows(config: TaskConfig, source: str, split: str) -> rows.Rows:
-    """Return the conversations as rows of tokens, from a file that the first rank of each machine writes once."""
-    settings = {field.name: getattr(config, field.name) for field in fields(TaskConfig)}
-    code = b"".join(Path(str(file)).read_bytes() for file in (__file__, chat.__file__, conversations.__file__))
-    folder = rows.rows_folder(config.cache_dir, source, split, settings, code)
-    return rows.Rows(source, folder, config.sequence_length, samples(config, source, split))
-
-
-def samples(config: TaskConfig, source: str, split: str) -> Iterator[list[int]]:
-    """Yield the conversations' tokens, cut to the sequence length. Samples without an answer left are dropped."""
-    talker, notes, count, cut, dropped = chat.Chat(config), conversations.Notes(), 0, 0, 0
-    for talk in embedded_conversations(split) if source == "embedded" else conversations.read(source, split):
-        notes.add(talk, talker.reads)
-        try:
-            encoded = talker.encode(talk)
-        except Exception as error:  # templates may refuse a system message or two questions in a row
-            raise SystemExit(
-                f"{talk.place}: this conversation cannot be used with the chat template: {error}"
-            ) from None
-        for tokens in encoded:
-            count, cut = count + 1, cut + (len(tokens) > config.sequence_length + 1)
-            tokens = tokens[: config.sequence_length + 1]
-            if any(token >= 0 for token in tokens[1:]):
-                yield tokens
-            else:
-                dropped += 1
-    told = f"{cut} cut to {config.sequence_length} tokens, {dropped} dropped, since nothing of an answer was left"
-    print(f"{source} ({split}): samples: {count}, {told}", *notes.lines(), sep="\n", flush=True)
+def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> rows.Rows:
+    """Return the conversations as rows of tokens, from files that the first rank of each machine writes once."""
+    selection = rows.Selection(
+        length=config.sequence_length,
+        # feature: eval
+        part=config.eval_data if is_part(config.eval_data) else "",
+        # end: eval
+        evaluation=evaluation,
+        min_tokens=config.min_tokens,
+        max_tokens=config.max_tokens,
+        whole=True,
+    )
+    return rows.rows_of(tokens_of(config.cache_dir, chat.recipe(config, source, split)), selection)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
@@ -143,7 +105,9 @@ def load_train_data(config: TaskConfig) -> rows.Rows:
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> rows.Rows:
-    """Return the evaluation data."""
+    """Return the evaluation data, or the part of the training data that is kept for it."""
+    if is_part(config.eval_data):
+        return load_rows(config, config.train_data, "train", evaluation=True)
     return load_rows(config, config.eval_data, "validation")
 
 

@@ -23,11 +23,19 @@ from torch.utils.data import Dataset
 
 import model_folder
 
+# feature: eval
+from sources import is_part
+
+# end: eval
 # feature: final_weights
 from texts import FP32
 
 # end: final_weights
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read
+# feature: eval
+from texts import part_of
+
+# end: eval
+from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
 
 IGNORED = -100  # a label that does not count; the default of cross_entropy
 SHARDED_LAYERS: tuple[str, ...] = ()
@@ -38,12 +46,13 @@ SHARDED_LAYERS: tuple[str, ...] = ()
 class TaskConfig:
     """Settings of the task. `--name value` overrides one."""
 
-    train_data: str = "embedded"
+    train_data: str = "embedded"  # sources, as sources.py reads them
     # feature: eval
-    eval_data: str = "embedded"
+    eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     text_column: str = "text"
     label_column: str = "label"
+    max_rows: int = 0  # rows that are read of each source; 0: all
     sequence_length: int = 256  # longer texts are truncated
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
@@ -64,12 +73,12 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, str]]:
-    """Return the texts of a data set with their labels: embedded, a .jsonl file, or a hub id."""
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, str]]:
+    """Return the texts of a data set with their labels."""
     if source == "embedded":
         found: list[tuple[str, Any]] = list(embedded_paragraphs(split))
     else:
-        found = read(source, split, text_column, label_column)
+        found = read(source, split, text_column, label_column, max_rows)
     refuse_labels(source, [label for _, label in found], split)
     return [(text, str(int(label) if isinstance(label, float) else label)) for text, label in found]
 
@@ -94,14 +103,18 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
 
 def class_names(config: TaskConfig) -> list[str]:
     """Return the sorted labels of the training data. A label's index is its class."""
-    texts = labelled(config.train_data, "train", config.text_column, config.label_column)
+    texts = labelled(config.train_data, "train", *reading(config))
     return sorted({label for _, label in texts})
 
 
-def load(config: TaskConfig, source: str, split: str) -> Dataset[Any]:
+def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with the number of each text's class."""
     numbers = {name: i for i, name in enumerate(class_names(config))}
-    texts = labelled(source, split, config.text_column, config.label_column)
+    texts = labelled(source, split, *reading(config))
+    # feature: eval
+    if is_part(config.eval_data):
+        texts = part_of(texts, config.eval_data, evaluation=evaluation)
+    # end: eval
     if strange := sorted({label for _, label in texts} - set(numbers)):
         raise SystemExit(f"{source}: labels that {config.train_data} does not have: {', '.join(strange[:5])}")
     return Texts(config, [text for text, _ in texts], [numbers[label] for _, label in texts])
@@ -114,7 +127,9 @@ def load_train_data(config: TaskConfig) -> Dataset[Any]:
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
-    """Return the evaluation data."""
+    """Return the evaluation data, or the part of the training data that is kept for it."""
+    if is_part(config.eval_data):
+        return load(config, config.train_data, "train", evaluation=True)
     return load(config, config.eval_data, "validation")
 
 
@@ -180,7 +195,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """Return how the trained model classifies some texts. It is loaded from where `save_model` saved it."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
-    tokens, texts = Tokens(config), labelled(config.train_data, "train", config.text_column, config.label_column)
+    tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []
     for text, label in texts[:: max(1, len(texts) // count)][:count]:
         seen = model(input_ids=torch.tensor([tokens.encode(text)])).logits.argmax()

@@ -24,11 +24,19 @@ from torch.utils.data import Dataset
 
 import model_folder
 
+# feature: eval
+from sources import is_part
+
+# end: eval
 # feature: final_weights
 from texts import FP32
 
 # end: final_weights
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read
+# feature: eval
+from texts import part_of
+
+# end: eval
+from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -38,12 +46,13 @@ SHARDED_LAYERS: tuple[str, ...] = ()
 class TaskConfig:
     """Settings of the task. `--name value` overrides one."""
 
-    train_data: str = "embedded"
+    train_data: str = "embedded"  # sources, as sources.py reads them
     # feature: eval
-    eval_data: str = "embedded"
+    eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     text_column: str = "text"
     label_column: str = "label"
+    max_rows: int = 0  # rows that are read of each source; 0: all
     sequence_length: int = 256  # longer texts are truncated
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
@@ -64,11 +73,11 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str) -> list[tuple[str, float]]:
-    """Return the texts of a data set with their numbers: embedded, a .jsonl file, or a hub id."""
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, float]]:
+    """Return the texts of a data set with their numbers."""
     if source == "embedded":
         return [(text, symbols(text)) for text, _ in embedded_paragraphs(split)]
-    found = read(source, split, text_column, label_column)
+    found = read(source, split, text_column, label_column, max_rows)
     for number, (_, label) in enumerate(found, start=1):
         if isinstance(label, bool) or not isinstance(label, int | float) or not math.isfinite(label):
             raise SystemExit(f"{source}: sample {number}: the label is {label!r}, not a finite number")
@@ -80,9 +89,13 @@ def symbols(text: str) -> float:
     return sum(not (character.isalpha() or character.isspace()) for character in text) / len(text)
 
 
-def load(config: TaskConfig, source: str, split: str) -> Dataset[Any]:
+def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with the number of each text."""
-    texts = labelled(source, split, config.text_column, config.label_column)
+    texts = labelled(source, split, *reading(config))
+    # feature: eval
+    if is_part(config.eval_data):
+        texts = part_of(texts, config.eval_data, evaluation=evaluation)
+    # end: eval
     return Texts(config, [text for text, _ in texts], [label for _, label in texts])
 
 
@@ -93,7 +106,9 @@ def load_train_data(config: TaskConfig) -> Dataset[Any]:
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
-    """Return the evaluation data."""
+    """Return the evaluation data, or the part of the training data that is kept for it."""
+    if is_part(config.eval_data):
+        return load(config, config.train_data, "train", evaluation=True)
     return load(config, config.eval_data, "validation")
 
 
@@ -150,7 +165,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
-    tokens, texts = Tokens(config), labelled(config.train_data, "train", config.text_column, config.label_column)
+    tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []
     for text, label in texts[:: max(1, len(texts) // count)][:count]:
         predicted = float(model(input_ids=torch.tensor([tokens.encode(text)])).logits)

@@ -24,6 +24,7 @@ COMMANDS = {
     "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
     "doctor": say("Check the training environment and show the commands that fix it."),
     "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
+    "prepare": say("Download and tokenize the data ahead, on all cores; Ctrl-C keeps what is done."),
     "rehearse": say("Train a small version of the project on this machine's CPU: kill, resume, compare."),
     "check": say("Check projects, and accelerate and DeepSpeed files, against the rules only."),
     "import": say("Create a project from accelerate and DeepSpeed files; report what does not fit."),
@@ -36,6 +37,7 @@ COMMANDS = {
     "report": say("Write a run's report as a single HTML file: curves, timeline, plan, outcome."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
     "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
+    "cache": say("List tokenized data, and delete what nobody uses."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""

@@ -38,16 +38,18 @@ def decide(
     origins: Mapping[str, Source] | None = None,
     model: ModelFacts | None = None,
     samples: int | None = None,
+    first: Mapping[str, Any] | None = None,
 ) -> Decided:
     """Complete the answers (legal values by dotted key) to a plan.
 
-    `origins` holds the sources of answers that the person did not give. `model` is what is known of a model
-    that is not a preset, and `samples` the number of training samples; None where they are unknown. Raises `PlanError`,
-    naming the key, for answers that contradict each other.
+    `origins` holds the sources of answers that the person did not give. `model` is what is known of a model that is not
+    a preset, `samples` the number of training samples, and `first` the columns of the data's first row; None where they
+    are unknown. Raises `PlanError`, naming the key, for answers that contradict each other.
     """
     from trainwiz import plan as plans
     from trainwiz.decide import hardware, size, strategy, training
     from trainwiz.decide.adapter import decide_adapter
+    from trainwiz.decide.columns import decide_columns
     from trainwiz.message import say
 
     d = Decision(
@@ -57,6 +59,7 @@ def decide(
         defaults=plans.defaults(),
         model=model,
         samples=samples,
+        first=first or {},
     )
     d.settle_default("task", say("the usual case"))
     d.settle_default("seed", say("any number works; the same seed gives the same run"))
@@ -73,6 +76,7 @@ def decide(
     hardware.decide_machine(d)
     hardware.decide_precision(d)
     training.decide_data(d)
+    decide_columns(d)
     training.decide_length_of_samples(d)
     strategy.decide_strategy(d)
     training.decide_activations(d)

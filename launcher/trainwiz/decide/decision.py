@@ -49,6 +49,8 @@ class Decision:
     """The model's layers; None where its size is unknown, and for other networks."""
     samples: int | None = None
     """The number of training samples; None where it is unknown."""
+    first: Mapping[str, Any] = field(default_factory=dict)
+    """The columns of the data's first row; empty where they are unknown."""
     values: dict[str, Any] = field(default_factory=dict)
     """The values that are settled so far, by dotted key."""
     sources: dict[str, Source] = field(default_factory=dict)

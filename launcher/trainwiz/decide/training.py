@@ -42,6 +42,10 @@ def decide_data(d: Decision) -> None:
         d.settle("data.eval", "embedded", say("the part of the embedded data that is held out from training"))
     else:
         d.settle("data.eval", None, say("no evaluation data is specified"))
+    d.settle_default("data.max_rows", say("all of the data is read"))
+    d.settle_default("data.min_tokens", say("none is left out for its length"))
+    d.settle_default("data.max_tokens", say("none is left out for its length"))
+    d.settle_default("data.cache_dir", say("in the project's folder"))
     ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
     spare = d.machine.cpu.usable_cores // ranks - 1 if d.machine else 0
     if d.values["data.train"] == "embedded" or d.on_cpu or spare < 1:

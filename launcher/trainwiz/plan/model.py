@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic.types import JsonValue
 from pydantic_core import PydanticCustomError
@@ -41,6 +41,15 @@ def _parameters(value: object) -> object:
     return round(float(found[1]) * {"b": 1e9, "m": 1e6}[found[2]]) if found else value
 
 
+def _joined(value: object) -> object:
+    # A list in a file; everywhere else a plan has one text, with commas between the sources.
+    if isinstance(value, list | tuple) and value:
+        if wrong := [name for name in value if not isinstance(name, str) or not name.strip() or "," in name]:
+            raise PydanticCustomError("source_name", "no name of a source", {"name": repr(wrong[0])})
+        return ", ".join(name.strip() for name in value)
+    return value
+
+
 def _free_setting(path: str) -> str:
     if path in v.DECIDED_SETTINGS:
         raise PydanticCustomError("setting_decided", "a key of the plan", {"decides": v.DECIDED_SETTINGS[path]})
@@ -51,6 +60,14 @@ def _free_setting(path: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=4096)]
+Sources = Annotated[
+    str,
+    BeforeValidator(_joined),
+    AfterValidator(_printable),
+    Field(max_length=65536),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+"""One source of data, or several: a list, or their names with commas between."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -80,8 +97,14 @@ class Model(_Section):
 class Data(_Section):
     """What to train and evaluate on; `eval` empty means no evaluation, `packing` is for text that is generated."""
 
-    train: Text = v.EMBEDDED
-    eval: Text | None
+    train: Sources = v.EMBEDDED
+    eval: Sources | None
+    text_column: Text = "text"
+    label_column: Text = "label"
+    max_rows: CountOrZero = 0
+    min_tokens: CountOrZero = 0
+    max_tokens: CountOrZero = 0
+    cache_dir: Text = ".cache"
     num_workers: Annotated[int, Field(ge=0, le=1024)]
     packing: bool
 

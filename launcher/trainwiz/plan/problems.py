@@ -98,6 +98,8 @@ def problem(error: ErrorDetails) -> Message:
             return say("deepspeed: {value} is set by {key}; set that key instead", value=value, key=context["decides"])
         case "setting_foreign":
             return say("deepspeed: the training loop does not support the setting {value}", value=value)
+        case "source_name":
+            return say("{key}: {name} is not a name without commas", key=key, name=context["name"])
         case "value_error" if "control" in str(context.get("error")):
             return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
         case "value_error":

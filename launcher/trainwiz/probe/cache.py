@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainwiz.probe.first_rows import COMPRESSED, TABLES
+
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -65,6 +67,6 @@ class HubCache:
 
 def is_hub_id(name: str, root: Path) -> bool:
     """Whether the name has the form organisation/name and is not a path below an existing folder."""
-    if not _ID.fullmatch(name) or name.endswith((".txt", ".jsonl", ".json")):
+    if not _ID.fullmatch(name) or name.endswith((*TABLES, *COMPRESSED, ".txt")):
         return False
     return not (root / name.partition("/")[0]).is_dir()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainwiz.estimate import packing
 from trainwiz.language import t
+from trainwiz.probe import first_rows, sources
 from trainwiz.probe.data import Kind, Reading
+from trainwiz.probe.first_rows import Head
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
@@ -26,21 +27,22 @@ TALKS = ("messages", "conversations", "conversation")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
 ANSWERS = ("output", "completion", "response", "answer", "solution")
 """The columns of a conversation, as the generated conversations.py names them."""
-_HEAD_BYTES = 1 << 20
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 
 
-def _folder(path: Path, _: Reading) -> DataFacts:
-    files = sorted(file for file in path.rglob("*.json*") if file.is_file())
-    return _bounded("folder", path, files)
+def _folder(path: Path, reading: Reading) -> DataFacts:
+    every = path.rglob("*")
+    files = [path] if sources.is_saved(path) else sorted(f for f in every if first_rows.kind(f) in first_rows.TABLES)
+    return replace(_files(files, reading), kind="folder")
 
 
-def _bounded(kind: str, path: Path, files: Sequence[Path]) -> DataFacts:
+def _files(files: Sequence[Path], _: Reading) -> DataFacts:
     """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
-    problem = next(filter(None, map(_problem, files)), "")
-    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES)
-    return DataFacts(name=path.name, kind=kind, detail=problem, samples_at_most=at_most)
+    found = sources.looked_at(files, _problem)
+    plain = all(map(first_rows.plain, files))
+    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
+    return replace(found, samples_at_most=at_most)
 
 
 def _embedded(reading: Reading, split: str) -> DataFacts:
@@ -68,25 +70,11 @@ def _lengths(split: str) -> Iterator[int]:
             yield sum(len(part.encode()) + 1 for part in said)
 
 
-def _problem(file: Path) -> str:
+def _problem(file: Path, head: Head) -> str:
     """Why task.py cannot read the file, by its first conversation; empty if no reason is found."""
-    with file.open("rb") as content:
-        head = content.read(_HEAD_BYTES)
-    whole = len(head) < _HEAD_BYTES
-    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    try:
-        if text.startswith(b"["):
-            rows = json.loads(text) if whole else None
-        else:
-            line = text.partition(b"\n")[0]
-            rows = [json.loads(line)] if text and (whole or len(line) < len(text)) else None
-    except ValueError:
-        return t("{file} is not valid JSON", file=file.name)
-    if rows is None:
-        return ""
-    first = rows[0] if rows else {}
-    columns = {name for name, value in first.items() if value is not None} if isinstance(first, dict) else set()
-    if columns & set(TALKS) or (columns & set(QUESTIONS) and columns & set(ANSWERS)):
+    columns = {name for _, row in head.rows[:1] for name, value in row.items() if value is not None}
+    found = columns & set(TALKS) or (columns & set(QUESTIONS) and columns & set(ANSWERS))
+    if found or not head.rows:
         return ""
     return t(
         "{file}: the first row has neither messages nor a question with an answer; it has {columns}",
@@ -95,4 +83,6 @@ def _problem(file: Path) -> str:
     )
 
 
-CONVERSATIONS = Kind(embedded=_embedded, folder=_folder, file=lambda path, _: _bounded("file", path, [path]))
+CONVERSATIONS = Kind(
+    embedded=_embedded, folder=_folder, file=lambda path, reading: _files([path], reading), files=_files
+)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
+from trainwiz.probe.first_rows import COMPRESSED, TABLES
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
-_USABLE = (".txt", ".jsonl", ".npz")
+PREPARE = Path(__file__).parent / "inside" / "prepare_data.py"
+"""A program that prepares the data of the project in the working directory."""
+_USABLE = (*TABLES, *COMPRESSED, ".txt", ".npz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,10 @@ class Reading:
     """train or validation."""
     packing: bool = True
     """Whether several documents share a sample."""
+    text_column: str = "text"
+    label_column: str = "label"
+    fewer: bool = False
+    """Whether some rows or documents are left out, so that the number of samples is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,27 +50,85 @@ class Kind:
     """The facts about the embedded data set, by its split."""
     folder: Callable[[Path, Reading], DataFacts]
     file: Callable[[Path, Reading], DataFacts]
+    files: Callable[[Sequence[Path], Reading], DataFacts] | None = None
+    """The facts about the files of a pattern. None: there can be one source only, and no pattern."""
     on_hub: bool = True
     """Whether it may be a hub id."""
 
 
 def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
-    """The facts about one data set. `split` is train or validation."""
-    path, reading = located(reading.root, name), replace(reading, split=split)
+    """The facts about the sources of one data set. `split` is train or validation."""
+    reading = replace(reading, split=split)
+    sources = listed(name, reading.root)
+    if len(sources) == 1 or kind.files is None:
+        return replace(_facts(name, kind, reading), name=name)
+    found = [_facts(source, kind, reading) for source in sources]
+    return replace(_together(sources, found), name=name)
+
+
+def listed(name: str, root: Path) -> list[str]:
+    """The sources of a setting, as the generated sources.py reads it: one that exists is one source."""
+    if _exists(root / name):
+        return [name]
+    return [source for source in map(str.strip, re.split(r",(?![^\[]*\])", name)) if source]
+
+
+def is_part(name: str | None) -> bool:
+    """Whether a setting names a part of the training data: `5%` or `200`."""
+    return name is not None and re.fullmatch(r"\d+(\.\d+)?%|\d+", name.strip()) is not None
+
+
+def _facts(name: str, kind: Kind, reading: Reading) -> DataFacts:
+    path = located(reading.root, name)
     try:
         if name == EMBEDDED:
-            found = kind.embedded(reading, split)
-        elif path.is_dir():
-            found = kind.folder(path, reading)
-        elif path.is_file():
-            found = kind.file(path, reading)
-        elif kind.on_hub and is_hub_id(name, reading.root):
-            found = DataFacts(name=name, kind="hub", cached=reading.cache.holds("datasets", name))
-        else:
-            found = DataFacts(name=name, kind="missing", detail=missing(name, path, reading.root))
+            return kind.embedded(reading, reading.split)
+        if is_part(name) and reading.split == "validation" and kind.files:
+            return DataFacts(name=name, kind="part")
+        if path.is_dir():
+            return kind.folder(path, reading)
+        if path.is_file():
+            return kind.file(path, reading)
+        if kind.files and glob.has_magic(name.partition(":")[0]):
+            files = [reading.root / file for file in sorted(glob.glob(name, root_dir=reading.root, recursive=True))]
+            if files := [file for file in files if file.is_file()]:
+                return replace(kind.files(files, reading), kind="folder")
+            return DataFacts(name=name, kind="missing", detail=t("no file matches this pattern"))
+        if kind.on_hub and is_hub_id(name.partition(":")[0], reading.root):
+            cached = reading.cache.holds("datasets", name.partition(":")[0])
+            return DataFacts(name=name, kind="hub", cached=cached, packages=("datasets",))
+        return DataFacts(name=name, kind="missing", detail=missing(name, path, reading.root))
     except OSError as error:  # no permission, or a name that is too long
-        found = DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
-    return replace(found, name=name)
+        return DataFacts(name=name, kind="missing", detail=error.strerror or str(error))
+
+
+def _together(sources: Sequence[str], found: Sequence[DataFacts]) -> DataFacts:
+    """The facts about several sources: the first problem, and the sum of what is known."""
+    if EMBEDDED in sources:
+        detail = t("embedded data cannot be combined with other sources")
+        return DataFacts(name=EMBEDDED, kind="missing", detail=detail)
+    kinds = {each.kind for each in found}
+    worst = next(kind for kind in ("missing", "hub", "folder", "file") if kind in kinds)
+    bad = next(((name, each) for name, each in zip(sources, found, strict=True) if each.detail), None)
+    most = [each.samples_at_most for each in found]
+    known = [each.samples for each in found]
+    return DataFacts(
+        name=sources[0],
+        kind=worst,
+        detail=f"{bad[0]}: {bad[1].detail}" if bad else "",
+        samples=sum(each for each in known if each is not None) if None not in known else None,
+        samples_at_most=sum(each for each in most if each is not None) if None not in most else None,
+        cached=None if worst != "hub" else all(each.cached is not False for each in found if each.kind == "hub"),
+        first=found[0].first,
+        packages=tuple(sorted({package for each in found for package in each.packages})),
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def located(root: Path, name: str) -> Path:

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainwiz.estimate import packing
-from trainwiz.language import t
+from trainwiz.probe import first_rows, sources
 from trainwiz.probe.data import Kind, Reading
+from trainwiz.probe.first_rows import TABLES, Head
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
-SUFFIXES = (".txt", ".jsonl")
-LISTS = (".jsonl", ".json")
-"""Files with many documents."""
-TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (*TABLES, ".txt")
 SECONDS = 0.2
 """If listing a folder takes longer, its size stays unknown."""
-HEAD_BYTES = 1 << 16
-"""Enough of a file to check its format."""
 
 
 def _folder(path: Path, reading: Reading) -> DataFacts:
-    began, tokens, problem = time.monotonic(), 0, ""
-    for file in path.rglob("*"):
+    began, files = time.monotonic(), []
+    for file in [path] if sources.is_saved(path) else path.rglob("*"):
         if time.monotonic() - began > SECONDS:
-            return DataFacts(name=path.name, kind="folder", detail=problem)
-        if file.suffix in SUFFIXES and file.is_file():
-            tokens += _tokens(file)
-            problem = problem or _problem(file)
-    at_most = packing.rows_at_most(tokens, reading.sequence_length, packing=reading.packing)
-    return DataFacts(name=path.name, kind="folder", detail=problem, samples_at_most=at_most)
+            break
+        if sources.is_saved(file) or (first_rows.kind(file) in SUFFIXES and file.is_file()):
+            files.append(file)
+    else:
+        return replace(_files(sorted(files), reading), name=path.name, kind="folder")
+    return DataFacts(
+        name=path.name, kind="folder", detail=next(filter(None, (_problem(f, reading) for f in files)), "")
+    )
 
 
 def _file(path: Path, reading: Reading) -> DataFacts:
-    if path.suffix not in LISTS:
-        return _separate("file", [_tokens(path)], reading, _problem(path))
-    at_most = packing.rows_at_most(_tokens(path), reading.sequence_length, packing=reading.packing)
-    return DataFacts(name=path.name, kind="file", detail=_problem(path), samples_at_most=at_most)
+    if first_rows.kind(path) in TABLES or not first_rows.plain(path):
+        return _files([path], reading)
+    found = _separate("file", [_tokens(path)], reading, _problem(path, reading))
+    return replace(found, samples=None if reading.fewer else found.samples)
+
+
+def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
+    most = None
+    if all(map(first_rows.plain, files)):
+        tokens = sum(map(_tokens, files))
+        most = packing.rows_at_most(tokens, reading.sequence_length, packing=reading.packing)
+    found = sources.looked_at(files, lambda file, head: _row_problem(file, head, reading))
+    return replace(found, samples_at_most=most)
 
 
 def _separate(kind: str, tokens: list[int], reading: Reading, detail: str = "") -> DataFacts:
@@ -67,40 +74,21 @@ def _topics(split: str) -> Iterator[int]:
             yield len(topics[name].encode()) + 1
 
 
-def _problem(file: Path) -> str:
-    """Why task.py cannot read the file, by its first lines; empty if no reason is found."""
-    try:
-        with file.open("rb") as content:
-            head = content.read(HEAD_BYTES)
-    except OSError as error:
-        return t("{file} cannot be read: {problem}", file=file.name, problem=error.strerror or error)
-    if file.suffix in TABLES:
-        return t('{file} is a table; convert it to a .jsonl file with a "text" per line', file=file.name)
-    if file.suffix not in LISTS:
-        return _not_utf8(file, head)
-    first = head if file.suffix == ".json" else head.partition(b"\n")[0]
-    if not head or (len(first) == len(head) == HEAD_BYTES):
-        return ""
-    try:
-        row = json.loads(first)
-        text = (row[0] if file.suffix == ".json" else row)["text"]
-    except (ValueError, LookupError, TypeError):
-        return t('{file}: line 1 is not a JSON object with a "text"', file=file.name)
-    return "" if isinstance(text, str) else t('{file}: line 1: "text" is not a string', file=file.name)
+def _problem(file: Path, reading: Reading) -> str:
+    """Why task.py cannot read the file, by its first rows; empty if no reason is found."""
+    return sources.looked_at([file], lambda file, head: _row_problem(file, head, reading)).detail
 
 
-def _not_utf8(file: Path, head: bytes) -> str:
-    try:
-        head.decode()
-    except UnicodeDecodeError as error:
-        # The last character may be cut off.
-        if error.start < len(head) - 4 or len(head) < HEAD_BYTES:
-            return t(
-                "{file}: line {line} is not valid UTF-8", file=file.name, line=head.count(b"\n", 0, error.start) + 1
-            )
+def _row_problem(file: Path, head: Head, reading: Reading) -> str:
+    for line, row in head.rows[:1]:
+        if problem := sources.lacks(file, line, row, reading.text_column):
+            return problem
     return ""
 
 
 DOCUMENTS = Kind(
-    embedded=lambda reading, split: _separate("embedded", list(_topics(split)), reading), folder=_folder, file=_file
+    embedded=lambda reading, split: _separate("embedded", list(_topics(split)), reading),
+    folder=_folder,
+    file=_file,
+    files=_files,
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trainwiz.language import t
-from trainwiz.probe import labels
+from trainwiz.probe import first_rows, labels, sources
 from trainwiz.probe.data import Kind, Reading
+from trainwiz.probe.first_rows import Head
 from trainwiz.project import DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
@@ -48,24 +48,6 @@ def _lines(path: Path) -> int | None:
             if time.monotonic() - began > _SECONDS:
                 return None
     return count + (not last.endswith(b"\n"))
-
-
-def _wrong_number(path: Path) -> str:
-    """Why the first row of a .jsonl file is no text with a number; empty if it is one."""
-    with path.open("rb") as content:
-        first = content.readline(1 << 20)
-    if not first:
-        return ""
-    try:
-        row = json.loads(first)
-        row["text"], row["label"]
-    except (ValueError, KeyError, TypeError):
-        return t('{file}: line 1 is not a JSON object with a "text" and a "label"', file=path.name)
-    if not isinstance(row["text"], str):
-        return t('{file}: line 1: "text" is not a string', file=path.name)
-    if type(row["label"]) not in (int, float):
-        return t('{file}: line 1: "label" is not a number', file=path.name)
-    return ""
 
 
 def _folder(path: Path, reading: Reading) -> DataFacts:
@@ -113,27 +95,60 @@ def _arrays(path: Path, reading: Reading) -> DataFacts:
     return DataFacts(name=path.name, kind="file", samples=int(count[1]), detail=detail)
 
 
-def _texts(path: Path, reading: Reading) -> DataFacts:
-    detail = labels.of_texts(path, reading.split)
-    return DataFacts(name=path.name, kind="file", samples=_lines(path), detail=detail)
+def _texts(files: Sequence[Path], reading: Reading) -> DataFacts:
+    return _counted(files, sources.looked_at(files, lambda file, head: labels.of_rows(file, head, reading)), reading)
 
 
-def _scored(path: Path, _: Reading) -> DataFacts:
-    return DataFacts(name=path.name, kind="file", samples=_lines(path), detail=_wrong_number(path))
+def _scored(files: Sequence[Path], reading: Reading) -> DataFacts:
+    return _counted(files, sources.looked_at(files, lambda file, head: _wrong_number(file, head, reading)), reading)
 
 
-def _no_texts(path: Path, _: Reading) -> DataFacts:
-    detail = t("this is a folder; labelled texts must be in a .jsonl file")
-    return DataFacts(name=path.name, kind="missing", detail=detail)
+def _wrong_number(file: Path, head: Head, reading: Reading) -> str:
+    """Why the first row of a file is no text with a number; empty if it is one."""
+    for number, row in head.rows[:1]:
+        if problem := labels.lacks_label(file, number, row, reading):
+            return problem
+        (label,) = labels.as_numbers([row[reading.label_column]]) if _is_table(file) else (row[reading.label_column],)
+        if type(label) not in (int, float):
+            return t(
+                '{file}: line {line}: "{column}" is not a number',
+                file=file.name,
+                line=number,
+                column=reading.label_column,
+            )
+    return ""
 
 
-TEXTS = Kind(
-    embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=sum(_paragraphs(split))),
-    folder=_no_texts,
-    file=_texts,
-)
-"""Labelled texts: embedded, a .jsonl file or a hub id."""
-SCORED_TEXTS = replace(TEXTS, file=_scored)
+def _is_table(file: Path) -> bool:
+    return first_rows.kind(file) in (".csv", ".tsv")
+
+
+def _counted(files: Sequence[Path], found: DataFacts, reading: Reading) -> DataFacts:
+    """The facts with the number of samples, where each line is one."""
+    if found.samples is not None or reading.fewer or any(file.suffix != ".jsonl" for file in files):
+        return found
+    counts = [_lines(file) for file in files]
+    return replace(found, samples=sum(n for n in counts if n is not None) if None not in counts else None)
+
+
+def _every_file(path: Path) -> list[Path]:
+    if sources.is_saved(path):
+        return [path]
+    return sorted(file for file in path.rglob("*") if first_rows.kind(file) in first_rows.TABLES and file.is_file())
+
+
+def _kind(files: Callable[[Sequence[Path], Reading], DataFacts]) -> Kind:
+    return Kind(
+        embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=sum(_paragraphs(split))),
+        folder=lambda path, reading: replace(files(_every_file(path), reading), kind="folder"),
+        file=lambda path, reading: files([path], reading),
+        files=files,
+    )
+
+
+TEXTS = _kind(_texts)
+"""Labelled texts: embedded, files, folders of them, or a hub id."""
+SCORED_TEXTS = _kind(_scored)
 """The same with a number for each text."""
 PICTURES = Kind(
     embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=_DIGITS[split]),

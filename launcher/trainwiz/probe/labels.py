@@ -2,49 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from trainwiz.language import t
+from trainwiz.probe import first_rows, sources
+from trainwiz.probe.data import Reading
+from trainwiz.probe.first_rows import Head
 
-_HEAD_BYTES = 1 << 20
 _TYPES = {b"<f8": "d", b"<f4": "f", b"<i8": "q", b"<i4": "i", b"<i2": "h", b"|i1": "b", b"|u1": "B"}
 """numpy's types of labels, as the module array names them."""
 
 
-def of_texts(path: Path, split: str) -> str:
-    """Why the rows of a .jsonl file cannot be learned, by its first ones; empty if no reason is found."""
-    with path.open("rb") as content:
-        head = content.read(_HEAD_BYTES)
-    whole = len(head) < _HEAD_BYTES
+def of_rows(file: Path, head: Head, reading: Reading) -> str:
+    """Why the rows of a file cannot be learned as classes, by its first ones; empty if no reason is found."""
     labels: list[Any] = []
-    for number, line in enumerate(head.splitlines() if whole else head.splitlines()[:-1], start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            text, label = row["text"], row["label"]
-        except (ValueError, KeyError, TypeError):
-            return t(
-                '{file}: line {line} is not a JSON object with a "text" and a "label"', file=path.name, line=number
-            )
-        if not isinstance(text, str):
-            return t('{file}: line {line}: "text" is not a string', file=path.name, line=number)
+    for number, row in head.rows:
+        if problem := lacks_label(file, number, row, reading):
+            return problem
+        label = row[reading.label_column]
         if isinstance(label, list | dict):
-            return _list(label, path.name, number)
+            return _list(label, file.name, number)
         labels.append(label)
+    if first_rows.kind(file) in (".csv", ".tsv"):
+        labels = as_numbers(labels)
+    for (number, _), label in zip(head.rows, labels, strict=True):
         if isinstance(label, float) and not label.is_integer():
             return t(
                 "{file}: line {line}: the label {label} is a fraction; each different number would be a class: write a "
                 "few grades, or learn numbers with the task text_regression",
-                file=path.name,
+                file=file.name,
                 line=number,
                 label=label,
             )
-    return _alike(labels) if whole and split == "train" else ""
+    return _alike(labels) if head.whole and reading.split == "train" else ""
+
+
+def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading) -> str:
+    """Why a row has no text or no label; empty if it has both."""
+    if problem := sources.lacks(file, line, row, reading.text_column):
+        return problem
+    if reading.label_column in row and row[reading.label_column] is not None:
+        return ""
+    return t(
+        '{file}: line {line} has no label in the column "{column}"; it has {columns}',
+        file=file.name,
+        line=line,
+        column=reading.label_column,
+        columns=", ".join(map(str, row)) or "-",
+    )
+
+
+def as_numbers(labels: list[Any]) -> list[Any]:
+    """Labels of a .csv file as numbers, if all of them are; as the generated texts.py reads them."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return [number(label) for label in labels]
+    return labels
 
 
 def _list(label: Any, file: str, line: int) -> str:

@@ -60,6 +60,9 @@ def project(
         sequence_length=plan.batch.sequence_length,
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
+        text_column=plan.data.text_column,
+        label_column=plan.data.label_column,
+        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or data.is_part(plan.data.eval)),
     )
     looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
     return replace(

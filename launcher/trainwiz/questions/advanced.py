@@ -40,6 +40,14 @@ def _adapts(values: Values) -> bool:
     return _fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
+def _reads_columns(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).text_column
+
+
+def _reads_labels(values: Values) -> bool:
+    return _reads_columns(values) and tasks.named(values.get("task", v.USUAL_TASK)).labelled
+
+
 def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
@@ -181,11 +189,54 @@ ADVANCED: tuple[Question, ...] = (
     ),
     Question(
         key="data.eval",
-        prompt=say("Evaluation data (null: none)"),
+        prompt=say("Evaluation data (5%: a part of the training data; null: none)"),
         when=names_data,
-        help="Data on which the loss is measured but not trained: embedded (every tenth of its topics is held out), a "
-        "hub id (its split validation), or a file or folder that is not the training data. null turns evaluation off "
-        "and saves its time.",
+        help="Data on which the loss is measured but not trained: a part of the training data that is kept for it (5% "
+        "or 200 documents, texts or conversations, chosen by their content, so that equal ones stay together and none "
+        "is in both parts), embedded (every tenth of its topics is held out), a hub id (its split validation), or "
+        "sources that are not the training data. null turns evaluation off and saves its time.",
+    ),
+    Question(
+        key="data.text_column",
+        prompt=say("Column of the texts"),
+        when=_reads_columns,
+        help="The name of the column (or of the key in JSON) that holds the texts. The default is guessed from the "
+        "first row of the data.",
+    ),
+    Question(
+        key="data.label_column",
+        prompt=say("Column of the labels"),
+        when=_reads_labels,
+        help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default is "
+        "guessed from the first row of the data.",
+    ),
+    Question(
+        key="data.max_rows",
+        prompt=say("Rows to read of each source (0: all)"),
+        when=reads_text,
+        help="How many rows are read from the beginning of each source: documents, conversations or labelled texts. A "
+        "small number makes a first try quick. 0 reads all.",
+    ),
+    Question(
+        key="data.min_tokens",
+        prompt=say("Leave out documents with fewer tokens than"),
+        when=writes_text,
+        help="Documents or conversations with fewer tokens are left out, and counted in the log. 0 leaves out none.",
+    ),
+    Question(
+        key="data.max_tokens",
+        prompt=say("Leave out documents with more tokens than (0: none)"),
+        when=writes_text,
+        help="Documents or conversations with more tokens are left out, and counted in the log. 0 leaves out none: "
+        "long documents are cut into pieces, and the end of long conversations is cut off.",
+    ),
+    Question(
+        key="data.cache_dir",
+        prompt=say("Folder of tokenized data"),
+        when=writes_text,
+        help="Where tokenized data is kept. Folders in it are named by what decides the tokens, so that several "
+        "projects, and machines with the same disk, can share one and tokenize each data set once. trainwiz cache "
+        "lists and cleans it.",
     ),
     Question(
         key="data.num_workers",

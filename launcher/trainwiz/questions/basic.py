@@ -66,11 +66,13 @@ BASIC: tuple[Question, ...] = (
         prompt=DATA_PROMPT,
         prompter=lambda values: _task(values).data_prompt,
         when=names_data,
-        help="The training data. embedded downloads nothing: it uses the language reference that ships with every "
-        "Python or, for images, scikit-learn's handwritten digits. A .txt file holds one document; a .jsonl file holds "
-        "one per line in its field text, with its class in the field label, or a conversation in messages (or "
-        "instruction, input, output). Images are in one folder per class, or in the arrays images and labels of an "
-        ".npz file. Keep evaluation data separate, in data.eval.",
+        help="The training data: one source, or several with commas between. A source is a file (.jsonl, .json, .csv, "
+        ".tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst), a folder of such files, a "
+        "pattern (texts/*.jsonl.gz), a data set of the hub (organisation/name, organisation/name:subset:split), or a "
+        "folder from save_to_disk. A .txt file holds one document; the others a row per document, labelled text or "
+        "conversation, in columns that data.text_column and data.label_column name. Images are in one folder per "
+        "class, or in the arrays images and labels of an .npz file. embedded downloads nothing: it is the language "
+        "reference that ships with every Python or, for images, scikit-learn's handwritten digits.",
     ),
     Question(
         key="machine.num_processes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,11 +65,16 @@ def _context(plan: Plan) -> dict[str, Any]:
         "built_once": "built_once" in wanted,
         "hashed": "hashes" in wanted,
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
-        "from_hub": any(_may_be_on_hub(name) for name in (plan.data.train, plan.data.eval)),
+        "datasets": any(_needs_datasets(name) for name in (plan.data.train, plan.data.eval)),
     }
 
 
-def _may_be_on_hub(name: str | None) -> bool:
-    if name is None or name == vocabulary.EMBEDDED:
+def _needs_datasets(names: str | None) -> bool:
+    """Whether one of these sources may be on the hub, or is a file that only the package datasets reads."""
+    if names is None or names == vocabulary.EMBEDDED or re.fullmatch(r"[\d.]+%?", names):
         return False
-    return not name.endswith((".txt", ".jsonl")) and not name.startswith((".", "/", "~"))
+    plain = (".txt", ".jsonl", ".json", ".csv", ".tsv")
+    return not all(
+        name.strip().removesuffix(".gz").endswith(plain) or (name.strip().endswith("/") and name.startswith((".", "/")))
+        for name in names.split(",")
+    )

@@ -11,8 +11,9 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "batches", "chat", "checkpoints", "conversations", "metrics", "model_folder", "recompute", "rows"),
-        *("sharding", "task", "texts", "train"),
+        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "metrics"),
+        *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
+        "train",
     }
 )
 """The modules of a project, which import each other by these names."""

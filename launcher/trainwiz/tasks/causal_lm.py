@@ -12,15 +12,17 @@ TASK = Task(
     samples="documents",
     presets=DECODERS,
     from_hub=True,
+    text_column=True,
     generative=True,
     data_names=say(
-        "use a .txt, .jsonl or .json file, a folder of .txt and .jsonl files, a hub id (organisation/name), or embedded"
+        "use files (.jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt), folders of them, patterns, hub ids "
+        "(organisation/name:subset:split), or embedded"
     ),
     data_forms=say(
-        'each line of a .jsonl file must be a JSON object with a "text", a .json file must be a list of them, a '
-        ".txt file must be UTF-8"
+        "set data.text_column to the column that holds the texts; files must be UTF-8, .jsonl files with one JSON "
+        "object per line"
     ),
     packages=("transformers",),
-    parts=("model_folder.py", "rows.py"),
+    parts=("model_folder.py", "documents.py", "encoders.py", "packing.py", "rows.py", "sources.py", "token_cache.py"),
     weight_decay=(0.1, say("common for language models")),
 )

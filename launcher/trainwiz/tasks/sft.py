@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.message import say
 from trainwiz.tasks.shapes import DECODERS
-from trainwiz.tasks.task import Task
+from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="sft",
@@ -14,13 +14,22 @@ TASK = Task(
     from_hub=True,
     generative=True,
     adapters=True,
-    data_prompt=say("Conversations: embedded, a .jsonl or .json file, a folder of such files, or a hub id"),
-    data_names=say("use a .jsonl or .json file, a folder of such files, a hub id (organisation/name), or embedded"),
+    data_prompt=say("Conversations: embedded, files, folders, patterns, or hub ids, with commas between"),
+    data_names=TABLE_NAMES,
     data_forms=say(
         'a row holds "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), "prompt" '
         'and "completion", or "query" and "response"'
     ),
     packages=("transformers",),
-    parts=("model_folder.py", "rows.py", "chat.py", "conversations.py"),
+    parts=(
+        "model_folder.py",
+        "packing.py",
+        "rows.py",
+        "chat.py",
+        "conversations.py",
+        "encoders.py",
+        "sources.py",
+        "token_cache.py",
+    ),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
 )

@@ -18,7 +18,12 @@ Shape = ModelShape | NetworkShape
 Samples = Literal["documents", "conversations", "labelled_texts", "scored_texts", "pictures", "own"]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
-DATA_PROMPT = say("Training data: embedded, a file, a folder, or a hub id")
+DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, with commas between")
+
+TABLE_NAMES = say(
+    "use files (.jsonl, .json, .csv, .tsv, .parquet or .arrow), folders of them, patterns, hub ids "
+    "(organisation/name:subset:split), or embedded"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +46,8 @@ class Task:
     """The model writes text: samples are rows of tokens, which several documents may share."""
     labelled: bool = False
     """Each sample has a label to predict: a class or a number."""
+    text_column: bool = False
+    """The plan names the column that texts are read from."""
     adapters: bool = False
     """An adapter (LoRA, QLoRA) may be trained in place of all weights."""
     model_prompt: Message = MODEL_PROMPT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.message import say
 from trainwiz.tasks.shapes import ENCODERS
-from trainwiz.tasks.task import Task
+from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="text_classification",
@@ -12,14 +12,14 @@ TASK = Task(
     samples="labelled_texts",
     presets=ENCODERS,
     from_hub=True,
+    text_column=True,
     auto_class="AutoModelForSequenceClassification",
     labelled=True,
     model_prompt=say("Model: tiny, a folder, or a hub id"),
-    data_prompt=say("Training data: embedded, a .jsonl file, or a hub id"),
-    data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
-    data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a "label"'),
+    data_names=TABLE_NAMES,
+    data_forms=say("set data.text_column and data.label_column to the columns of the texts and of their labels"),
     packages=("transformers",),
-    parts=("model_folder.py", "texts.py"),
+    parts=("model_folder.py", "sources.py", "texts.py"),
     weight_decay=(0.01, say("common for classification")),
     regions={"grouped": True},
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainwiz.message import say
 from trainwiz.tasks.shapes import ENCODERS
-from trainwiz.tasks.task import Task
+from trainwiz.tasks.task import TABLE_NAMES, Task
 
 # docs/decisions/tasks.md: Numbers of texts are learned as they are
 TASK = Task(
@@ -15,14 +15,16 @@ TASK = Task(
     samples="scored_texts",
     presets={name: replace(shape, outputs=1) for name, shape in ENCODERS.items()},
     from_hub=True,
+    text_column=True,
     auto_class="AutoModelForSequenceClassification",
     labelled=True,
     model_prompt=say("Model: tiny, a folder, or a hub id"),
-    data_prompt=say("Training data: embedded, a .jsonl file, or a hub id"),
-    data_names=say("use a .jsonl file, a hub id (organisation/name), or embedded"),
-    data_forms=say('each line of a .jsonl file must be a JSON object with a "text" and a number as its "label"'),
+    data_names=TABLE_NAMES,
+    data_forms=say(
+        "set data.text_column and data.label_column to the columns of the texts and of their labels, which are numbers"
+    ),
     packages=("transformers",),
-    parts=("model_folder.py", "texts.py"),
+    parts=("model_folder.py", "sources.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
     regions={"grouped": True},
 )

@@ -32,7 +32,10 @@ SIGNATURES = {
         remedy="use the instruct version of the model, or set tokenizer.chat_template",
     ),
     "malformed_data": Signature(
-        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+): not a JSON object with ",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+: (?:not valid UTF-8|fields: \d+, but|two columns have).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: cannot be read(?: after .+)?: \w+: .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the (?:text is .*|label is .*, not a finite number))$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
@@ -51,12 +54,13 @@ SIGNATURES = {
         "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",
     ),
     "no_data": Signature(
-        r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong)",
+        r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong|file that can be read)",
+        r"(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to train",
         r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause="no usable samples in the data {source}",
-        remedy="check data.train: is it the right folder, and does it contain .txt or .jsonl files with text?",
+        remedy="check data.train: is it the right folder, and does it contain files with text?",
     ),
     "pad_token": Signature(
         r"tokenizer does not have a padding token",

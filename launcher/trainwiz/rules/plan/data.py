@@ -28,7 +28,7 @@ _IN_TASK = {"data.train": "load_train_data", "data.eval": "load_eval_data", "mod
 def data_is_found(plan: Plan, project: Project) -> Violations:
     """The data named in the plan must exist.
 
-    Without it: every rank starts, imports torch, and stops with `FileNotFoundError` or a long error from the hub.
+    Without it: every rank starts, imports torch, and stops with `no such file or folder` or a long error from the hub.
     Why: paths are relative to the project folder, and `~` is not expanded; a hub id has the form organisation/name.
     Instead: use an absolute path, or one relative to the project folder.
     Source: the generated task.py
@@ -43,11 +43,12 @@ def data_is_found(plan: Plan, project: Project) -> Violations:
 def data_is_readable(plan: Plan, project: Project) -> Violations:
     """The data must have the format that its file name implies.
 
-    Without it: task.py stops with `not a JSON object with a "text"`, `this conversation cannot be used`, `these labels
-    cannot be classes`, a UnicodeDecodeError or `no pictures`, on all ranks at once.
-    Why: .jsonl is one JSON object with a "text" (and a "label") per line, .txt UTF-8 text, .npz arrays.
-    Instead: convert the file; to read another format, change the functions in task.py that read the data.
-    Source: the generated task.py
+    Without it: the training stops with `not a JSON object`, `no column "text"`, `this conversation cannot be used`,
+    `these labels cannot be classes`, `not valid UTF-8` or `no pictures`, when it comes to that line.
+    Why: .jsonl is one JSON object per line, .csv and .tsv name their columns in the first line, .txt is UTF-8 text and
+    .npz holds arrays; texts and labels are in the columns that data.text_column and data.label_column name.
+    Instead: name the right columns, or convert the file; to read another format, change sources.py.
+    Source: the generated sources.py and task.py
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
@@ -200,7 +201,7 @@ def data_is_not_empty(plan: Plan, project: Project) -> Violations:
     """The data must contain at least one sample.
 
     Without it: task.py stops with `no text to train on` or `no pictures`.
-    Why: the file is empty, or the folder has no .txt or .jsonl files, or no pictures.
+    Why: the file is empty, or the folder has no files in a known format, or no pictures.
     Instead: name the folder that contains the files.
     Source: seen with the generated scripts
     """
@@ -216,12 +217,13 @@ def there_is_evaluation(plan: Plan) -> Violations:
 
     Without it: a falling loss may only mean memorization, and nothing shows when to stop.
     Why: data.eval is empty.
-    Instead: hold out a few percent of the data, and name it in data.eval.
+    Instead: set data.eval to a part of the training data, such as 5%, which is then not trained on, or to other data.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     if plan.data.eval is None:
         yield violation(
-            "data.eval is empty: only the training loss is measured", remedy("set data.eval to held-out data")
+            "data.eval is empty: only the training loss is measured",
+            remedy("set data.eval to a part of the training data (5%), or to other data"),
         )
 
 
@@ -230,15 +232,18 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same file. (The embedded text, hub data sets and folders with train/ and val/ are split
-    by their loaders.)
-    Instead: split the file, or leave data.eval empty.
+    Why: both settings name the same source. (The embedded text, hub data sets and folders with train/ and val/ are
+    split by their loaders.)
+    Instead: keep a part of the training data for it (data.eval: 5%), split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
-    same = project.train and plan.data.train == plan.data.eval
-    if same and project.train and project.train.kind in ("file", "folder") and not project.train.parts:
-        fix = remedy("set data.eval to a held-out file, or leave it empty", {"data.eval": None})
-        yield violation("data.eval and data.train are both {eval}", fix)
+    train, held_out = project.train, project.eval
+    if not train or not held_out or train.parts or held_out.kind not in ("file", "folder"):
+        return
+    same = [name for name in _sources(plan.data.eval) if name in _sources(plan.data.train)]
+    if same:
+        fix = remedy("set data.eval to 5%, to a held-out file, or leave it empty", {"data.eval": None})
+        yield violation("data.eval and data.train both name {same}", fix, same=same[0])
 
 
 @rule("TW518", level=Level.ERROR, field="data.num_workers")
@@ -274,6 +279,10 @@ def _named(project: Project) -> Iterator[tuple[str, DataFacts]]:
         yield "data.train", project.train
     if project.eval:
         yield "data.eval", project.eval
+
+
+def _sources(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",")]
 
 
 def _remedy(words: Message | None) -> Fix | None:

@@ -67,17 +67,18 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW114", level=Level.ERROR, field="data.train")
 def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """Data from the Hugging Face Hub needs the datasets package.
+    """Data from the Hugging Face Hub, and files in binary formats, need the datasets package.
 
-    Without it: `ModuleNotFoundError: No module named 'datasets'` on all ranks, when the data is loaded.
-    Why: local files and the embedded text are read without this package, and no other package installs it.
-    Instead: install datasets, or use a local .txt or .jsonl file.
+    Without it: `ModuleNotFoundError: No module named 'datasets'` (or 'pyarrow') on all ranks, when the data is loaded.
+    Why: it reads data sets of the hub, .parquet and .arrow files, folders from `save_to_disk`, and, with pyarrow, .zst
+    files. All other files are read without it, and no other package installs it.
+    Instead: install datasets, or use .jsonl, .json, .csv, .tsv or .txt files, which may be compressed with gzip.
     Source: https://huggingface.co/docs/datasets/installation
     """
-    named = [data.name for data in (project.train, project.eval) if data and data.kind == "hub"]
+    named = [data.name for data in (project.train, project.eval) if data and "datasets" in data.packages]
     if tasks.of(plan).from_hub and named and (python := lacks(machine, "datasets")):
         yield violation(
-            "{data} comes from the hub, but datasets is not installed in {python}",
+            "{data} is read with datasets, but it is not installed in {python}",
             install(python, "datasets>=3.0"),
             data=named[0],
             python=python,

@@ -5,7 +5,9 @@ Rules and probes are imported when they are needed: the first question is asked 
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _PATHS = ("model.name", "data.train", "data.eval", "strategy.nvme_path")
+_SOURCES = ("data.train", "data.eval")
+"""Keys that may name several."""
 _NAMES = {EMBEDDED, *tasks.preset_names()}
 
 
@@ -62,10 +66,10 @@ class Planner:
         answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
-        samples = project.train.samples if project.train else None
-        if project.model is None and samples is None:
+        samples, first = (project.train.samples, project.train.first) if project.train else (None, {})
+        if project.model is None and samples is None and not first:
             return decided
-        return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples)
+        return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples, first=first)
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined."""
@@ -94,9 +98,21 @@ class Planner:
 
     def _located(self, key: str, value: Any) -> Any:
         # A plan's paths count from its folder; what a person types counts from where they are.
-        if key not in _PATHS or not isinstance(value, str) or value in _NAMES:
+        if key in _SOURCES and isinstance(value, str) and not Path(os.path.expanduser(value)).exists():
+            return ", ".join(self._located_path(name) for name in re.split(r",\s*(?![^\[]*\])", value))
+        if key not in _PATHS or not isinstance(value, str):
+            return value
+        return self._located_path(value)
+
+    def _located_path(self, value: str) -> str:
+        if value in _NAMES:
             return value
         typed = Path(os.path.expanduser(value))
         if typed.is_absolute():
             return str(typed)
-        return str(typed.absolute()) if typed.exists() and not (self.folder / typed).exists() else value
+        there, here = (
+            any(glob.iglob(value, recursive=True)),
+            any(glob.iglob(value, root_dir=self.folder, recursive=True)),
+        )
+        is_there = typed.exists() or (glob.has_magic(value) and there)
+        return str(typed.absolute()) if is_there and not (self.folder / typed).exists() and not here else value

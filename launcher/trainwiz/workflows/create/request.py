@@ -50,10 +50,12 @@ class InitRequest:
         "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")
     )
     data: str | None = _answer(
-        "DATA", "data.train", say("embedded, a .txt, .jsonl or .npz file, a folder, or a hub id.")
+        "DATA", "data.train", say("embedded, or files, folders, patterns and hub ids with commas between.")
     )
     eval_data: str | None = _answer(
-        "DATA", "data.eval", say("Evaluation data, in the same forms as --data; null for none.")
+        "DATA",
+        "data.eval",
+        say("Evaluation data, in the same forms as --data, or a part of it (5%, 200); null for none."),
     )
     device: str | None = _answer("DEVICE", "machine.device", say("cuda or cpu."))
     num_machines: str | None = _answer("N", "machine.num_machines", say("Number of machines that train together."))

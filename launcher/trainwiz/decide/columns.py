@@ -1,0 +1,43 @@
+"""Which columns hold texts and labels, guessed from their names and from the first row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainwiz.decide.decision import Decision
+from trainwiz.message import say
+
+TEXTS = ("text", "content", "document", "sentence", "review", "body", "article", "comment", "question", "code", "story")
+LABELS = ("label", "labels", "class", "category", "target", "score", "rating", "stars", "sentiment", "topic", "y")
+"""Usual names, the best first."""
+_SHOWN = 60
+
+
+def decide_columns(d: Decision) -> None:
+    """The names of the columns, with what stands there in the first row."""
+    if not d.task.text_column or not d.first:
+        d.settle_default("data.text_column", say("the usual name"))
+        d.settle_default("data.label_column", say("the usual name"))
+        return
+    label = _named(d.first, LABELS) or d.defaults["data.label_column"]
+    texts = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
+    text = _named(texts, TEXTS) or max(texts, key=lambda name: len(texts[name]), default=d.defaults["data.text_column"])
+    if d.task.labelled and label not in d.first:
+        others = [name for name in d.first if name != text]
+        label = others[0] if len(others) == 1 else label
+    for key, name in (("data.text_column", text), ("data.label_column", label)):
+        shown = _shown(d.first.get(name)) if key == "data.text_column" or d.task.labelled else None
+        reason = say("the first row has there: {value}", value=shown) if shown else say("the usual name")
+        d.settle(key, name, reason, kind="found" if shown else "default")
+
+
+def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    return next((column for name in names for column in first if column.lower() == name), None)
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,181 @@
+"""The first rows of a file of data, as the generated sources.py reads them. Nothing large is imported or read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from trainwiz.language import t
+
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+STORED = (".parquet", ".arrow")
+COMPRESSED = (".gz", ".zst")
+HEAD_BYTES = 1 << 20
+"""How much of a file is looked at."""
+Row = tuple[int, Mapping[str, Any]]
+"""The line (or the item) of a row, and its columns."""
+
+
+class Unreadable(Exception):
+    """A file that cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The beginning of a file."""
+
+    rows: tuple[Row, ...] = ()
+    """Its first rows; none where this cannot be known without another package."""
+    whole: bool = False
+    """Whether these are all."""
+
+
+def kind(file: Path) -> str:
+    """The suffix that says how a file is read, without that of its compression."""
+    return (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
+
+
+def plain(file: Path) -> bool:
+    """Whether the bytes of a file are about those of its texts."""
+    return file.suffix.lower() not in COMPRESSED and kind(file) not in STORED
+
+
+def head(file: Path) -> Head:
+    """The first rows. Raises `Unreadable`."""
+    try:
+        if kind(file) in STORED:
+            return Head(rows=_stored(file))
+        with _opened(file) as content:
+            start = content.read(HEAD_BYTES + 1)
+    except ImportError:
+        return Head()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise Unreadable(t("{file} cannot be read: {problem}", file=file.name, problem=problem)) from None
+    whole = len(start) <= HEAD_BYTES
+    if not whole and kind(file) != ".json":
+        start = start[: start.rfind(b"\n") + 1] or start
+    return Head(rows=tuple(_rows(file, start, whole)), whole=whole)
+
+
+def _opened(file: Path) -> IO[bytes]:
+    if file.suffix.lower() == ".gz":
+        return io.BufferedReader(gzip.open(file))
+    if file.suffix.lower() == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.input_stream(str(file), compression="zstd"))
+    return file.open("rb")
+
+
+def _stored(file: Path) -> tuple[Row, ...]:
+    if kind(file) == ".parquet":
+        from pyarrow import parquet
+
+        batches = parquet.ParquetFile(file).iter_batches(batch_size=1)
+    else:
+        batches = _arrow(file)
+    first = next(iter(batches), None)
+    return tuple((1, row) for row in first.slice(0, 1).to_pylist()) if first is not None else ()
+
+
+def _arrow(file: Path) -> Iterator[Any]:
+    import pyarrow
+
+    with pyarrow.memory_map(str(file)) as content:
+        try:
+            yield from pyarrow.ipc.open_stream(content)
+        except pyarrow.ArrowInvalid:
+            content.seek(0)
+            table = pyarrow.ipc.open_file(content)
+            yield from map(table.get_batch, range(table.num_record_batches))
+
+
+def _rows(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
+    if kind(file) in (".csv", ".tsv"):
+        yield from _table(file, start, whole)
+    elif kind(file) not in (".jsonl", ".json"):
+        yield from _text(file, start, whole)
+    elif start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        yield from _items(file, start, whole)
+    else:
+        for number, line in enumerate(start.splitlines(), start=1):
+            # The last line may be cut off.
+            if line.strip() and (whole or kind(file) == ".jsonl" or number <= start.count(b"\n")):
+                yield number, _object(file, number, line)
+
+
+def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
+    return row
+
+
+def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
+    text = start.decode("utf-8-sig", errors="ignore").lstrip()
+    try:
+        items = json.loads(text) if whole else [json.JSONDecoder().raw_decode(text[1:].lstrip())[0]]
+    except ValueError:
+        if not whole:
+            return  # its first item is longer than what is looked at
+        raise Unreadable(t("{file} is not valid JSON", file=file.name)) from None
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, dict):
+            raise Unreadable(t("{file}: item {number} is not a JSON object", file=file.name, number=number))
+        yield number, item
+
+
+def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
+    csv.field_size_limit(1 << 31)
+    lines = _decoded(file, start, whole).splitlines(keepends=True)
+    reader = csv.reader(lines, delimiter="\t" if kind(file) == ".tsv" else ",", strict=True)
+    names: list[str] = next(reader, [])
+    try:
+        for row in filter(None, reader):
+            if len(row) != len(names):
+                if not whole and reader.line_num == len(lines):
+                    return  # it may go on behind what was read
+                raise Unreadable(
+                    t(
+                        "{file}: line {line}: {fields} fields, but line 1 names {columns} columns",
+                        file=file.name,
+                        line=reader.line_num,
+                        fields=len(row),
+                        columns=len(names),
+                    )
+                )
+            yield reader.line_num, dict(zip(names, row, strict=True))
+    except csv.Error:
+        return  # a quoted text that goes on behind what was read
+
+
+def _text(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
+    if text := _decoded(file, start, whole):
+        yield 1, {"text": text}
+
+
+def _decoded(file: Path, start: bytes, whole: bool) -> str:
+    try:
+        return start.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if not whole and error.start >= len(start) - 4:  # a character that is cut off
+            return start[: error.start].decode("utf-8-sig")
+        line = start.count(b"\n", 0, error.start) + 1
+        raise Unreadable(t("{file}: line {line} is not valid UTF-8", file=file.name, line=line)) from None
+
+
+def columns_of(rows: tuple[Row, ...]) -> dict[str, Any]:
+    """The columns of the first row with values, text cut to a line, so that a person recognizes them."""
+    first = next((row for _, row in rows), {})
+    return {name: " ".join(value[:200].split()) if isinstance(value, str) else value for name, value in first.items()}

@@ -1,0 +1,66 @@
+"""Files of data, looked at by their first rows: what they lack, and what reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainwiz.language import t
+from trainwiz.probe import first_rows
+from trainwiz.probe.first_rows import Head, Unreadable
+from trainwiz.project import DataFacts
+
+_MOST_FILES = 100
+"""How many files of a folder are looked at."""
+
+
+def looked_at(files: Sequence[Path], problem_of: Callable[[Path, Head], str]) -> DataFacts:
+    """The facts about some files that make one source: the first row, the first problem, and what reads them."""
+    first: Mapping[str, Any] = {}
+    for file in files[:_MOST_FILES]:
+        if is_saved(file):
+            continue
+        try:
+            head = first_rows.head(file)
+        except Unreadable as error:
+            return _facts(files, str(error), first)
+        first = first or first_rows.columns_of(head.rows)
+        if problem := problem_of(file, head):
+            return _facts(files, problem, first)
+    return _facts(files, "", first)
+
+
+def _facts(files: Sequence[Path], detail: str, first: Mapping[str, Any]) -> DataFacts:
+    stored = any(is_saved(f) or f.suffix == ".zst" or first_rows.kind(f) in first_rows.STORED for f in files)
+    packages = ("datasets",) if stored else ()
+    name = files[0].name if files else ""
+    samples = None if files else 0
+    return DataFacts(name=name, kind="file", detail=detail, samples=samples, first=first, packages=packages)
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder is a data set that `save_to_disk` of datasets wrote."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def lacks(file: Path, line: int, row: Mapping[str, Any], column: str) -> str:
+    """Why a row has no text in this column; empty if it has."""
+    if column not in row:
+        return t(
+            '{file}: line {line} has no column "{column}"; it has {columns}',
+            file=file.name,
+            line=line,
+            column=column,
+            columns=", ".join(map(str, row)) or "-",
+        )
+    if isinstance(row[column], str):
+        return ""
+    return t(
+        '{file}: line {line}: "{column}" is not a string: {value}',
+        file=file.name,
+        line=line,
+        column=column,
+        value=json.dumps(row[column], ensure_ascii=False, default=str)[:60],
+    )

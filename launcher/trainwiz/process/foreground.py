@@ -1,0 +1,47 @@
+"""Run a program in the foreground: it talks to the terminal itself, and gets the signals that this process gets."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from trainwiz.process.guardian import tied_to_parent
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]) -> tuple[int, int | None]:
+    """Run it to its end; its output goes to stderr. Returns its exit code, and the signal that asked it to stop.
+
+    Raises `OSError`.
+    """
+    asked: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _: object) -> None:
+        asked.append(number)
+        if process:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in _STOPPING}
+    try:
+        sys.stderr.flush()
+        # In a session of its own, the program gets one signal for one Ctrl-C.
+        process = subprocess.Popen(
+            list(argv),
+            cwd=cwd,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=tied_to_parent(),
+        )
+        return process.wait(), asked[0] if asked else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,58 @@
+"""Tokenized data, as the generated token_cache.py writes it: folders `tokens-…`, and unfinished ones."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from pathlib import Path
+
+from trainwiz.project import TokenFolder
+
+_PARTIAL = ".partial"
+
+
+def every(cache: Path) -> list[TokenFolder]:
+    """The folders of a cache, the one that was used last first."""
+    found = [_read(path) for path in cache.glob("tokens-*") if path.is_dir()]
+    return sorted(found, key=lambda each: -each.used)
+
+
+def remove(folder: TokenFolder) -> None:
+    """Delete a folder; it is renamed first, so that no training takes a half-deleted one for complete."""
+    path = Path(folder.path)
+    aside = path.with_name(f"removed-{path.name}")
+    with contextlib.suppress(OSError):
+        path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read(path: Path) -> TokenFolder:
+    complete = not path.name.endswith(_PARTIAL)
+    about = {}
+    with contextlib.suppress(OSError, ValueError):
+        about = json.loads((path / ("about.json" if complete else "progress.json")).read_text(encoding="utf-8"))
+    files = [file.stat() for file in path.rglob("*") if file.is_file()]
+    written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
+    return TokenFolder(
+        path=str(path),
+        data=str(about.get("data", "")),
+        tokens=int(about.get("tokens", 0)),
+        size_bytes=sum(file.st_size for file in files),
+        used=path.stat().st_mtime if complete else written,
+        complete=complete,
+        busy=not complete and _locked(path),
+    )
+
+
+def _locked(partial: Path) -> bool:
+    name = partial.name.removesuffix(_PARTIAL).partition(".")[0]
+    try:
+        with (partial.parent / "known" / f"{name}.lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,293 @@
+"""Documents as token ids in files, written once: by all cores, in the order of the data, and shared by all ranks.
+
+A folder `tokens-…` is named by what decides its tokens, and by nothing else: the content of the data's files, the
+tokenizer, and the code that reads and encodes. Sequence length, packing and the part kept for evaluation are decided
+later, by rows.py. What was tokenized before an interruption is kept, and the next start goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sources
+from encoders import DOCUMENT, Encoder, Interrupted, Notes, cores, encoded_batches, merge
+from sources import Row, Sources
+
+FORMAT = 1  # of the files below; another number makes all folders anew
+SOME = 1 << 16  # documents that are looked at together
+COMMIT_SECONDS, FIRST_LINE_SECONDS, LINE_SECONDS = 2.0, 2.0, 20.0
+
+
+@dataclass(kw_only=True)
+class Recipe:
+    """How documents become tokens. Tokens that are given but not learned are complemented."""
+
+    name: str
+    """The data, as the settings name it."""
+    rows: Sources | Iterable[Row]
+    """Its rows; those that need no file for embedded data."""
+    decided_by: list[Any]
+    """What decides the tokens beside the rows: the tokenizer, columns, versions."""
+    code: list[str]
+    """The files whose functions read and encode the rows."""
+    encoder: Callable[[], Encoder]
+    """Makes the encoder, once it is needed."""
+
+    def key(self, data: list[Any]) -> str:
+        """Return a hash of data and of all else that decides the tokens."""
+        code = [sources.hash_file(Path(file)) for file in (*self.code, sources.__file__)]
+        keys = [FORMAT, data, self.decided_by, code]
+        return hashlib.blake2b(json.dumps(keys).encode(), digest_size=12).hexdigest()
+
+
+@dataclass
+class Progress:
+    """What of the data is in the files of an unfinished folder."""
+
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0
+    notes: Notes = field(default_factory=dict)
+
+
+class Tokens:
+    """The tokens of all documents, mapped from the files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about = json.loads((folder / "about.json").read_text())
+        self.ids = np.memmap(folder / "tokens", dtype=self.about["dtype"], mode="r")
+
+    def documents(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield what is known of the documents, some at a time: mapped as a whole, it would count as memory."""
+        with (self.folder / "documents").open("rb") as file:
+            while len(some := np.fromfile(file, dtype=DOCUMENT, count=SOME)):
+                yield some
+
+
+def tokens_of(cache: str, recipe: Recipe) -> Tokens:
+    """Return the tokens, which the first rank of each machine writes if they are not there."""
+    files = isinstance(recipe.rows, Sources)
+    data = recipe.rows.stamps() if files else [recipe.name]  # type: ignore[union-attr]
+    # Files that did not change since need not be read again to know what the folder is called.
+    known = Path(cache) / "known" / recipe.key(data)
+    with stoppable():
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            folder = named_by(known)
+            if folder is None:
+                content = recipe.rows.contents() if files else [recipe.name]  # type: ignore[union-attr]
+                folder = Path(cache) / f"tokens-{recipe.key(content)}"
+                write_once(folder, recipe)
+                replace(known, folder.name)
+        while (folder := named_by(known)) is None:  # a collective might time out before the files are written
+            time.sleep(0.05)
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # it was used: what nobody uses can be deleted
+    return Tokens(folder)
+
+
+def named_by(known: Path) -> Path | None:
+    """Return the folder that a file of `known/` names, if it is complete."""
+    try:
+        folder = known.parent.parent / known.read_text()
+    except FileNotFoundError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+def write_once(folder: Path, recipe: Recipe) -> None:
+    """Write the folder, or wait until another process that writes it is done."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock_file = folder.parent / "known" / f"{folder.name}.lock"  # it stays, since another process may wait for it
+    lock_file.parent.mkdir(exist_ok=True)
+    with lock_file.open("w") as lock:
+        partial = folder.with_name(f"{folder.name}.partial")
+        try:
+            while not locked(lock):
+                if folder.is_dir():
+                    return
+                time.sleep(0.2)
+        except OSError:  # a file system without locks
+            partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
+        if not folder.is_dir():
+            try:
+                write(partial, recipe)
+            except SystemExit as error:
+                if not isinstance(error, Interrupted):  # data that cannot be read has another name once it is mended
+                    shutil.rmtree(partial, ignore_errors=True)
+                raise
+            with contextlib.suppress(OSError):  # without locks, another one may have been faster
+                partial.rename(folder)
+
+
+def locked(lock: Any) -> bool:
+    """Return whether this process holds the lock now. Raises `OSError` where there are none."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write(partial: Path, recipe: Recipe) -> None:
+    """Append the documents that a folder does not have yet, and say how far it is."""
+    partial.mkdir(exist_ok=True)
+    done = read_progress(partial)
+    paths = partial / "tokens", partial / "documents"
+    report = Report(recipe, done)
+    report.begin()
+    encoder = recipe.encoder()
+    itemsize = np.dtype(encoder.dtype).itemsize
+    for path, length in zip(paths, (done.tokens * itemsize, done.documents * DOCUMENT.itemsize), strict=True):
+        path.touch()
+        os.truncate(path, length)  # what was written after the latest commit
+    if done.rows:
+        print(f"{recipe.name}: going on after {done.rows} rows that are tokenized already", flush=True)
+    with paths[0].open("ab") as tokens, paths[1].open("ab") as documents:
+        committed = time.monotonic()
+        for encoded in encoded_batches(recipe.rows, encoder, done.rows):
+            tokens.write(encoded.tokens)
+            documents.write(encoded.documents)
+            done.rows += encoded.rows
+            done.documents += len(encoded.documents) // DOCUMENT.itemsize
+            done.tokens += len(encoded.tokens) // itemsize
+            merge(done.notes, encoded.notes)
+            report.line()
+            if time.monotonic() - committed > COMMIT_SECONDS:
+                commit(partial, done, tokens, documents)
+                committed = time.monotonic()
+        commit(partial, done, tokens, documents)
+    if not done.documents:
+        raise SystemExit(f"{recipe.name}: no text to train on")
+    about = {"data": recipe.name, "dtype": encoder.dtype, **vars(done)}
+    replace(partial / "about.json", json.dumps(about, indent=1))
+    report.end()
+    for kind, (count, place) in done.notes.items():
+        print(f"  {kind} ({count}, the first: {place})", flush=True)
+
+
+def read_progress(partial: Path) -> Progress:
+    """Return how far a folder is."""
+    try:
+        return Progress(**json.loads((partial / "progress.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return Progress()
+
+
+def commit(partial: Path, done: Progress, *files: Any) -> None:
+    """Keep what is written so far, whatever happens next."""
+    for file in files:
+        file.flush()
+        os.fsync(file.fileno())
+    replace(partial / "progress.json", json.dumps(vars(done)))
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a small file so that it is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+class Report:
+    """Lines that say how far it is: the first after two seconds."""
+
+    def __init__(self, recipe: Recipe, done: Progress) -> None:
+        self.recipe, self.done, self.began, self.next = recipe, done, time.monotonic(), FIRST_LINE_SECONDS
+        # Bytes that were read before the first document: after an interruption, what is tokenized already.
+        self.skipped: int | None = None if done.rows else 0
+
+    def begin(self) -> None:
+        """Say what is to be done, if it takes long."""
+        if isinstance(self.recipe.rows, Sources) and self.recipe.rows.large:
+            size = f"{self.recipe.rows.total_bytes / 1e6:,.0f} MB, " if self.recipe.rows.total_bytes else ""
+            print(f"tokenizing {self.recipe.name}: {size}{cores()} processes", flush=True)
+
+    def line(self) -> None:
+        """Print a line if one is due."""
+        rows, seconds = self.recipe.rows, time.monotonic() - self.began
+        if self.skipped is None:
+            self.skipped = rows.read_bytes if isinstance(rows, Sources) else 0
+        if seconds < self.next:
+            return
+        self.next = seconds + LINE_SECONDS
+        if not isinstance(rows, Sources) or not rows.total_bytes:
+            print(f"tokenizing {self.recipe.name}: {self.done.tokens:,} tokens", flush=True)
+            return
+        left = seconds * (rows.total_bytes - rows.read_bytes) / max(1, rows.read_bytes - self.skipped)
+        print(
+            f"tokenizing {self.recipe.name}: {rows.read_bytes / rows.total_bytes:.0%} of "
+            f"{rows.total_bytes / 1e6:,.0f} MB, {self.done.tokens:,} tokens, about {left:,.0f} s left",
+            flush=True,
+        )
+
+    def end(self) -> None:
+        """Say that all is tokenized, if there was a line before."""
+        seconds = time.monotonic() - self.began
+        if seconds >= FIRST_LINE_SECONDS:
+            print(f"tokenized {self.recipe.name}: {self.done.tokens:,} tokens in {seconds:.0f} s", flush=True)
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """End this process at once when it is asked to stop: nothing is trained yet, and what is tokenized is kept."""
+
+    def stop(_number: int, _frame: object) -> None:
+        print("stopped while the data was prepared; the next start goes on from here", flush=True)
+        raise Interrupted(0)
+
+    try:
+        before = [(number, signal.signal(number, stop)) for number in SIGNALS]
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+def versions() -> list[str]:
+    """Return the versions that may change tokens."""
+    import tokenizers
+    import transformers
+
+    return [transformers.__version__, tokenizers.__version__]
+
+
+TOKENIZER_FILES = (
+    *("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.model", "tekken.json"),
+    *("chat_template*", "additional_chat_templates/*"),
+)
+
+
+def tokenizer_key(name: str) -> list[Any]:
+    """Return what decides a tokenizer: the content of its files, wherever they are."""
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(name, allow_patterns=[*TOKENIZER_FILES, "config.json"]))
+    files = sorted({file for pattern in TOKENIZER_FILES for file in folder.glob(pattern) if file.is_file()})
+    config = folder / "config.json"
+    kind = json.loads(config.read_text()).get("model_type") if config.is_file() else None
+    return [kind, *((file.name, sources.hash_file(file)) for file in files)]

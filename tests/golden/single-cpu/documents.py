@@ -1,0 +1,66 @@
+"""Documents of text: how they are read and become token ids. What stands here decides the tokens, and nothing else.
+
+An edit of this file makes all tokens anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import model_folder
+from encoders import Encoder, Notes
+from sources import Row, Sources, text_of
+from token_cache import Recipe
+
+
+class Tokens:
+    """Text as UTF-8 bytes; 256 ends a document. No vocabulary to download."""
+
+    END = 256
+    vocabulary = 257
+
+    def __init__(self, config: Any) -> None:
+        assert config.vocab_size > self.END
+        self.tokenizer = model_folder.byte_tokenizer(self.END)  # does the same, for other programs
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the bytes of each document, followed by `END`."""
+        return [[*text.encode(), self.END] for text in texts]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids. Bytes that are not valid UTF-8 become �."""
+        return bytes(i for i in ids if i < self.END).decode(errors="replace")
+
+
+def embedded_documents(split: str) -> Iterator[str]:
+    """Yield the language reference that comes with Python. Every tenth topic is for evaluation."""
+    from pydoc_data.topics import topics
+
+    for i, name in enumerate(sorted(topics)):
+        if (i % 10 == 9) == (split == "validation"):
+            yield topics[name]
+
+
+def recipe(config: Any, source: str, split: str) -> Recipe:
+    """Return how the documents of a source become tokens."""
+    embedded = source == "embedded"
+
+    def encoder() -> Encoder:
+        tokens = Tokens(config)
+
+        def encode(rows: list[Row]) -> tuple[list[list[int]], Notes]:
+            return tokens.encode([text_of(row, config.text_column) for row in rows]), {}
+
+        return Encoder(encode=encode, vocabulary=tokens.vocabulary)
+
+    texts = ((f"{source}: text {n}", {"text": text}) for n, text in enumerate(embedded_documents(split), start=1))
+    tokenizer = ["bytes"]
+    return Recipe(
+        name=source,
+        rows=texts if embedded else Sources(source, split, config.max_rows, texts=True),
+        decided_by=[tokenizer, *([split, sys.version] if embedded else [config.text_column])],
+        code=[__file__],
+        encoder=encoder,
+    )

@@ -1,0 +1,226 @@
+"""Data as people have it: every format, several sources, and a part kept for evaluation."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import BASE
+from projects import SMALL, make
+from test_tasks import load
+from warm import spawn
+
+from trainwiz import plan as plans
+from trainwiz.errors import PlanError
+from trainwiz.probe.project import project
+
+datasets = pytest.importorskip("datasets")
+pyarrow = pytest.importorskip("pyarrow")
+
+pytestmark = pytest.mark.filterwarnings("default")
+TEXTS = ["one", 'two, "quoted"', "three\nlines", "naïve 漢字", "NA"]
+ROWS = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+
+
+def table(delimiter: str) -> bytes:
+    """A table with one row for each text."""
+    written = io.StringIO()
+    writer = csv.writer(written, delimiter=delimiter)
+    writer.writerow(ROWS[0])
+    writer.writerows(row.values() for row in ROWS)
+    return written.getvalue().encode()
+
+
+def lines() -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def zst(content: bytes) -> bytes:
+    return pyarrow.compress(content, codec="zstd", asbytes=True)  # type: ignore[no-any-return]
+
+
+def parquet(file: Path) -> None:
+    datasets.Dataset.from_list(ROWS).to_parquet(str(file))
+
+
+def arrow(file: Path) -> None:
+    made = pyarrow.Table.from_pylist(ROWS)
+    with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, made.schema) as writer:
+        writer.write_table(made)
+
+
+def saved(folder: Path) -> None:
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(folder))
+
+
+FORMATS: dict[str, Callable[[Path], Any]] = {
+    "a.jsonl": lambda file: file.write_bytes(lines()),
+    "a.jsonl.gz": lambda file: file.write_bytes(gzip.compress(lines())),
+    "a.jsonl.zst": lambda file: file.write_bytes(zst(lines())),
+    "bom.jsonl": lambda file: file.write_bytes(b"\xef\xbb\xbf" + lines()),
+    "a.json": lambda file: file.write_text(json.dumps(ROWS, indent=1)),
+    "a.json.gz": lambda file: file.write_bytes(gzip.compress(json.dumps(ROWS).encode())),
+    "a.csv": lambda file: file.write_bytes(table(",")),
+    "a.csv.zst": lambda file: file.write_bytes(zst(table(","))),
+    "a.tsv": lambda file: file.write_bytes(table("\t")),
+    "a.parquet": parquet,
+    "a.arrow": arrow,
+    "saved": saved,
+}
+
+
+def sources() -> Any:
+    """The generated module, after a task was loaded."""
+    return sys.modules["sources"]
+
+
+def texts(names: str, max_rows: int = 0) -> list[str]:
+    return [sources().text_of(row, "text") for row in sources().Sources(names, "train", max_rows, texts=True)]
+
+
+# docs/decisions/tasks.md: Rows are read as they stand in their files
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_texts(name: str, tmp_path: Path) -> None:
+    """And the probe sees their columns, and nothing wrong, before."""
+    FORMATS[name](tmp_path / name)
+    load(tmp_path, "causal_lm")
+    assert texts(str(tmp_path / name)) == TEXTS
+    facts = project(plans.with_changes(BASE, {"data.train": name}), str(tmp_path)).train
+    assert facts
+    assert facts.detail == ""
+    if name != "saved":
+        assert facts.first["text"] == "one"
+    reads = {"a.jsonl.zst", "a.csv.zst", "a.parquet", "a.arrow", "saved"}
+    assert facts.packages == (("datasets",) if name in reads else ())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "saved"])
+@pytest.mark.parametrize("task", ["text_classification", "text_regression"])
+def test_labels_come_from_every_format(task: str, name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name)
+    made = load(tmp_path, task, data__train=str(tmp_path / name), data__eval=None)
+    assert [float(label) for label in made.load_train_data(made.TaskConfig()).labels] == [0, 1, 0, 1, 0]
+
+
+def test_several_sources_are_read_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "b" / "deep").mkdir(parents=True)
+    for name, text in (("a, b.jsonl", "0"), ("b/2.jsonl", "2"), ("b/deep/1.jsonl.gz", "3"), ("b/1.txt", "1")):
+        content = text if name.endswith("txt") else json.dumps({"text": text}) + "\n" + json.dumps({"text": text * 2})
+        file = tmp_path / name
+        file.write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    load(tmp_path, "causal_lm")
+    assert texts(str(tmp_path / "a, b.jsonl")) == ["0", "00"], "one that exists, with a comma in its name"
+    assert texts(str(tmp_path / "b")) == ["1", "2", "22", "3", "33"]
+    assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt") == ["2", "22", "3", "33", "1"]
+    assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt", max_rows=1) == ["2", "1"], "of each source"
+    with pytest.raises(SystemExit, match="no file that can be read"):
+        texts(f"{tmp_path}/*.parquet")
+    with pytest.raises(SystemExit, match="no such file or folder"):
+        texts(f"{tmp_path}/b/2.jsonl,{tmp_path}/none.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl.gz", gzip.compress(lines() * 999)[:500], r"a.jsonl.gz: cannot be read( after .*:\d+)?: EOFError"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read: BadGzipFile"),
+        ("a.jsonl.zst", b"no zstd", "a.jsonl.zst: cannot be read"),
+        ("a.parquet", b"no parquet", "a.parquet: cannot be read"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', "a.jsonl:2: not a JSON object: 'utf-8' codec"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', 'a.jsonl:2: column "text" is 5, which is no text'),
+        ("a.jsonl", b"[1]", "a.jsonl: item 1: not a JSON object, but 1"),
+        ("a.csv", b"text\nfine\ncaf\xe9\n", "a.csv:3: not valid UTF-8"),
+        ("a.csv", b'text,n\n"one\ntwo",1\nthree\n', "a.csv:4: fields: 1, but line 1 names 2 columns"),
+        ("a.csv", b"text,text\na,b\n", "a.csv:1: two columns have the same name"),
+        ("a.txt", b"one\ncaf\xe9\n", "a.txt:2: not valid UTF-8"),
+    ],
+)
+def test_what_is_damaged_is_named_with_its_line(name: str, content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    load(tmp_path, "causal_lm")
+    with pytest.raises(SystemExit, match=says):
+        texts(str(tmp_path / name))
+
+
+# docs/decisions/tasks.md: What is kept for evaluation is chosen by hashes
+@pytest.mark.parametrize("part", ["5%", "12"])
+def test_a_part_is_kept_for_evaluation_and_never_trained_on(part: str, tmp_path: Path) -> None:
+    """Whatever the order of the rows; and equal documents are on one side."""
+    rows = [{"text": f"document number {n % 220}", "label": n % 2} for n in range(240)]
+    random = np.random.default_rng(0)
+    parts = []
+    for order in (range(240), random.permutation(240)):
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(rows[n]) + "\n" for n in order))
+        changes = {"data__train": str(tmp_path / "a.jsonl"), "data__eval": part, "data__packing": False}
+        task = load(tmp_path / "lm", "causal_lm", **changes)
+        config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+        train, held_out = (
+            sorted(bytes(row[0].tolist()) for row in data)
+            for data in (task.load_train_data(config), task.load_eval_data(config))
+        )
+        assert len(train) + len(held_out) == 240
+        assert not set(train) & set(held_out)
+        assert 12 <= len(held_out) <= 14, "all of those that are equal to the last one"
+        parts.append((train, held_out))
+        made = load(tmp_path / "classes", "text_classification", **changes)
+        config = made.TaskConfig()
+        data = made.load_train_data(config), made.load_eval_data(config)
+        assert sum(map(len, data)) == 240
+        texts = made.labelled(config.train_data, "train", *made.reading(config))
+        both = [made.part_of(texts, part, evaluation=evaluation) for evaluation in (False, True)]
+        assert list(map(len, both)) == list(map(len, data))
+        assert not set(both[0]) & set(both[1])
+    assert parts[0] == parts[1]
+
+
+@pytest.mark.parametrize(("part", "says"), [("0%", "are 0"), ("100%", "are 3"), ("3", "are 3")])
+def test_a_part_that_leaves_nothing_is_refused(part: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {n}"}) + "\n" for n in range(3)))
+    task = load(tmp_path, "causal_lm", data__train=str(tmp_path / "a.jsonl"), data__eval=part)
+    with pytest.raises(SystemExit, match=f"{part} of 3 samples {says}: nothing would be left"):
+        task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+
+
+def test_documents_of_other_lengths_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in range(1, 21)))
+    changes = {"data__train": str(tmp_path / "a.jsonl"), "data__min_tokens": 5, "data__max_tokens": 11}
+    task = load(tmp_path, "causal_lm", data__packing=False, **changes)
+    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    assert [row.shape[1] for row in data] == list(range(4, 11)), "each token but the first is predicted"
+    assert "documents of 5 to 11 tokens: 7 of 20" in capsys.readouterr().out
+
+
+def test_a_plan_takes_one_source_or_a_list() -> None:
+    assert plans.with_changes(BASE, {"data.train": ["a.jsonl", " b/*.gz"]}).data.train == "a.jsonl, b/*.gz"
+    assert plans.with_changes(BASE, {"data.train": "a.jsonl"}).data.train == "a.jsonl"
+    for wrong in (["a,b.jsonl"], [""], [5]):
+        with pytest.raises(PlanError, match="without commas"):
+            plans.with_changes(BASE, {"data.train": wrong})
+
+
+@pytest.mark.train
+def test_a_training_evaluates_on_its_part_alike_on_one_rank_and_two(tmp_path: Path) -> None:
+    """Two sources in two formats, of which a tenth is kept: the curves are one, and so are the evaluations."""
+    rows = [{"body": f"document {n} has {'many ' * (n % 13)}words"} for n in range(90)]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows[:60]).encode()))
+    (tmp_path / "b.csv").write_text("\n".join(["body", *(row["body"] for row in rows[60:])]))
+    values = {**SMALL, "data.train": f"{tmp_path}/a.jsonl.gz, {tmp_path}/b.csv", "data.eval": "10%"}
+    folder = make(tmp_path / "project", {**values, "schedule.n_steps": 4})
+    found = []
+    for ranks in (1, 2):
+        output = tmp_path / str(ranks)
+        split = {"num_processes": ranks, "per_device_batch_size": 4, "gradient_accumulation_steps": 4 // ranks}
+        assert spawn(folder, ranks, output, split) == 0
+        records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        found.append([[each[name] for each in records if name in each] for name in ("loss", "eval_loss")])
+    assert [len(found[0][0]), len(found[0][1]) >= 1] == [4, True]
+    for one, two in zip(*found, strict=True):
+        assert two == pytest.approx(one, rel=1e-5)

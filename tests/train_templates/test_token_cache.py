@@ -1,0 +1,181 @@
+"""Tokenized data: what its folder is named by, all cores, interruptions, several processes at once."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import projects
+import pytest
+from patience import patience
+from test_sft import CHATML, TALK, instructed
+from test_tasks import load
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+PREPARE = """if True:
+    import documents, encoders, json, os, sources, sys, task, time, token_cache
+    sources.LARGE_BYTES, encoders.BATCH_ROWS, token_cache.COMMIT_SECONDS = 0, 5, 0
+    encoders.cores = token_cache.cores = lambda: int(sys.argv[1])
+    encode = documents.Tokens.encode
+    def slowly(self, texts):
+        time.sleep(float(sys.argv[2]))
+        with open("encoded", "a") as file:
+            file.write(f"{len(texts)}\\n")
+        return encode(self, texts)
+    documents.Tokens.encode = slowly
+    data = task.load_train_data(task.TaskConfig(cache_dir=sys.argv[3]))
+    print(json.dumps([len(data), data[0].tolist()]))
+"""
+
+
+def prepared(folder: Path, cores: int, seconds: float, cache: str, **environ: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", PREPARE, str(cores), str(seconds), cache]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=projects.environment(environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def project_with_texts(folder: Path, count: int = 200) -> Path:
+    folder.mkdir(exist_ok=True)
+    rows = ({"text": f"document {n} " * (n % 7 + 1)} for n in range(count))
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    load(folder, "causal_lm", data__train="a.jsonl", batch__sequence_length=64)
+    return folder
+
+
+def tokens(cache: Path) -> dict[str, bytes]:
+    """What is tokenized, in the only folder of a cache."""
+    (folder,) = cache.glob("tokens-*")
+    return {name: (folder / name).read_bytes() for name in ("tokens", "documents")}
+
+
+def test_all_cores_write_what_one_writes(tmp_path: Path) -> None:
+    folder = project_with_texts(tmp_path / "p")
+    said = [prepared(folder, cores, 0, f"cache-{cores}").communicate(timeout=240)[0] for cores in (1, 3)]
+    assert "tokenizing a.jsonl: 0 MB, 3 processes" in said[1]
+    assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
+    assert tokens(folder / "cache-1") == tokens(folder / "cache-3")
+
+
+@pytest.mark.parametrize(("signum", "cores"), [(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 2)])
+def test_what_is_tokenized_before_an_interruption_is_kept(signum: int, cores: int, tmp_path: Path) -> None:
+    folder = project_with_texts(tmp_path / "p")
+    prepared(folder, 1, 0, "whole").communicate(timeout=240)
+    (folder / "encoded").unlink()
+    first = prepared(folder, cores, 0.1, "cache")
+    until = time.monotonic() + 120 * patience()
+    while not any(json.loads(f.read_text())["rows"] > 20 for f in folder.glob("cache/*.partial/progress.json")):
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    began = time.monotonic()
+    first.send_signal(signum)
+    said = first.communicate(timeout=60)[0]
+    if signum != signal.SIGKILL:
+        assert first.returncode == 0
+        assert "stopped while the data was prepared; the next start goes on from here" in said
+        assert time.monotonic() - began < 20 * patience()
+    (progress,) = folder.glob("cache/*.partial/progress.json")
+    kept = json.loads(progress.read_text())["rows"]
+    (folder / "encoded").unlink()
+    second = prepared(folder, cores, 0, "cache")
+    assert f"a.jsonl: going on after {kept} rows that are tokenized already" in second.communicate(timeout=240)[0]
+    assert second.returncode == 0
+    assert sum(map(int, (folder / "encoded").read_text().split())) == 200 - kept, "nothing is done twice"
+    assert tokens(folder / "cache") == tokens(folder / "whole")
+
+
+def test_two_projects_tokenize_once_and_share(tmp_path: Path) -> None:
+    """Started together on the same data: one writes, the other waits, whatever the files are called."""
+    one, two = (project_with_texts(tmp_path / name) for name in ("one", "two"))
+    (two / "a.jsonl").rename(two / "b.jsonl")
+    task = two / "task.py"
+    task.write_text(task.read_text().replace('"a.jsonl"', '"b.jsonl"').replace("torch.float32", "torch.float32 "))
+    both = [prepared(folder, 1, 0.02, str(tmp_path / "cache")) for folder in (one, two)]
+    said = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
+    encoded = [f.read_text().split() for f in (one / "encoded", two / "encoded") if f.exists()]
+    assert sum(int(count) for counts in encoded for count in counts) == 200, "once"
+    assert len(list((tmp_path / "cache").glob("tokens-*"))) == 1
+
+
+def folders(folder: Path, config: dict[str, Any] | None = None, **changes: Any) -> set[str]:
+    """The folders of the cache after a training has loaded its data."""
+    task = load(folder, "sft", **changes)
+    task.load_train_data(task.TaskConfig(cache_dir=str(folder / "cache"), **(config or {})))
+    return {path.name for path in (folder / "cache").glob("tokens-*")}
+
+
+# docs/decisions/tasks.md: Tokens are named by what decides them, and rows are made of them
+def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_path: Path) -> None:
+    name = str(instructed(tmp_path / "model", CHATML))
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'messages': TALK[n:]})}\n" for n in (0, 1, 0, 1)))
+    known: dict[str, Any] = {
+        "model__name": name,
+        "model__from_scratch": False,
+        "data__train": str(tmp_path / "a.jsonl"),
+    }
+    first = folders(tmp_path, **known)
+    assert len(first) == 1
+    shutil.copytree(tmp_path / "model", tmp_path / "elsewhere")
+    (tmp_path / "moved.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    for same in (
+        {"model__adapter": "lora", "model__lora_rank": 4},
+        {"batch__sequence_length": 100, "data__packing": False},
+        {"data__eval": "1", "data__min_tokens": 3},
+        {"model__name": str(tmp_path / "elsewhere")},
+        {"data__train": str(tmp_path / "moved.jsonl")},
+        {"optimizer__learning_rate": 1.0},
+    ):
+        assert folders(tmp_path, **{**known, **same}) == first, same
+    assert folders(tmp_path, {"loss_chunk": 7}, **known) == first
+    os.utime(tmp_path / "a.jsonl", (1, 1))
+    assert folders(tmp_path, **known) == first, "the same content, written at another time"
+    every = first
+    for other in (
+        {"data__max_rows": 2},
+        {"data__train": f"{tmp_path / 'a.jsonl'},{tmp_path / 'moved.jsonl'}"},
+        {"model__name": str(instructed(tmp_path / "other", CHATML.replace("<|im_end|>", "<|eot|>")))},
+    ):
+        found = folders(tmp_path, **{**known, **other})
+        assert len(found) == len(every) + 1, other
+        every = found
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "complemented", "dtype"),
+    [
+        (257, False, "uint16"),
+        (65536, False, "uint16"),
+        (65537, False, "int32"),
+        (32768, True, "int16"),
+        (32769, True, "int32"),
+    ],
+)
+def test_tokens_take_two_bytes_where_the_vocabulary_allows(
+    vocabulary: int, complemented: bool, dtype: str, tmp_path: Path
+) -> None:
+    """The largest token, given only or learned, comes back as it is."""
+    load(tmp_path, "causal_lm")
+    encoders, cache = sys.modules["encoders"], sys.modules["token_cache"]
+    last = vocabulary - 1
+    document = [~last, ~0, last, 0, ~last] if complemented else [last, 0, last]
+    encoder = encoders.Encoder(encode=lambda _: ([document], {}), vocabulary=vocabulary, complemented=complemented)
+    assert encoder.dtype == dtype
+    recipe = cache.Recipe(name="x", rows=[("x", 0)], decided_by=[], code=[], encoder=lambda: encoder)
+    cache.write(tmp_path / "out", recipe)
+    written = cache.Tokens(tmp_path / "out")
+    assert written.ids.tolist() == document
+    assert next(written.documents())["first"].tolist() == [2 if complemented else 1]
