@@ -35,7 +35,8 @@ def test_this_run_is_apart() -> None:
     run = os.environ[apart.RUN]
     assert os.environ["HOME"].startswith(run)
     assert tempfile.gettempdir().startswith(run)
-    assert not [name for name in os.environ if name.startswith(("XDG_", "TORCH_EXTENSIONS", "HF_H"))]
+    assert not [name for name in os.environ if name.startswith(("XDG_", "TORCH_EXTENSIONS", "HF_HO", "HF_HUB_C"))]
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 

@@ -16,6 +16,13 @@ from torch import Tensor, nn
 import documents
 import model_folder
 import rows
+
+# feature: pretrained_model
+# feature: built_once
+import sharding
+
+# end: built_once
+# end: pretrained_model
 from documents import Tokens
 
 # feature: eval
@@ -24,12 +31,6 @@ from sources import is_part
 # end: eval
 from token_cache import tokens_of
 
-# feature: pretrained_model
-# feature: built_once
-import sharding
-
-# end: built_once
-# end: pretrained_model
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 Batch = rows.Batch
