@@ -95,7 +95,7 @@ def places(tokens: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_format_is_read(name: str, made: ModuleType) -> None:
     shape = SHAPES[name]
-    talk = made.conversations.conversation_of(shape["row"])
+    talk = made.chat.conversations.conversation_of(shape["row"])
     assert talk.messages == shape["messages"]
     assert [i for i, learned in enumerate(talk.learned) if learned] == shape["learned"]
     assert [tool["function"]["name"] for tool in talk.tools or []] == shape.get("tools", [])
@@ -109,7 +109,7 @@ def test_marked_answers_are_those_of_transformers(template: str, made: ModuleTyp
     chat, looked = talker(made, template, marked=True), 0
     for name, shape in SHAPES.items():
         answers = [i for i, m in enumerate(shape["messages"]) if m["role"] == "assistant"]
-        talk = made.conversations.conversation_of(shape["row"])
+        talk = made.chat.conversations.conversation_of(shape["row"])
         if refusal(template, shape) or answers != shape["learned"]:
             continue
         wanted = chat.tokenizer.apply_chat_template(
@@ -157,7 +157,7 @@ def test_each_answer_is_learned_behind_the_prompt_that_it_is_given(
     chat, looked = talker(made, template, marked), 0
     stops = {chat.tokenizer.convert_tokens_to_ids(token) for token in ("<|user|>", "<|observation|>", END[template])}
     for name, shape in SHAPES.items():
-        talk = made.conversations.conversation_of(shape["row"])
+        talk = made.chat.conversations.conversation_of(shape["row"])
         if reason := refusal(template, shape):
             with pytest.raises(Exception, match=re.escape(reason)):
                 chat.encode(talk)
@@ -197,7 +197,7 @@ LONG = [
 def test_long_conversations_are_learned_as_short_ones(template: str, made: ModuleType) -> None:
     """Where later rounds are rendered without the ones between, the result is that of rendering all."""
     chat = talker(made, template, marked=False)
-    talk = made.conversations.conversation_of({"messages": LONG})
+    talk = made.chat.conversations.conversation_of({"messages": LONG})
     samples = chat.encode(talk)
     assert len(samples) == (30 if template in ("qwen3", "deepseek-r1") else 1)
     chat.spans = lambda *_: None  # every beginning is rendered
@@ -222,12 +222,12 @@ def test_the_time_for_a_conversation_grows_with_its_length(made: ModuleType) -> 
     long = [
         m for i in range(100) for m in ({"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i}."})
     ]
-    (sample,) = chat.encode(made.conversations.conversation_of({"messages": long}))
+    (sample,) = chat.encode(made.chat.conversations.conversation_of({"messages": long}))
     assert count[0] < 1200
     assert sum(token >= 0 for token in sample) >= 200
 
 
 def test_the_probe_knows_the_columns_of_a_conversation(made: ModuleType) -> None:
-    code = made.conversations
+    code = made.chat.conversations
     assert (conversations.TALKS, conversations.ANSWERS) == (code.TALKS, code.ANSWERS)
     assert (*code.QUESTIONS, "input") == conversations.QUESTIONS

@@ -148,7 +148,7 @@ def test_bytes_are_saved_as_a_tokenizer_that_does_the_same(tmp_path: Path) -> No
     task, config, model = trained(tmp_path, "sft")
     task.save_model(config, model, dict(model.state_dict()), tmp_path / "chat")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "chat")
-    talk = task.Conversation(TALK, [message["role"] == "assistant" for message in TALK])
+    talk = task.chat.Conversation(TALK, [message["role"] == "assistant" for message in TALK])
     (ours,) = task.chat.Chat(config).encode(talk)
     rendered = tokenizer.apply_chat_template(TALK, return_dict=True)["input_ids"]
     assert rendered == [token if token >= 0 else ~token for token in ours]
