@@ -111,6 +111,12 @@ SAMPLES = {
     "failure": "rank 0: RuntimeError: x",
     "columns": 'a "text"',
     "name": "seed",
+    "place": "a.jsonl:7",
+    "row[0]": "a.jsonl:7",
+    "path": "a.jsonl",
+    "after": " after a.jsonl:7",
+    "type(error).__name__": "ValueError",
+    "part": "5%",
 }
 """What stands for a value in a sentence of the generated code; everything else is 7."""
 

@@ -280,13 +280,23 @@ TOKENIZER_FILES = (
 )
 
 
+def downloaded(name: str) -> Path:
+    """Return the folder of a tokenizer of the hub."""
+    import transformers
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*TOKENIZER_FILES, "config.json"]))
+    except (OSError, ValueError):
+        transformers.AutoTokenizer.from_pretrained(name)  # its error says what to do
+        raise
+
+
 def tokenizer_key(name: str) -> list[Any]:
     """Return what decides a tokenizer: the content of its files, wherever they are."""
     folder = Path(name)
     if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(name, allow_patterns=[*TOKENIZER_FILES, "config.json"]))
+        folder = downloaded(name)
     files = sorted({file for pattern in TOKENIZER_FILES for file in folder.glob(pattern) if file.is_file()})
     config = folder / "config.json"
     kind = json.loads(config.read_text()).get("model_type") if config.is_file() else None

@@ -93,6 +93,7 @@ SIGNATURES = {
     ),
     "file_missing": Signature(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
+        r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",
         cause="file not found: {file}",
         remedy="check data.train and model.name; paths are relative to the project folder",
