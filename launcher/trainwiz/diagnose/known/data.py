@@ -55,7 +55,8 @@ SIGNATURES = {
     ),
     "no_data": Signature(
         r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong|file that can be read)",
-        r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to train",
+        r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to "
+        r"train",
         r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
