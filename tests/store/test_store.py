@@ -329,6 +329,11 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     assert plans.read(plan_file(tmp_path, b"\xef\xbb\xbf" + completed("seed: 3\n").encode())).seed == 3
 
 
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+"""Nine lines whose aliases stand for two billion values."""
+MERGES = "m0: &m0 {a: 1}\n" + "".join(f"m{i}: &m{i} {{<<: [*m{i - 1}, *m{i - 1}], k: 1}}\n" for i in range(1, 26))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -347,6 +352,10 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
         ("seed: !!python/object/apply:os.system [echo]\n", ":1:7: not valid YAML: could not determine a constructor"),
         ("task: custom\nseed: 2026-13-45\n", ":2:7: month must be in 1..12"),
         (f"seed: {'9' * 5000}\n", "Exceeds the limit"),
+        (LAUGHS, ":6:25: more than 100000 values, each alias (*) counted as what it stands for"),
+        (MERGES, "more than 100000 values"),
+        ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 99)), "nested too deeply"),
+        (f"seed: [{'1,' * 150_000}1]\n", "more than 100000 values"),
         ("name: é\nseed: \x00\n", ":2:7: a control character"),
         (b"seed: 1\nname: \xe9\n", ":2:7: byte 0xe9 is not valid UTF-8"),
         ("a: &a [*a]\nb: " + "[" * 100_000 + "\n", ":2:53: brackets are nested too deeply"),

@@ -21,11 +21,14 @@ def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]) -> tuple[i
     asked: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
-    def pass_on(number: int, _: object) -> None:
-        asked.append(number)
-        if process:
+    def stop() -> None:
+        if process and asked:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
+
+    def pass_on(number: int, _: object) -> None:
+        asked.append(number)
+        stop()
 
     before = {number: signal.signal(number, pass_on) for number in _STOPPING}
     try:
@@ -41,6 +44,7 @@ def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]) -> tuple[i
             start_new_session=True,
             preexec_fn=tied_to_parent(),
         )
+        stop()  # if it was asked before there was a process
         return process.wait(), asked[0] if asked else None
     finally:
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""What may stand in command.json and outcome.json: whatever else was written there is left out when they are read."""
+"""What may stand in command.json, outcome.json and the records of tokenized data; reading leaves out the rest."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _SHAPES: dict[str, type | tuple[type, ...]] = {
     "observed": dict,
     "seconds": (int, float),
     "first_failed_rank": int,
+    "tokens": int,
 }
 """The values of these dotted keys, as code that reads them expects them."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+from trainwiz import files
 from trainwiz.project import TokenFolder
+from trainwiz.record.shapes import readable
 
 _PARTIAL = ".partial"
 
@@ -30,16 +32,17 @@ def remove(folder: TokenFolder) -> None:
 
 def _read(path: Path) -> TokenFolder:
     complete = not path.name.endswith(_PARTIAL)
-    about = {}
+    about: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        about = json.loads((path / ("about.json" if complete else "progress.json")).read_text(encoding="utf-8"))
-    files = [file.stat() for file in path.rglob("*") if file.is_file()]
-    written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
+        found = files.read_json(path / ("about.json" if complete else "progress.json"))
+        about = readable(found) if isinstance(found, dict) else {}
+    stats = [file.stat() for file in path.rglob("*") if file.is_file()]
+    written = max((each.st_mtime for each in stats), default=path.stat().st_mtime)
     return TokenFolder(
         path=str(path),
         data=str(about.get("data", "")),
-        tokens=int(about.get("tokens", 0)),
-        size_bytes=sum(file.st_size for file in files),
+        tokens=about.get("tokens") or 0,
+        size_bytes=sum(each.st_size for each in stats),
         used=path.stat().st_mtime if complete else written,
         complete=complete,
         busy=not complete and _locked(path),

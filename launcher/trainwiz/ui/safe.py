@@ -9,12 +9,12 @@ STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim
 _OWN = "|".join(re.escape(f"\x1b[{code}m") for code in ("0", *STYLES.values()))
 # C0 without tab and newline, DEL, C1, and the marks that turn the direction of the text that follows.
 _CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-_FOUND = re.compile(f"({_OWN})|\r$|{_CONTROLS}", re.MULTILINE)
+_FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 
 
 def safe(text: str) -> str:
     """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
-    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group() == "\r" else "�"), text)
+    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
 
 
 def safe_json(text: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from trainwiz import tasks
 from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
-from trainwiz.outcome import shell_code
+from trainwiz.outcome import SIGNAL_BASE, shell_code
 from trainwiz.probe import interpreter
 from trainwiz.probe.data import PREPARE
 from trainwiz.process import foreground
@@ -19,11 +18,9 @@ from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
 
-_INTERRUPTED = 128 + signal.SIGINT
-
 
 def prepare(folder: str, *, python: str | None) -> int:
-    """Prepare the data of a project; return the exit code of the program that does it, 130 after Ctrl-C.
+    """Prepare the data of a project; return its exit code: 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises `Refused` where the data cannot be read.
     """
@@ -44,7 +41,7 @@ def prepare(folder: str, *, python: str | None) -> int:
     code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
     if asked:
         console.talk(t("what is tokenized is kept: the next trainwiz prepare or launch goes on from there"))
-        return _INTERRUPTED
+        return SIGNAL_BASE + asked
     if code == 0:
         console.talk(t("the data is ready: trainwiz launch"), style="good")
     return shell_code(code)

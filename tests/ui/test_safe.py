@@ -1,0 +1,32 @@
+"""What reaches the terminal of text that others wrote."""
+
+import json
+
+import pytest
+
+from trainwiz.ui import console
+from trainwiz.ui.safe import STYLES, safe, safe_json
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "a\rb", "\x7f", "\u202egpj.exe", "\x1b[31m", "\x1b[1;31;5m", "\0"]
+)
+def test_what_a_terminal_obeys_is_marked(text: str) -> None:
+    assert "�" in safe(text)
+    assert all(character.isprintable() for character in safe(text))
+
+
+def test_what_is_only_shown_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("a\tb\nc", "中文，✗ → é", *(f"\x1b[{code}mx\x1b[0m" for code in STYLES.values())):
+        assert safe(text) == text
+    assert safe("a line of Windows\r\nand another\r") == "a line of Windows\nand another"
+    console.talk("name: \x1b[2J")
+    console.data("name: \x9b")
+    assert capsys.readouterr() == ("name: �\n", "name: �[2J\n")
+
+
+def test_json_says_the_same_without_them() -> None:
+    value = {"a": "\x9b2J\u202e\x1b", "b": "中"}
+    text = safe_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert text.isprintable()
