@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from projects import trainwiz
 
+from trainwiz.adoption import own_code
 from trainwiz.cli import run
 from trainwiz.script import read
 from trainwiz.script.pieces import Pieces, pieces
@@ -445,3 +446,27 @@ def test_nothing_to_find() -> None:
         "data": "it was not found in the script",
         "loss": "no loop over micro-batches with a backward pass was found",
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("shuffle=True", {}),
+        ("shuffle=True, sampler=None, drop_last=False", {}),
+        ("", {"shuffle": "shuffles the samples"}),
+        ("shuffle=False", {"shuffle": "shuffles the samples"}),
+        ("shuffle=True, drop_last=True", {"drop_last": "the last samples of an epoch"}),
+        ("sampler=WeightedRandomSampler(weights, 9)", {"sampler": "in an order of its own"}),
+        ("sampler=DistributedSampler(train_data, shuffle=True)", {}),
+        ("shuffle=args.shuffle", {}),
+        ("**options", {}),
+    ],
+)
+def test_the_order_of_a_loader_is_named_where_the_project_has_another(arguments: str, named: dict[str, str]) -> None:
+    text = OWN.replace("batch_size=4, shuffle=True", f"batch_size=4, {arguments}")
+    assert f"batch_size=4, {arguments}" in text
+    script = read("own.py", text)
+    found = own_code.left(script, pieces(script), as_code=True)
+    shown = {one.path: one.why.template for one in found if one.path.startswith("DataLoader(")}
+    assert shown.keys() == {f"DataLoader({name})" for name in named}
+    assert all(words in shown[f"DataLoader({name})"] for name, words in named.items())

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from trainwiz.adoption.ledger import Kind, Left
 from trainwiz.message import Message, say
-from trainwiz.script import Script
+from trainwiz.script import Call, Script
 from trainwiz.script.pieces import Piece, Pieces
+from trainwiz.script.tree import dotted
 
 _LONGEST = 60
 
@@ -19,7 +20,8 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     `as_code` is whether the project's task.py takes it; otherwise the plan names another task, with its own code.
     """
     options = _options(script, pieces) if as_code else ()
-    found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces), *_rest(script, pieces)]
+    found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
+    found += [*_order(script, pieces.loader), *_rest(script, pieces)]
     return tuple(sorted(found, key=lambda one: one.place.line))
 
 
@@ -55,6 +57,34 @@ def _evaluations(script: Script, pieces: Pieces) -> Iterator[Left]:
     why = say("the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py")
     for node in pieces.evaluation:
         yield _entry(script, "code", "evaluation", node, why)
+
+
+def _order(script: Script, loader: Call | None) -> Iterator[Left]:
+    """What the loader says of the order of samples, where the project's own order differs."""
+    if loader is None or loader.has_spread():
+        return
+    samplers = [node for name in ("sampler", "batch_sampler") if (node := loader.keyword(name)) is not None]
+    own = [node for node in samplers if not (isinstance(node, ast.Constant) and node.value is None)]
+    whys: dict[str, tuple[ast.expr, Message]] = {}
+    if own and not any(_is_distributed(node) for node in script.names.feeding(own[0])):
+        whys["sampler"] = own[0], say("the project takes each sample once in an epoch, in an order of its own")
+    shuffle, drop_last = loader.argument("shuffle", 2), loader.argument("drop_last", 8)
+    if not own and (shuffle is None or _says(script, shuffle, said=False)):
+        whys["shuffle"] = shuffle or loader.node, say("the project shuffles the samples anew in each epoch")
+    if drop_last is not None and _says(script, drop_last, said=True):
+        why = say("the project also trains on the last samples of an epoch, which do not fill a batch")
+        whys["drop_last"] = drop_last, why
+    for name, (node, why) in whys.items():
+        yield _entry(script, "lost", f"DataLoader({name})", node, why)
+
+
+def _is_distributed(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func).endswith("DistributedSampler")
+
+
+def _says(script: Script, node: ast.expr, *, said: bool) -> bool:
+    value = script.values.of(node)
+    return value is not None and value.value is said
 
 
 def _rest(script: Script, pieces: Pieces) -> Iterator[Left]:

@@ -18,38 +18,13 @@ if TYPE_CHECKING:
 Counted = Literal["samples", "labels", "next_labels"]
 """What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
-_LOOP = frozenset(
-    {
-        *("append", "backward", "clip_grad_norm_", "clip_grad_value_", "debug", "detach", "empty_cache", "float"),
-        *("format", "free_memory", "gather", "gather_for_metrics", "get_last_lr", "info", "int", "isfinite", "isnan"),
-        *(
-            "item",
-            "join",
-            "len",
-            "log",
-            "max",
-            "mean",
-            "min",
-            "named_parameters",
-            "no_sync",
-            "parameters",
-            "perf_counter",
-        ),
-        *(
-            "print",
-            "progress_bar",
-            "range",
-            "reduce",
-            "round",
-            "save",
-            "save_pretrained",
-            "save_state",
-            "set_description",
-        ),
-        *("set_epoch", "set_postfix", "step", "str", "sum", "sync_gradients", "time", "tqdm", "train", "unscale_"),
-        *("update", "wait_for_everyone", "warning", "write", "zero_grad"),
-    }
-)
+_LOOP = """
+append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
+gather_for_metrics get_last_lr info int isfinite isnan item join len log max mean min named_parameters no_sync
+parameters perf_counter print progress_bar range reduce round save save_pretrained save_state set_description
+set_epoch set_postfix step str sum sync_gradients time to tqdm train unscale_ update wait_for_everyone warning write
+zero_grad
+""".split()  # noqa: SIM905
 """Calls of a loop that the project's loop makes in its own way, or that change nothing."""
 
 
@@ -78,6 +53,8 @@ class Pieces:
     batch: str = ""
     """What the loop unpacks a micro-batch into, as it is written; empty: the loss takes all of it by itself."""
     counted: Counted = "samples"
+    loader: Call | None = None
+    """The loader that the training loop goes over."""
     evaluation: tuple[ast.AST, ...] = ()
     """The other loaders."""
     rest: tuple[ast.stmt, ...] = ()
@@ -114,6 +91,7 @@ class _Reader:
             model_name=name,
             batch=batch,
             counted=self._counted(model),
+            loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
         )
