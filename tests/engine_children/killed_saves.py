@@ -32,6 +32,7 @@ class Config:
 
     output_dir: str
     resume: str = "auto"
+    trust: bool = False
     seed: int = 1
     real_batch_size: int = 8
     checkpoints_total_limit: int = 2

@@ -29,9 +29,10 @@ MEMORY = Path("/dev/shm")
 def write_code(folder: Path, **changes: object) -> Path:
     """A folder with checkpoints.py as a plan renders it."""
     plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
-    text = {a.path: a.text for a in script.scripts(plan, templates.load())}["checkpoints.py"]
+    texts = {a.path: a.text for a in script.scripts(plan, templates.load())}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "checkpoints.py").write_text(text)
+    for name in ("checkpoints.py", "trust.py"):
+        (folder / name).write_text(texts[name])
     return folder
 
 
@@ -72,6 +73,7 @@ class Config:
 
     output_dir: str
     resume: str = "auto"
+    trust: bool = False
     seed: int = 1
     real_batch_size: int = 8
     learning_rate: float = 0.1
@@ -105,8 +107,11 @@ Start = Callable[..., Training]
 
 
 @pytest.fixture(params=["foreground", "background"])
-def module(request: pytest.FixtureRequest, tmp_path: Path) -> ModuleType:
+def module(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The generated checkpoints.py, imported."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    monkeypatch.delitem(sys.modules, "trust", raising=False)
     file = write_code(tmp_path / "code", checkpoint__background=request.param == "background") / "checkpoints.py"
     spec = importlib.util.spec_from_file_location("generated_checkpoints", file)
     assert spec is not None

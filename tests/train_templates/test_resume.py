@@ -4,9 +4,11 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import planting
 import projects
 import pytest
 from projects import REGRESSION, SMALL, make
@@ -113,6 +115,19 @@ def test_on_another_number_of_ranks_the_trajectory_goes_on(name: str, tmp_path: 
         assert not (output / "whole").exists(), "what was put together is gone again"
         assert curve(output) == pytest.approx(curve(tmp_path / "whole"), rel=1e-5)
         exported_is_final(folder, output)
+    if name != "ddp":
+        ends_at_a_planted_command(name, folder, both, env)
+
+
+def ends_at_a_planted_command(name: str, folder: Path, output: Path, env: dict[str, str] | None) -> None:
+    """On as many ranks as saved it, and on another number: nothing of it runs, and the script ends."""
+    newest, canary = max((output / "checkpoints").glob("checkpoint-*")), output / "canary"
+    file = planting.KINDS[name]
+    subprocess.run([sys.executable, planting.__file__, str(newest), file, str(canary)], check=True)
+    fewer = {"num_processes": 1, "gradient_accumulation_steps": 4}
+    for ranks, overrides in ((2, {}), (1, fewer)):
+        assert spawn(folder, ranks, output, {"resume": "auto", **overrides}, env, 200) != 0
+        assert not canary.exists()
 
 
 def exported_is_final(folder: Path, output: Path) -> None:

@@ -108,6 +108,7 @@ class Config(task.TaskConfig):
     seed: int = 42
     output_dir: str = "output"
     resume: str = "none"  # "auto" continues from the newest complete checkpoint in output_dir
+    trust: bool = False  # true: also resume from a checkpoint with unknown classes, which could run any code
     num_workers: int = 0  # processes per rank that load data
     # The batch equation: real_batch_size = per_device_batch_size * gradient_accumulation_steps * num_processes
     num_processes: int = 1
@@ -420,12 +421,17 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
 
 # end: fsdp
 # feature: recut
-def put_together(saved: Path, whole: Path) -> None:
+def put_together(saved: Path, whole: Path, trusted: bool) -> None:
     """Convert the ranks' shards to DeepSpeed's universal checkpoint, which any number of ranks can load."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    converter = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    command = [*converter, "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
+    convert = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.resolve())!r}); import pathlib, trust; "
+        "from deepspeed.checkpoint.ds_to_universal import main, parse_arguments\n"
+        f"with trust.known_classes_only(pathlib.Path({str(saved.resolve())!r}), {trusted}): main(parse_arguments())"
+    )
+    arguments = ["--inject_missing_state", "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
+    command = [sys.executable, "-c", convert, *arguments]
     # Run it in that folder, because it treats the path of its output as a regular expression.
     done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -454,7 +460,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
         # feature: recut
         if read_manifest(folder)["world"] != config.num_processes:
             whole = Path(config.output_dir) / "whole"
-            checkpoints.first(put_together, folder / "state", whole)
+            checkpoints.first(put_together, folder / "state", whole, config.trust)
             decays = [group["weight_decay"] for group in optimizer.param_groups]
             model._config.load_universal_checkpoint = True
             model.load_checkpoint(whole, "state")

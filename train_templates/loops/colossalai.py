@@ -102,6 +102,7 @@ class Config(task.TaskConfig):
     seed: int = 42
     output_dir: str = "output"
     resume: str = "none"  # "auto" continues from the newest complete checkpoint in output_dir
+    trust: bool = False  # true: also resume from a checkpoint with unknown classes, which could run any code
     num_workers: int = 0  # processes per rank that load data
     # The batch equation: real_batch_size = per_device_batch_size * gradient_accumulation_steps * num_processes
     num_processes: int = 1

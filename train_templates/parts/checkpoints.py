@@ -28,6 +28,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 # end: fsdp
+
+from trust import UnknownClass, known_classes_only, signature
+
 if TYPE_CHECKING:
     from train import Config
 
@@ -83,7 +86,7 @@ class Checkpoints:
         outcomes = [(result, problem)] * self.world
         if self.group:
             dist.all_gather_object(outcomes, (result, problem), group=self.group)
-        if problems := [problem for _, problem in outcomes if problem]:
+        if problems := dict.fromkeys(problem for _, problem in outcomes if problem):
             raise Failed("; ".join(problems))
         return [result for result, _ in outcomes]
 
@@ -154,6 +157,7 @@ class Checkpoints:
             "bytes": {name: (aside / name).stat().st_size for name in names},
             "sha256": hashes,
         }
+        manifest["signed"] = signature(digest_of(manifest))
         (aside / MANIFEST).write_text(json.dumps({**manifest, "self": digest_of(manifest)}, indent=1))
         for path in (aside / MANIFEST, *filter(Path.is_dir, aside.rglob("*")), aside):
             sync(path)
@@ -206,10 +210,21 @@ class Checkpoints:
             path = self.newest_valid()
             if path:
                 self.first(self.check, path)
-                self.together(self.load_state, path)
+                self.together(self.load, path)
         except Failed as failure:
             raise SystemExit(str(failure)) from None
         return update_of(path) if path else 0
+
+    def load(self, path: Path) -> None:
+        """Load the state, unpickling known classes only."""
+        try:
+            with known_classes_only(path, self.config.trust):
+                self.load_state(path)
+        except UnknownClass as unknown:
+            raise Failed(
+                f"{path} holds {unknown}, which is not part of a checkpoint and could run any code: nothing was loaded;"
+                " --trust true loads it nevertheless"
+            ) from None
 
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
@@ -256,9 +271,11 @@ class Checkpoints:
                 f"{path} was saved by {manifest['world']} ranks, and {self.layout} loads it with as many only, "
                 f"not with {self.world}"
             )
-        told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume"}
+        told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume", "trust"}
         changed = [f"{name} {before[name]} -> {now[name]}" for name in sorted(told)]
         print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
+        if not is_own(manifest):
+            print("  it is not signed with your key: somebody else, another machine or an older script wrote it")
         if told & {"n_steps", "n_epochs", "n_warmup_steps", "learning_rate", "lr_scheduler_type"}:
             print("  so the learning rate is from here on what these values make of it, and may jump", flush=True)
 
@@ -276,6 +293,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if manifest["update"] != update_of(path):
         raise ValueError(f"of update {manifest['update']}")
     return manifest
+
+
+def is_own(manifest: dict[str, Any]) -> bool:
+    """Return whether this user's key signed the manifest."""
+    rest = {name: value for name, value in manifest.items() if name != "signed"}
+    return bool(manifest.get("signed")) and manifest["signed"] == signature(digest_of(rest))
 
 
 def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:

@@ -48,11 +48,15 @@ def export(
         "", "--output", metavar="DIR", help=t("Output folder (default: exported/ in the project).")
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter that runs the training.")),
+    trust: bool = typer.Option(
+        False, "--trust", help=t("Also load classes that are not known, which lets the checkpoint run any code.")
+    ),
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
     from trainwiz.workflows import export
 
-    export.export(folder, update=None if update == _NEWEST else update, output=output or None, python=python or None)
+    chosen = None if update == _NEWEST else update
+    export.export(folder, update=chosen, output=output or None, python=python or None, trust=trust)
 
 
 def logs(

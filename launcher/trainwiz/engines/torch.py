@@ -6,7 +6,7 @@ from typing import Any
 
 from trainwiz.engines.names import names
 
-OLDEST = "2.4"
+OLDEST = "2.6"
 """The oldest version that generated projects were tried with; also the lower bound in pyproject.toml."""
 OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     "AdamW": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999)},

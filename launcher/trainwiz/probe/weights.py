@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import resources
 from trainwiz.language import t
 from trainwiz.process.capture import Running
 
@@ -29,16 +30,30 @@ class Gathered:
     """Why nothing was written."""
 
 
-def gather(python: str, *, project: Path, checkpoint: Path, output: Path, seconds: float = SECONDS) -> Gathered:
-    """Write the weights into `output`, as the project's task writes its final ones. Nothing is raised."""
-    places = [str(path.resolve()) for path in (project, checkpoint, output)]
-    said = Running([python, str(_GATHER), *places]).result(seconds)
+def gather(
+    python: str, *, project: Path, checkpoint: Path, output: Path, trust: bool, seconds: float = SECONDS
+) -> Gathered:
+    """Write the weights into `output`, as the project's task writes its final ones. Nothing is raised.
+
+    Only known classes are unpickled, unless `trust`.
+    """
+    reading = resources.train_templates() / "parts" / "trust.py"
+    places = [str(path.resolve()) for path in (project, checkpoint, output, reading)]
+    said = Running([python, str(_GATHER), *places, *(["trust"] if trust else [])]).result(seconds)
     found = said.answer if said.code == 0 else None
     if found is None:
         return Gathered(problem=said.problem)
     if found.get("missing") == "unnamed":
         return Gathered(
             problem=t("an older train.py wrote it, without the names of the weights: launch --resume, then export")
+        )
+    if "unknown" in found:
+        return Gathered(
+            problem=t(
+                "it holds {name}, which is not part of a checkpoint and could run any code; nothing was loaded. "
+                "If you trust whoever wrote it: trainwiz export --trust",
+                name=found["unknown"],
+            )
         )
     if "missing" in found:
         return Gathered(problem=t("the checkpoint holds no part of {names}", names=found["missing"]))

@@ -19,7 +19,7 @@ from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
-PARTS = ("batches.py", "checkpoints.py", "metrics.py")
+PARTS = ("batches.py", "checkpoints.py", "metrics.py", "trust.py")
 """What every engine's loop shares."""
 
 

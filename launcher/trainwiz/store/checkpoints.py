@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -17,9 +18,11 @@ from trainwiz.checkpoint import Checkpoint, State
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.outcome import Verified
-from trainwiz.store import runs
+from trainwiz.store import cache, runs
 
 MANIFEST = "manifest.json"
+KEY = "checkpoints.key"
+"""In the user's folder of state, readable by that user only."""
 FOLDER = "checkpoints"
 OUTPUT = "output"
 """The folder that train.py writes to when it is run by hand."""
@@ -69,6 +72,20 @@ def manifest(checkpoint: Path) -> Mapping[str, Any]:
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     # Sizes and the manifest's own hash came together; a manifest without both is an older one.
     return said if own == digest or (own is None and "bytes" not in said) else {}
+
+
+# docs/decisions/checkpoints.md: A foreign checkpoint is named, not refused
+def is_own(checkpoint: Path) -> bool:
+    """Whether this user's key signed the manifest; trust.py of the generated scripts makes key and signature."""
+    said = dict(manifest(checkpoint))
+    signed = said.pop("signed", None)
+    try:
+        key = files.read_bytes(cache.folder(variable="XDG_STATE_HOME", otherwise="~/.local/state") / KEY)
+    except OSError:
+        return False
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    ours = hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+    return isinstance(signed, str) and hmac.compare_digest(ours.encode(), signed.encode())
 
 
 def verify(

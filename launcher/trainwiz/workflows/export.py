@@ -23,8 +23,11 @@ _MODEL, _MERGED = "model", "merged"
 """Where a task puts its weights; and, beside an adapter, the whole model that both make."""
 
 
-def export(folder: str, *, update: int | None, output: str | None, python: str | None) -> None:
-    """Verify the checkpoint, gather its weights, write them, and read them back. `update` None takes the newest."""
+def export(folder: str, *, update: int | None, output: str | None, python: str | None, trust: bool = False) -> None:
+    """Verify the checkpoint, gather its weights, write them, and read them back. `update` None takes the newest.
+
+    `trust`: also unpickle classes that are not known, which could run any code.
+    """
     place = checkpoints.folder_of(Path(folder))
     project = _project(place, Path(folder))
     found = _chosen(place, update)
@@ -32,9 +35,14 @@ def export(folder: str, *, update: int | None, output: str | None, python: str |
     targets = _targets(Path(output) if output else project / "exported" / checkpoint.name)
     if problem := not_gathered(found.layout):
         raise TrainwizError(problem.what, problem.instead)
+    if not checkpoints.is_own(checkpoint):
+        console.talk(
+            t("note: not signed with your key; somebody else, another machine or an older train.py wrote it"),
+            style="warning",
+        )
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=checkpoint))
     executable = interpreter.located(python or sys.executable)
-    gathered, written = _gather(executable, project, checkpoint, targets)
+    gathered, written = _gather(executable, project, checkpoint, targets, trust)
     console.talk(
         t("written and read back: {size}, tensors: {n}", size=size(gathered.size_bytes), n=gathered.tensors),
         style="good",
@@ -97,12 +105,14 @@ def _targets(target: Path) -> dict[str, Path]:
     return targets
 
 
-def _gather(python: str, project: Path, checkpoint: Path, targets: Mapping[str, Path]) -> tuple[Gathered, list[Path]]:
+def _gather(
+    python: str, project: Path, checkpoint: Path, targets: Mapping[str, Path], trust: bool
+) -> tuple[Gathered, list[Path]]:
     """Write the weights into a temporary folder and read them back; rename it only if they are right."""
     target = targets[_MODEL]
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        gathered = weights.gather(python, project=project, checkpoint=checkpoint, output=aside / _MODEL)
+        gathered = weights.gather(python, project=project, checkpoint=checkpoint, output=aside / _MODEL, trust=trust)
         if gathered.problem or gathered.different or not gathered.tensors:
             raise TrainwizError(_failed(gathered))
         return gathered, [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]

@@ -1,13 +1,14 @@
 """Gather the whole weights of a checkpoint of any strategy, write them as the task does, and read them back.
 
-Arguments: the project's folder, the checkpoint's, and the one to write. Needs neither a GPU nor other ranks. The
-checkpoint must have been compared with its manifest before, since DeepSpeed's files are unpickled.
+Arguments: the project's folder, the checkpoint's, the one to write, the generated scripts' `trust.py`, and `trust` if
+the checkpoint may hold any class. Needs neither a GPU nor other ranks.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -23,7 +24,8 @@ PEFT_PREFIX = "base_model.model."
 
 
 def main() -> None:
-    project, checkpoint, output = map(Path, sys.argv[1:4])
+    project, checkpoint, output, reading = map(Path, sys.argv[1:5])
+    trusted = sys.argv[5:] == ["trust"]
     sys.path[0] = str(project)
     os.chdir(project)
     os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
@@ -33,9 +35,27 @@ def main() -> None:
     trained = {field.name for field in dataclasses.fields(task.TaskConfig)}
     config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
     model = task.build_model(config)
-    weights = gather(manifest, checkpoint, model)
+    if manifest["layout"].startswith("zero"):
+        importlib.import_module("deepspeed")  # its known classes
+    trust = loaded(reading)
+    try:
+        with trust.known_classes_only(checkpoint, trusted):
+            weights = gather(manifest, checkpoint, model)
+    except trust.UnknownClass as unknown:
+        sys.stdout.write("\n" + json.dumps({"unknown": str(unknown)}) + "\n")
+        raise SystemExit(0) from None
     save(task, config, model, dict(weights), output)  # transformers empties the mapping
     sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
+
+
+def loaded(file: Path) -> Any:
+    """A module by its file; the project's own might be an older one, or a stranger's."""
+    spec = importlib.util.spec_from_file_location("trainwiz_trust", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, Any]:
@@ -63,7 +83,7 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
 
         whole = get_fp32_state_dict_from_zero_checkpoint(checkpoint, tag="state")
     else:
-        # Up to stage 2 every rank has the whole model, and rank 0 writes it.
+        # Up to stage 2 every rank has the whole model, and rank 0 writes it. The caller limits what is unpickled.
         whole = torch.load(checkpoint / "state" / "mp_rank_00_model_states.pt", map_location="cpu", weights_only=False)
         whole = whole["module"]
     # The engine's 16-bit weights are its fp32 weights, rounded to the nearest.

@@ -6,7 +6,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
-_PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "sharding.py")
+_PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "sharding.py", "trust.py")
 _OF_TASKS = ("model_folder.py", "rows.py", "conversations.py", "chat.py", "adapter.py", "texts.py")
 _PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
 NEEDED = (*_PROGRAM, "ds_config.json")
