@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import planting
-import projects
 import pytest
 import test_checkpoints
 import torch
@@ -173,19 +172,3 @@ def test_an_unknown_class_ends_a_resume_with_its_name(start: Start, tmp_path: Pa
     assert not canary.exists()
     resumed(trust=True)
     assert canary.exists()
-
-
-@pytest.mark.train
-def test_export_runs_no_command_unless_it_is_told_to_trust(tmp_path: Path) -> None:
-    values = {**projects.REGRESSION, "machine.num_processes": 1, "strategy.kind": "single"}
-    folder = projects.make(tmp_path / "project", {**values, "schedule.n_steps": 3})
-    assert projects.launch(folder).code == 0
-    (checkpoint,) = (folder / "runs/latest/checkpoints").glob("checkpoint-*")
-    planting.plant(checkpoint, ".metadata", canary := tmp_path / "canary")
-    done = projects.trainwiz("export", str(folder))
-    assert done.code == 1
-    assert "it holds posix.system, which is not part of a checkpoint" in done.err
-    assert "not signed with your key" in done.err
-    assert not canary.exists()
-    assert not (folder / "exported").exists() or not list((folder / "exported").iterdir())
-    assert projects.trainwiz("export", str(folder), "--trust").code == 0

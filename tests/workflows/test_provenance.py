@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from plans import completed
 
 from trainwiz.probe import code
-from trainwiz.store import liveness, plans
+from trainwiz.store import liveness, plans, runs
 from trainwiz.workflows import bug_report
 from trainwiz.workflows.launch import metrics
 
@@ -37,8 +38,63 @@ CANARIES = {
     "MY_DATABASE": "postgres://anna:CANARY-database@host/db",
     "PRIVATE_NOTE": "CANARY-unlisted",
     "LD_LIBRARY_PATH": "/opt/hf_CANARYshape123",
+    **{
+        name: f"CANARY-{name.lower()}"
+        for name in (
+            *(
+                "HF_BEARER",
+                "NCCL_AUTH_STRING",
+                "NCCL_FUTURE",
+                "ACCELERATE_KEY",
+                "CUDA_PASS",
+                "TORCH_PWD",
+                "TRITON_SECRET",
+            ),
+            *("SLURM_MY_KEY", "SKYPILOT_API_KEY", "UCX_SESSION", "XLA_DSN", "HF_PASSPHRASE", "OMP_COOKIE", "DS_SAS"),
+            *(
+                "OPENAI_API_KEY",
+                "ANTHROPIC_AUTH",
+                "GITHUB_TOKEN",
+                "DB_PASSWORD",
+                "AZURE_STORAGE_KEY",
+                "MLFLOW_PASSWORD",
+            ),
+        )
+    },
 }
 SECRET_ARGUMENTS = ["--token=CANARY-option", "--api-key", "CANARY-next", "--hub", "hf_CANARYvalue456", "--lr", "1e-4"]
+SECRET_ARGUMENTS += ["--db_password", "CANARY-db", "--wandb-key=CANARY-wandbkey", "--hub_bearer", "CANARY-hubbearer"]
+SAID = (
+    "hf_CANARYsaid12345",
+    "sk-CANARYsaid12345",
+    "sk-proj-CANARY_said-12345",
+    "ghp_CANARYsaid12345678",
+    "github_pat_CANARYsaid123",
+    "glpat-CANARYsaid1234",
+    "xoxb-1234-CANARYsaid",
+    "npm_CANARYsaid1234",
+    "nvapi-CANARYsaid1234",
+    "gsk_CANARYsaid1234",
+    "wandb_v1_CANARYsaid1234",
+    "AKIACANARYSAID123456",
+    "ASIACANARYSAID123456",
+    "ya29.CANARYsaid12345678",
+    "AIzaCANARY" + "a" * 29,
+    "eyJCANARYsaid.eyJzdWIiOiIx.c2ln",
+    "Authorization: Bearer CANARY.said.123456",
+    "Authorization: Basic CANARYsaid",
+    "https://anna:CANARY-pass@example.org/x",
+    "redis://:CANARY-redis@cache:6379/0",
+    "https://example.org/x?sig=CANARYsaid&sv=1",
+    "https://example.org/x?access_token=CANARYsaid",
+    "https://bucket/x?X-Amz-Signature=CANARYsaid",
+    "password=CANARYsaid",
+    '{"api_key": "CANARYsaid"}',
+    "AWS_SECRET_ACCESS_KEY=CANARYsaid",
+    "hub_token: CANARYsaid",
+    "-----BEGIN PRIVATE KEY-----\nCANARYsaid\n-----END PRIVATE KEY-----",
+)
+"""What a script, or a library that it uses, prints."""
 
 
 def project(folder: Path, script: str) -> Path:
@@ -80,6 +136,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "import os, sys\n"
         "assert os.environ['PRIVATE_NOTE'] and '--token=CANARY-option' in sys.argv, 'they reach the script'\n"
         "print('x' * 10)\n"
+        f"print(*{SAID!r}, sep='\\nERROR ')\n"
+        f"for name in {[*CANARIES][:7]!r}: print('warning:', os.environ[name])\n"
         "raise ValueError(sys.argv[3:], os.environ['HF_TOKEN'])\n",
     )
     git(folder, "init", "-q", "-b", "trunk")
@@ -87,21 +145,49 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     git(folder, "commit", "-q", "-m", "first")
     done = run(folder, "launch", "--ignore", "TW", "--", *SECRET_ARGUMENTS, environ=CANARIES)
     assert done.returncode == 1, done.stderr
-    assert "CANARY-option" in (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text()
+    log = (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text()
+    assert log.count("***") > len(SAID), "it was said, and hidden"
     return folder, done.stderr
 
 
 def test_no_canary_is_in_anything_that_was_written(failed: tuple[Path, str]) -> None:
     folder, _ = failed
+    assert len(CANARIES) + len(SAID) + sum("CANARY" in word for word in SECRET_ARGUMENTS) >= 60
     run(folder, "report", "--output", "report.html", environ=CANARIES)
+    commands = (
+        ["logs"],
+        ["diagnose"],
+        ["diagnose", "--json"],
+        ["runs", "--json"],
+        ["watch"],
+        ["diff", "latest", "latest"],
+    )
+    for words in commands:
+        done = run(folder, *words)
+        assert done.returncode in (0, 1), done.stderr
+        assert "CANARY" not in done.stdout + done.stderr, words
     ours = {folder / "trainwiz.yaml", folder / "train.py"}
     looked_at = set()
     for file in (f for f in folder.parent.rglob("*") if f.is_file() and ".git" not in f.parts):
-        # A rank's log is the script's own words, passed on as they are.
-        if file not in ours and file.name != "rank-0.log":
+        if file not in ours:
             assert b"CANARY" not in file.read_bytes(), file
             looked_at.add(file.name)
-    assert {"command.json", "outcome.json", "plan.yaml"} <= looked_at
+    assert {"command.json", "outcome.json", "plan.yaml", "rank-0.log", "report.html"} <= looked_at
+
+
+def test_a_run_is_for_its_user_only_unless_its_folder_is_marked_for_a_group(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "")
+    for mode, expected in ((0o755, 0o700), (0o2775, 0o755)):
+        (folder / "runs").mkdir(exist_ok=True)
+        (folder / "runs").chmod(mode)
+        made = runs.create(folder)
+        assert stat.S_IMODE(made.folder.stat().st_mode) & 0o777 == expected & ~umask()
+
+
+def umask() -> int:
+    before = os.umask(0o022)
+    os.umask(before)
+    return before
 
 
 def test_the_record_says_where_the_run_came_from(failed: tuple[Path, str]) -> None:
@@ -110,7 +196,7 @@ def test_the_record_says_where_the_run_came_from(failed: tuple[Path, str]) -> No
     assert command["plan"]["batch"]["real_batch_size"] == 8
     assert command["plan"]["data"]["train"] == "https://***@example.org/data.jsonl"
     assert command["plan_hash"] == plans.read(folder / "trainwiz.yaml").digest()
-    assert command["argv"][-6:] == ["--token=***", "--api-key", "***", "--hub", "***", "--lr", "1e-4"][-6:]
+    assert command["argv"][3:10] == ["--token=***", "--api-key", "***", "--hub", "***", "--lr", "1e-4"]
     assert command["machine"]["usable_cores"] >= 1
     assert command["machine"]["memory_bytes"] > 1 << 28
     assert command["inherited"]["HF_TOKEN"] == command["inherited"]["NCCL_PASSWORD"] == "***"

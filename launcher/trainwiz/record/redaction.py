@@ -2,7 +2,7 @@
 
 Everything that trainwiz shows or records of command lines, variables and logs passes through here: `arguments` and
 `recorded` for what goes into `command.json`, `text` and `values` for what programs wrote. A secret is recognised by the
-name of its option or variable, and by the published prefixes of tokens.
+name of its option or variable, and by the shapes of tokens (`record/tokens.py`).
 """
 
 from __future__ import annotations
@@ -11,25 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HIDDEN = "***"
+from trainwiz.record import tokens
+from trainwiz.record.tokens import HIDDEN
+from trainwiz.record.variables import FAMILIES, RECORDED
+
 _NAME = re.compile(
-    r"(?i)(?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|access_?key(?:_?id)?|private_?key|cookie|jwt)s?$"
+    r"(?i)(?:token|secret|passw(?:or)?d|passphrase|credentials?|cookie|jwt|bearer|auth_?string|(?:^|_)(?:pass|pwd|pin|dsn)"
+    r"|(?:api|access|account|auth|encryption|hub|master|private|secret|service|signing|ssh|storage|wandb)_?key(?:_?id)?)s?$"
 )
-# Hugging Face, OpenAI, GitHub, AWS and Slack tokens by their published prefixes; a password inside a URL.
-_VALUE = re.compile(
-    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|xox[abprs]-)[A-Za-z0-9_-]{8,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-)
+_VARIABLE = re.compile(r"(?i)(?:^|_)(?:key|auth|authorization|sas|signature|session)s?$")
+"""Names of variables that hold secrets. An option of that name is rather the key of a column: --text_key content."""
 _TOKENS = re.compile(r"(?i)tokens?$")
 _SHORTEST = 6
 """Characters; a shorter secret would also be found in ordinary words."""
-
-RECORDED = re.compile(
-    r"(?:ACCELERATE|CUDA|CUBLAS|CUDNN|DEEPSPEED|DS|FSDP|GLOO|GROUP|HF|KMP|LOCAL|MASTER|MKL|NCCL|NVIDIA|OMP|PALS|PMI"
-    r"|PYTORCH|ROLE|TOKENIZERS|TORCH|TORCHELASTIC|TORCHINDUCTOR|TP|TRAINWIZ|TRANSFORMERS|TRITON|UCX|XLA)_\w+"
-    r"|CROSS_RANK|LD_LIBRARY_PATH|LD_PRELOAD|MIXED_PRECISION|PYTHONPATH|PYTHONUNBUFFERED|PYTHONHASHSEED|RANK|WORLD_SIZE"
-)
-"""The variables that affect a training, beside those of a cluster; the values of all others are never recorded."""
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
@@ -44,14 +38,16 @@ def arguments(argv: Sequence[str]) -> list[str]:
         elif name and equals and _is_secret(name, value):
             shown.append(f"{option}={HIDDEN}")
         else:
-            shown.append(_VALUE.sub(HIDDEN, word))
+            shown.append(tokens.hidden(word))
         waiting = "" if equals or shown[-1] == HIDDEN else name
     return shown
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment variables with secrets hidden."""
-    return {name: HIDDEN if _is_secret(name, value) else _VALUE.sub(HIDDEN, value) for name, value in variables.items()}
+    return {
+        name: HIDDEN if _is_secret_variable(name, value) else tokens.hidden(value) for name, value in variables.items()
+    }
 
 
 def settings(named: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -63,14 +59,25 @@ def settings(named: Mapping[str, Any], secrets: frozenset[str] = frozenset()) ->
 
 
 def recorded(variables: Mapping[str, str], prefixes: tuple[str, ...] = ()) -> dict[str, str]:
-    """The environment variables that may be recorded, with secrets hidden; `prefixes` are those of the cluster."""
-    # docs/decisions/launching.md: Variables are recorded by an allow-list; secrets are hidden by name, shape and value
-    return environment({n: value for n, value in variables.items() if RECORDED.fullmatch(n) or n.startswith(prefixes)})
+    """The variables that may be recorded; of their relatives, only that they are set.
+
+    `prefixes` are those of the cluster.
+    """
+    # docs/decisions/launching.md: Variables are recorded by name; secrets are hidden by name, shape and value
+    relatives = (*FAMILIES, *prefixes)
+    kept = {
+        name: value if name in RECORDED else HIDDEN for name, value in variables.items() if _is_kept(name, relatives)
+    }
+    return environment(kept)
+
+
+def _is_kept(name: str, relatives: tuple[str, ...]) -> bool:
+    return name in RECORDED or name.startswith(relatives)
 
 
 def known(argv: Sequence[str], variables: Mapping[str, str]) -> frozenset[str]:
     """The secrets themselves, to be hidden in text that repeats them."""
-    hidden = {value for name, value in variables.items() if _is_secret(name, value)}
+    hidden = {value for name, value in variables.items() if _is_secret_variable(name, value)}
     for word, shown in zip(argv, arguments(argv), strict=True):
         if shown.endswith(HIDDEN) and shown != word:
             option, equals, value = word.partition("=")
@@ -83,7 +90,7 @@ def text(words: str, secrets: frozenset[str] = frozenset()) -> str:
     # The longest first, since a secret may begin with another one.
     for secret in sorted(secrets, key=len, reverse=True):
         words = words.replace(secret, HIDDEN)
-    return _VALUE.sub(HIDDEN, words)
+    return tokens.hidden(words)
 
 
 def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
@@ -100,3 +107,7 @@ def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
 def _is_secret(name: str, value: str) -> bool:
     # `--max_new_tokens=128` is a number of tokens, not a secret.
     return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdecimal())
+
+
+def _is_secret_variable(name: str, value: str) -> bool:
+    return _is_secret(name, value) or bool(_VARIABLE.search(name))

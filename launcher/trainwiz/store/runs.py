@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
     while True:
         try:
             run = Run(project / RUNS / next_name(project, now))
-            run.folder.mkdir(parents=True)
+            _make_private(run.folder, exist_ok=False)
         except FileExistsError:
             continue
         except OSError as error:
@@ -173,7 +174,7 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
         raise TrainwizError(say("machine 0 sent {name!r}, which is not a run name", name=name))
     run = Run(project / RUNS / name, machine)
     try:
-        run.folder.mkdir(parents=True, exist_ok=True)
+        _make_private(run.folder, exist_ok=True)
     except OSError as error:
         raise _unwritable(project / RUNS, error) from None
     _furnish(run, continues)
@@ -241,6 +242,13 @@ def _refuse_running(run: Run) -> None:
             ),
             say("wait until it ends, or end it: kill {pid}", pid=pid),
         )
+
+
+def _make_private(folder: Path, *, exist_ok: bool) -> None:
+    """Make a run's folder that only this user can read; where `runs` is marked for a group, that group can, too."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shared = folder.parent.stat().st_mode & stat.S_ISGID
+    folder.mkdir(mode=0o777 if shared else 0o700, exist_ok=exist_ok)
 
 
 def _furnish(run: Run, continues: Run | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
+from trainwiz.language import t
 from trainwiz.outcome import Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
@@ -62,6 +63,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         # The training's own exit code matters more than its record.
         console.failure(error)
     run.release()
+    _hide_secrets(prepared)
     # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
     with contextlib.suppress(OSError):
         ending.show(
@@ -77,6 +79,14 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
             fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
         )
     return outcome.exit_code
+
+
+def _hide_secrets(prepared: Prepared) -> None:
+    """In all logs of the run; the ranks that wrote them have ended."""
+    known = provenance.secrets(prepared)
+    left = [str(log) for log in sorted(prepared.run.logs.glob("*.log")) if not logs.hide_secrets(log, known)]
+    if left:
+        console.talk(t("secrets may be left in {files}: cannot write to them", files=", ".join(left)), style="warning")
 
 
 def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:

@@ -17,6 +17,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import Message
 from trainwiz.probe import code
 from trainwiz.record import redaction
+from trainwiz.record.tokens import HIDDEN
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import liveness, runs
 from trainwiz.workflows.launch.prepared import Prepared
@@ -88,7 +89,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
 def _variables(added: Mapping[str, str]) -> dict[str, str]:
     """The variables that trainwiz added, with only the known ones' values."""
     allowed = redaction.recorded(added)
-    return {name: allowed.get(name, redaction.HIDDEN) for name in added}
+    return {name: allowed.get(name, HIDDEN) for name in added}
 
 
 def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -148,4 +149,5 @@ class CodeState:
 
     def _ask(self) -> None:
         state = dataclasses.asdict(code.state(self._prepared.command.cwd, without=runs.RUNS))
-        self._record.add(git=redaction.values(state))
+        # A commit has the shape of some keys.
+        self._record.add(git={**redaction.values(state), "commit": state["commit"]})

@@ -1,0 +1,85 @@
+"""Secrets that are recognised by their shape, wherever they stand."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+_MADE_BY_SERVICES = (
+    # As their makers publish them, with at least as many characters as the shortest has.
+    r"(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|xapp-|npm_|pypi-|nvapi-|gsk_|r8_)"
+    r"[A-Za-z0-9_-]{8,512}"
+    r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_)[A-Za-z0-9_-]{8,512}"
+    r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}"
+    r"|AIza[A-Za-z0-9_-]{35}"
+    r"|ya29\.[A-Za-z0-9_-]{16,512}"
+    r"|dapi[0-9a-f]{32}"
+    r"|SG\.[A-Za-z0-9_-]{16,512}\.[A-Za-z0-9_-]{16,512}"
+    r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{4,4096}(?:\.[A-Za-z0-9_-]*)?"  # JSON web tokens: RFC 7519
+)
+_WHOLE = re.compile(
+    rf"(?<![A-Za-z0-9_])(?:{_MADE_BY_SERVICES})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+_WHOLE_CUES = (
+    *(
+        "hf_",
+        "api_org_",
+        "sk-",
+        "sk_live_",
+        "rk_live_",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+    ),
+    *("xox", "xapp-", "npm_", "pypi-", "nvapi-", "gsk_", "r8_", "dckr_pat_", "pplx-", "lsv2_pt_", "wandb_v", "AKIA"),
+    *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
+)
+"""One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
+_URL = re.compile(r"(?<=://)[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)")
+"""User and password in a URL."""
+_AFTER = re.compile(
+    # What follows a header, a parameter of a URL, or a name that is only given to secrets.
+    r"(?i)(\bbearer\s+(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
+    r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:basic|token)\s+"
+    r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-amz-(?:credential|security-token|signature))="
+    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)_?key(?:_?id)?|(?:access|auth|hf|hub|api"
+    r"|bearer|refresh|session|security)_?token)[\"']?\s*[:=]\s*[\"']?)"
+    r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
+)
+_AFTER_CUES = (
+    "bearer",
+    "authorization",
+    "passw",
+    "passphrase",
+    "secret",
+    "key",
+    "_token",
+    "token=",
+    "sig=",
+    "signature=",
+    "auth=",
+    "x-amz-",
+)
+"""The same for `_AFTER`, in small letters."""
+_HEX = re.compile(r"(?<![0-9A-Za-z_-])[0-9a-f]{40}(?![0-9A-Za-z_-])")
+_HASHES = re.compile(r"(?i)(?:commit|revision|rev|sha1?|hash|head|snapshots?|tree|blob|resolve|digest|@)\W*$")
+"""What stands before a commit; a Weights & Biases key has the same shape."""
+_BEFORE = 16
+
+
+def hidden(words: str) -> str:
+    """Text with everything that looks like a token hidden."""
+    if any(cue in words for cue in _WHOLE_CUES):
+        words = _WHOLE.sub(HIDDEN, words)
+    if "://" in words:
+        words = _URL.sub(HIDDEN, words)
+    lowered = words.lower()
+    if any(cue in lowered for cue in _AFTER_CUES):
+        words = _AFTER.sub(lambda match: f"{match[1]}{HIDDEN}", words)
+    return _HEX.sub(lambda m: m[0] if _HASHES.search(words[max(0, m.start() - _BEFORE) : m.start()]) else HIDDEN, words)
