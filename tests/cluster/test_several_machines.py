@@ -309,8 +309,19 @@ def test_two_machines_0_and_another_plan_are_named(hosts: Hosts, tmp_path: Path)
     assert all("machine rank 0 is used 2 times" in text for text in said), said
     (other / "trainwiz.yaml").write_text((other / "trainwiz.yaml").read_text().replace("32", "16"))
     started = [
-        hosts.start(0, folder, "--machine-rank", "0", "--wait", "15"),
-        hosts.start(1, other, "--machine-rank", "1", "--wait", "15"),
+        hosts.start(0, folder, "--machine-rank", "0", "--wait", "15", "--secret", "three plain words"),
+        hosts.start(1, other, "--machine-rank", "1", "--wait", "15", "--secret", "three plain words"),
     ]
     said = [p.communicate(timeout=180)[0] for p in started]
     assert all("has a different plan" in text for text in said), said
+    shutil.copy(folder / "trainwiz.yaml", other)
+    (other / "train.py").write_text(SCRIPT + "# another line\n")
+    started = [hosts.start(n, f, "--machine-rank", str(n), "--wait", "15") for n, f in enumerate((folder, other))]
+    first = started[0].stdout
+    assert first is not None
+    while "--secret" not in (line := first.readline()):
+        assert line
+    started[1].kill()
+    words = ("--machine-rank", "1", "--wait", "15", "--secret", line.split()[-1])
+    said = [p.communicate(timeout=180)[0] for p in (started[0], hosts.start(1, other, *words))]
+    assert all("has a different train.py" in text for text in said), said

@@ -1,31 +1,46 @@
 """Machines that call the roll over loopback, each a thread here."""
 
+import contextlib
+import json
+import os
+import random
 import socket
+import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_children import claimed
 
 from trainwiz.errors import TrainwizError
-from trainwiz.network import ports, rollcall
+from trainwiz.machine import Machine as Found
+from trainwiz.network import messages, ports, rollcall
 from trainwiz.network.rollcall import Machine, Roll
+from trainwiz.probe import fingerprint
+from trainwiz.store import secret
+
+SECRET = "these three words"
 
 
-def machine(rank: int, host: str = "", plan: str = "p" * 64, machines: int = 2) -> Machine:
-    return Machine(rank=rank, hostname=host or f"host-{rank}", plan=plan, machines=machines)
+def machine(rank: int, host: str = "", plan: str = "p" * 64, machines: int = 2, **facts: str) -> Machine:
+    return Machine(rank=rank, hostname=host or f"host-{rank}", plan=plan, machines=machines, facts=facts)
 
 
-def together(port: int, *machines: Machine, wait: float = 5) -> list[Roll | TrainwizError]:
-    """What each machine got to hear."""
+def together(
+    port: int, *machines: Machine, wait: float = 5, secrets: Mapping[int, str] | None = None
+) -> list[Roll | TrainwizError]:
+    """What each machine got to hear; `secrets` are those of machines that know another one."""
     results: list[Roll | TrainwizError | None] = [None] * len(machines)
 
     def take_part(i: int, me: Machine) -> None:
+        secret, there = (secrets or {}).get(me.rank, SECRET), {"address": "127.0.0.1", "port": port, "wait": wait}
         call: Callable[[], Roll] = (
-            (lambda: rollcall.host(me, address="127.0.0.1", port=port, wait=wait, agreed={"run": "r"}))
+            (lambda: rollcall.host(me, **there, secret=secret, agreed={"run": "r"}))  # type: ignore[arg-type]
             if me.rank == 0
-            else (lambda: rollcall.attend(me, address="127.0.0.1", port=port, wait=wait))
+            else (lambda: rollcall.attend(me, **there, secret=lambda: secret))  # type: ignore[arg-type]
         )
         try:
             results[i] = call()
@@ -127,6 +142,183 @@ def test_noise_does_not_disturb(port: int) -> None:
     heard = together(port, machine(0), wait=2.5)
     thread.join()
     assert "missing after 2.5 s: machine rank 1" in str(heard[0])
+
+
+def test_other_code_versions_and_data_are_named_like_another_plan(port: int) -> None:
+    ours = {"task.py": "aaaa", "torch": "2.13.0", "data.train": "bbbb"}
+    heard = together(port, machine(0, **ours), machine(1, **{**ours, "task.py": "cccc", "extra.py": "dddd"}), wait=20)
+    assert len(heard) == 2
+    for error in heard:
+        assert "machine 1 (host-1) has a different task.py: cccc; machine 0 has aaaa" in str(error)
+        assert "machine 1 (host-1) has a different extra.py: dddd; machine 0 has -" in str(error)
+        assert "torch" not in str(error)
+
+
+# docs/decisions/launching.md: Machines prove to each other that they know the launch's secret
+def test_a_machine_with_another_secret_is_neither_heard_nor_believed(port: int) -> None:
+    host, attending = together(port, machine(0), machine(1), wait=2, secrets={1: "quite another one"})
+    assert "missing after 2 s: machine rank 1" in str(host)
+    assert "connections that did not know the secret of this launch: " in str(host)
+    assert "does not know the secret of this launch" in str(attending)
+    assert "--secret WORDS" in str(attending.remedy)  # type: ignore[union-attr]
+
+
+def test_a_machine_without_a_secret_waits_for_one_and_says_what_to_type(port: int) -> None:
+    host, attending = together(port, machine(0), machine(1), wait=2, secrets={1: ""})
+    assert "missing after 2 s" in str(host)
+    assert "this launch has no secret by which machine 0 would know machine 1" in str(attending)
+
+
+def test_what_was_recorded_cannot_be_said_again() -> None:
+    said, greeting = messages.nonce(), machine(1)
+    line = messages.signed(greeting, secret=SECRET, own=messages.nonce(), theirs=said)
+    assert messages.checked(Machine, line, secret=SECRET, own=said)[0] == greeting
+    for words, own in ((SECRET, messages.nonce()), ("quite another one", said)):
+        with pytest.raises(messages.Unacceptable):
+            messages.checked(Machine, line, secret=words, own=own)
+    with pytest.raises(messages.Unacceptable):
+        messages.checked(messages.Verdict, line, secret=SECRET, own=said)
+    for i in range(len(line) - 1):
+        changed = line[:i] + bytes([line[i] ^ 1]) + line[i + 1 :]
+        with pytest.raises(messages.Unacceptable):
+            messages.checked(Machine, changed, secret=SECRET, own=said)
+
+
+FORGED = (
+    {"rank": "0"},
+    {"rank": -1},
+    {"rank": True},
+    {"rank": 1 << 40},
+    {"key": ["x"]},
+    {"hostname": None},
+    {"hostname": "x" * 300},
+    {"plan": {"a": 1}},
+    {"facts": {"a": 1}},
+    {"facts": {str(i): "x" for i in range(100)}},
+    {"more": 1},
+)
+
+
+@pytest.mark.parametrize("change", FORGED)
+def test_values_of_other_types_are_no_message_even_with_the_secret(change: dict[str, Any]) -> None:
+    said = messages.nonce()
+    body = {**machine(1).model_dump(), **change}
+    other = messages.nonce()
+    line = json.dumps({"nonce": other, "body": body, "mac": messages._mac(SECRET, said, other, body)}).encode()
+    with pytest.raises(messages.Unacceptable):
+        messages.checked(Machine, line, secret=SECRET, own=said)
+
+
+def noisy(seed: int, count: int) -> Iterator[bytes]:
+    """What strangers, fuzzers and broken machines send: bytes, cut and changed messages, deep and long ones."""
+    chance = random.Random(seed)
+    good = messages.signed(machine(1), secret="another", own=messages.nonce(), theirs=messages.nonce())
+    values: list[Any] = [None, True, -1, 1e999, "x" * 99, [], {}, [[]], {"nonce": 1}, 10**40]
+    for _ in range(count):
+        kind = chance.randrange(6)
+        if kind == 0:
+            yield chance.randbytes(chance.randrange(200)) + b"\n"
+        elif kind == 1:
+            yield good[: chance.randrange(len(good))]
+        elif kind == 2:
+            at = chance.randrange(len(good))
+            yield good[:at] + chance.randbytes(3) + good[at + 1 :]
+        elif kind == 3:
+            yield chance.choice([b"[", b'{"a":', b"9"]) * chance.randrange(8000) + b"\n"
+        elif kind == 4:
+            yield json.dumps({k: chance.choice(values) for k in ("nonce", "body", "mac")}).encode() + b"\n"
+        else:
+            yield json.dumps({"machine": {"rank": 0, "key": ["x"]}}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_ten_thousand_messages_do_not_keep_two_machines_apart(port: int, seed: int) -> None:
+    """9,900 of them to the reader of messages, 100 through the socket, while machine 1 comes late."""
+    count = int(os.environ.get("TRAINWIZ_FUZZ", "10000"))
+    for line in noisy(seed, count - 100):
+        for kind in (Machine, messages.Verdict):
+            with pytest.raises(messages.Unacceptable):
+                messages.checked(kind, line, secret=SECRET, own=messages.nonce())
+    results: list[list[Roll | TrainwizError]] = []
+    thread = threading.Thread(target=lambda: results.append(together(port, machine(0), wait=60)))
+    thread.start()
+    until = time.monotonic() + 30
+    while ports.is_free(port) and time.monotonic() < until:
+        time.sleep(0.01)
+    open_lines = []
+    for line in noisy(seed + 1, 100):
+        with contextlib.suppress(OSError):
+            connection = socket.create_connection(("127.0.0.1", port), 5)
+            open_lines.append(connection)  # most stay open, and say nothing more
+            connection.sendall(line)
+    started = time.monotonic()
+    roll = rollcall.attend(machine(1), address="127.0.0.1", port=port, wait=60, secret=lambda: SECRET)
+    assert time.monotonic() - started < 20
+    thread.join(60)
+    for connection in open_lines:
+        connection.close()
+    assert sorted(m.rank for m in roll.present) == [0, 1]
+    ((heard,),) = results
+    assert isinstance(heard, Roll)
+
+
+def test_who_drips_bytes_holds_nobody_up(port: int) -> None:
+    """One byte a second would have kept the old roll-call waiting for hours."""
+    done = threading.Event()
+
+    def drip() -> None:
+        while not done.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as line:
+                while not done.wait(0.1):
+                    line.sendall(b"[")
+
+    threads = [threading.Thread(target=drip) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    started = time.monotonic()
+    (error,) = together(port, machine(0), wait=2)
+    assert time.monotonic() - started < 15
+    assert "missing after 2 s: machine rank 1" in str(error)
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_only_the_interface_towards_the_others_is_listened_on(port: int) -> None:
+    with rollcall._listen("127.0.0.1", port) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+    name = socket.gethostname()
+    assert rollcall._own("localhost", port, socket.AF_INET) == "127.0.0.1"
+    assert not rollcall._own(name, port, socket.AF_INET).startswith("127."), "Debian's 127.0.1.1 is nobody's address"
+    with rollcall._listen("192.0.2.1", port) as server:  # behind a translation of addresses
+        assert server.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_secret_is_shared_with_nobody_but_the_user_and_only_meanwhile(tmp_path: Path) -> None:
+    words = secret.made()
+    assert len(set(words)) > 3
+    assert secret.made() != words
+    with secret.shared(tmp_path, words):
+        assert secret.read(tmp_path) == words
+        (file,) = (tmp_path / "runs").iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert secret.read(tmp_path) == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_fingerprint_changes_with_code_and_data(tmp_path: Path) -> None:
+    plain = Found()
+    (tmp_path / "task.py").write_text("a = 1\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text("{}\n")
+    named = {"data.train": "data/a.jsonl, data", "data.eval": "hub/name", "other": None}
+    before = fingerprint.facts(tmp_path, plain, named)
+    assert before.keys() == {"task.py", "data.train"}
+    assert fingerprint.facts(tmp_path, plain, named) == before
+    (tmp_path / "data" / "b").write_text("")
+    (tmp_path / "task.py").write_text("a = 2\n")
+    after = fingerprint.facts(tmp_path, plain, named)
+    assert {name for name in before if before[name] != after[name]} == {"task.py", "data.train"}
 
 
 def test_a_claimed_port_is_not_given_twice() -> None:

@@ -1,4 +1,4 @@
-"""The roll call of machines: which are present, missing or duplicated, and whether all have the same plan.
+"""The roll-call of machines: who is present, missing or there twice, and whether all have the same plan, code and data.
 
 Machine 0 listens on the rendezvous port itself, so that the roll-call also proves that this port is open; the others
 connect and say who they are. It takes seconds; the engines' rendezvous would wait 15 minutes and name nobody.
@@ -6,45 +6,33 @@ connect and say who they are. It takes seconds; the engines' rendezvous would wa
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainwiz.errors import TrainwizError
-from trainwiz.language import t
 from trainwiz.message import Message, say
+from trainwiz.network import messages
+from trainwiz.network.hall import Hall
+from trainwiz.network.messages import Machine, Unacceptable, Verdict
+
+__all__ = ["Machine", "Roll", "attend", "host"]
 
 _SETTLE_SECONDS = 1.5
 """After the first thing that is wrong: how long to hear the others, so that the report is complete."""
 _ANSWER_SECONDS = 5.0
 """How much longer than machine 0 the others wait, for its verdict to reach them."""
 _RETRY_SECONDS = 0.3
-_HELLO_SECONDS = 2.0
-"""How long a connection may take to say who it is; nobody else is heard meanwhile."""
-_LONGEST_LINE = 1 << 16
+_POLL_SECONDS = 0.2
+_CHALLENGE_SECONDS = 5.0
+_LOOPBACK = ("127.", "::1")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """One machine, by its own account."""
-
-    rank: int
-    """Its rank among the machines."""
-    hostname: str
-    """The name of its host."""
-    plan: str
-    """The digest of its plan."""
-    machines: int
-    """How many machines its plan has."""
-    key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Tells two processes on the same host apart."""
+Secret = Callable[[], str]
+"""The launch's secret; empty while it is not known. It is asked again before each attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +45,12 @@ class Roll:
     """The digest of its plan."""
     present: tuple[Machine, ...]
     """The machines that answered; a rank may be there twice."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What machine 0 says of its code, data and versions."""
     agreed: Mapping[str, Any] = field(default_factory=dict)
     """What machine 0 tells the others if all is well."""
+    strangers: int = 0
+    """Connections that did not know the secret."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -67,6 +59,9 @@ class Roll:
 
     def problems(self) -> tuple[Message, ...]:
         """Everything that is wrong, except missing machines."""
+        return (*self._ranks(), *(p for machine in self.present for p in self._differences(machine)))
+
+    def _ranks(self) -> list[Message]:
         found = []
         for rank in sorted({m.rank for m in self.present}):
             hosts = [m.hostname for m in self.present if m.rank == rank]
@@ -76,33 +71,43 @@ class Roll:
             if len(hosts) > 1:
                 used = {"rank": rank, "n": len(hosts), "hosts": ", ".join(hosts)}
                 found.append(say("machine rank {rank} is used {n} times: {hosts}", **used))
-        for machine in self.present:
-            if machine.plan != self.plan:
-                found.append(
-                    say(
-                        "machine {rank} ({host}) has a different plan: {theirs}; machine 0 has {ours}",
-                        rank=machine.rank,
-                        host=machine.hostname,
-                        theirs=machine.plan[:12],
-                        ours=self.plan[:12],
-                    )
-                )
-        return tuple(found)
+        return found
+
+    def _differences(self, machine: Machine) -> list[Message]:
+        who = {"rank": machine.rank, "host": machine.hostname}
+        if machine.plan != self.plan:
+            plans = {"theirs": machine.plan[:12], "ours": self.plan[:12]}
+            return [say("machine {rank} ({host}) has a different plan: {theirs}; machine 0 has {ours}", **who, **plans)]
+        return [
+            say(
+                "machine {rank} ({host}) has a different {what}: {theirs}; machine 0 has {ours}",
+                **who,
+                what=name,
+                theirs=machine.facts.get(name, "-"),
+                ours=self.facts.get(name, "-"),
+            )
+            for name in sorted({*self.facts, *machine.facts})
+            if machine.facts.get(name) != self.facts.get(name)
+        ]
 
 
 # docs/decisions/launching.md: The roll call uses the rendezvous port itself
-def host(me: Machine, *, address: str, port: int, wait: float, agreed: Mapping[str, Any]) -> Roll:
+def host(me: Machine, *, address: str, port: int, wait: float, secret: str, agreed: Mapping[str, str]) -> Roll:
     """Machine 0: hold the roll-call. Raises `TrainwizError` naming who is missing, there twice, or of another plan."""
     server = _listen(address, port)
     result: list[Roll] = []
-    thread = threading.Thread(target=lambda: result.append(_hold(server, me, wait, agreed)), daemon=True)
+    thread = threading.Thread(target=lambda: result.append(_hold(server, me, wait, secret, agreed)), daemon=True)
     thread.start()
     # To itself, by the address that the others use: another machine 0 may be the one that answers there.
     hint: Message | None = None
     try:
-        elsewhere = _attend(me, address, port, wait, only_if_not=me.key, needed=thread.is_alive)
+        elsewhere = _attend(me, address, port, wait, lambda: secret, only_if_not=me.key, needed=thread.is_alive)
         if elsewhere is not None:
             _judge(elsewhere, wait)
+    except Unacceptable:
+        hint = say(
+            "another program answers at {address}:{port}, or a launch with another secret", address=address, port=port
+        )
     except OSError as error:
         hint = say(
             "machine 0 cannot reach itself at {address}:{port} ({error}): is main_process_ip its own address?",
@@ -114,10 +119,20 @@ def host(me: Machine, *, address: str, port: int, wait: float, agreed: Mapping[s
     return _judge(result[0], wait, hint)
 
 
-def attend(me: Machine, *, address: str, port: int, wait: float) -> Roll:
+def attend(me: Machine, *, address: str, port: int, wait: float, secret: Secret) -> Roll:
     """Any other machine: say that it is here, and hear the verdict. Raises `TrainwizError`."""
     try:
-        roll = _attend(me, address, port, wait)
+        roll = _attend(me, address, port, wait, secret)
+    except Unacceptable:
+        raise TrainwizError(
+            say("machine 0 at {address}:{port} does not know the secret of this launch", address=address, port=port)
+            if secret()
+            else say("this launch has no secret by which machine 0 would know machine {rank}", rank=me.rank),
+            say(
+                "add --secret WORDS to the command, with the words that machine 0 shows; or the same words of your own "
+                "on every machine"
+            ),
+        ) from None
     except OSError as error:
         raise TrainwizError(
             say(
@@ -149,6 +164,8 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
                 present=", ".join(f"{m.rank} ({m.hostname})" for m in roll.present),
             )
         )
+    if roll.missing and roll.strangers:
+        problems.append(say("connections that did not know the secret of this launch: {n}", n=roll.strangers))
     if hint and roll.missing:
         problems.append(hint)
     if not problems:
@@ -168,8 +185,16 @@ def _joined(problems: Sequence[Message]) -> Message:
 
 
 def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    own = _own(address, port, family)
     try:
-        return socket.create_server(("", port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            return socket.create_server((own, port), family=family)
+        except OSError as error:
+            # Behind an address translation, the others' address of this machine is none of its own.
+            if not own or error.errno != errno.EADDRNOTAVAIL:
+                raise
+            return socket.create_server(("", port), family=family)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise TrainwizError(say("cannot listen on port {port}: {error}", port=port, error=error)) from None
@@ -182,41 +207,48 @@ def _listen(address: str, port: int) -> socket.socket:
         ) from None
 
 
-def _hold(server: socket.socket, me: Machine, wait: float, agreed: Mapping[str, Any]) -> Roll:
+def _own(address: str, port: int, family: int) -> str:
+    """The address of the interface that the others reach this machine by; empty for all interfaces."""
+    try:
+        found = str(socket.getaddrinfo(address, port, family, socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return ""
+    # Debian lets a machine's own name stand for 127.0.1.1, which the others cannot reach.
+    named_so = address == "localhost" or address.startswith(_LOOPBACK)
+    return "" if found.startswith(_LOOPBACK) and not named_so else found
+
+
+def _hold(server: socket.socket, me: Machine, wait: float, secret: str, agreed: Mapping[str, str]) -> Roll:
     until = time.monotonic() + wait
     heard: dict[str, Machine] = {me.key: me}
-    lines: list[socket.socket] = []
     with server:
+        hall = Hall(server, secret)
         while True:
-            roll = Roll(machines=me.machines, plan=me.plan, present=tuple(heard.values()), agreed=agreed)
+            roll = Roll(
+                machines=me.machines,
+                plan=me.plan,
+                facts=me.facts,
+                present=tuple(heard.values()),
+                agreed=agreed,
+                strangers=hall.strangers,
+            )
             if roll.problems():
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
-            if (not roll.missing and not roll.problems()) or time.monotonic() >= until:
+            left = until - time.monotonic()
+            if (not roll.missing and not roll.problems()) or left <= 0:
                 break
-            server.settimeout(min(0.2, max(0.01, until - time.monotonic())))
-            if arrived := _arrival(server):
-                machine, line = arrived
-                heard[machine.key] = machine
-                lines.append(line)
-        for line in lines:
-            with contextlib.suppress(OSError), line:
-                _send(line, {"key": me.key, "roll": asdict(roll)})
-                line.recv(1)  # let the other side close first: the port is needed again at once
+            heard |= {machine.key: machine for machine in hall.arrivals(min(_POLL_SECONDS, left))}
+        hall.close(
+            Verdict(
+                key=me.key,
+                machines=me.machines,
+                plan=me.plan,
+                facts=me.facts,
+                present=list(heard.values()),
+                agreed=dict(agreed),
+            )
+        )
     return roll
-
-
-def _arrival(server: socket.socket) -> tuple[Machine, socket.socket] | None:
-    try:
-        line, _ = server.accept()
-    except OSError:
-        return None
-    try:
-        line.settimeout(_HELLO_SECONDS)
-        return _machine(_receive(line)["machine"]), line
-    except (OSError, ValueError, TypeError, KeyError):
-        # A port scanner, a health check: no machine.
-        line.close()
-        return None
 
 
 def _attend(
@@ -224,53 +256,68 @@ def _attend(
     address: str,
     port: int,
     wait: float,
+    secret: Secret,
     *,
     only_if_not: str = "",
     needed: Callable[[], bool] = lambda: True,
 ) -> Roll | None:
+    """The verdict of who listens there; None if that is the machine with the key `only_if_not`.
+
+    Raises `OSError`, and `Unacceptable` for one who does not know the secret.
+    """
     until = time.monotonic() + wait
     while True:
         try:
-            with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
-                # Our own server answers at the end only; a word from it now is not needed.
-                left = max(0.1, until - time.monotonic()) + _ANSWER_SECONDS
-                line.settimeout(_SETTLE_SECONDS + 2 if only_if_not else left)
-                _send(line, {"machine": asdict(me)})
-                answer = _receive(line)
+            # Our own server answers at the end only; a word from it now is not needed.
+            patience = _SETTLE_SECONDS + 2 if only_if_not else max(0.1, until - time.monotonic()) + _ANSWER_SECONDS
+            verdict = _asked(me, address, port, secret(), until, time.monotonic() + patience)
         except TimeoutError:
             if only_if_not:
                 return None
             raise
-        except (OSError, ValueError):
+        except (OSError, Unacceptable):
             if time.monotonic() + _RETRY_SECONDS >= until or not needed():
                 raise
             time.sleep(_RETRY_SECONDS)
             continue
-        return None if answer["key"] == only_if_not else _roll(answer["roll"])
+        return None if verdict.key == only_if_not else _roll(verdict)
 
 
-def _machine(value: Mapping[str, Any]) -> Machine:
-    machine = Machine(**value)
-    if not isinstance(machine.rank, int) or not all(isinstance(v, str) for v in (machine.hostname, machine.plan)):
-        raise ValueError(value)
-    return machine
+def _asked(me: Machine, address: str, port: int, secret: str, until: float, last: float) -> Verdict:
+    """Say who this is, and hear the verdict until `last`."""
+    with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
+        if not secret:
+            raise Unacceptable("no secret yet")
+        theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
+        own = messages.nonce()
+        line.sendall(messages.signed(me, secret=secret, own=own, theirs=theirs))
+        return messages.checked(Verdict, _line(line, last, messages.LONGEST_VERDICT), secret=secret, own=own)[0]
 
 
-def _roll(value: Mapping[str, Any]) -> Roll:
-    present = tuple(_machine(machine) for machine in value["present"])
-    return Roll(machines=value["machines"], plan=value["plan"], present=present, agreed=value["agreed"])
+def _line(line: socket.socket, until: float, most: int) -> bytes:
+    """What comes up to the end of a line, by that time, and no more than `most` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, "timed out")
+        line.settimeout(left)
+        part = line.recv(1 << 16)
+        head, end, _ = part.partition(b"\n")
+        parts.append(head)
+        size += len(head)
+        if end:
+            return b"".join(parts)
+        if not part or size > most:
+            # Machine 0 closes the connection of one that does not know the secret.
+            raise Unacceptable("no answer")
 
 
-def _send(line: socket.socket, value: Mapping[str, Any]) -> None:
-    line.sendall(json.dumps(value).encode() + b"\n")
-
-
-def _receive(line: socket.socket) -> dict[str, Any]:
-    with line.makefile("rb") as lines:
-        data = lines.readline(_LONGEST_LINE)
-    if not data.endswith(b"\n"):
-        raise ConnectionError(t("another program answers there, not trainwiz"))
-    value = json.loads(data)
-    if not isinstance(value, dict):
-        raise ValueError(value)
-    return value
+def _roll(verdict: Verdict) -> Roll:
+    return Roll(
+        machines=verdict.machines,
+        plan=verdict.plan,
+        facts=verdict.facts,
+        present=tuple(verdict.present),
+        agreed=verdict.agreed,
+    )

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainwiz.cluster import Place
+from trainwiz.errors import UsageError
 from trainwiz.language import t
+from trainwiz.message import say
 from trainwiz.network import ports, rollcall
-from trainwiz.store import runs
+from trainwiz.network.rollcall import Roll
+from trainwiz.store import runs, secret
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 
+SECRET = "TRAINWIZ_SECRET"
+"""The variable that stands for `--secret`: a command line is seen by everybody on the machine."""
+_SHORTEST = 8
+
 
 def call_roll(
-    place: Place, project: Path, *, digest: str, wait: float, continues: Run | None
+    place: Place,
+    project: Path,
+    *,
+    digest: str,
+    facts: Mapping[str, str],
+    wait: float,
+    typed: str,
+    continues: Run | None,
 ) -> tuple[Run, Run | None, Mapping[str, str]]:
     """Hold or attend the roll-call, for up to `wait` seconds. Raises `TrainwizError` that names who is missing.
 
-    `digest` is the plan's, which must be the same everywhere.
+    The plan's `digest` and the `facts` must be the same everywhere. `typed` is the secret of `--secret`.
     Returns the run that machine 0 named, the one that it continues, and what to add to the environment.
     """
-    me = rollcall.Machine(rank=place.rank, hostname=os.uname().nodename, plan=digest, machines=place.machines)
+    me = rollcall.Machine(
+        rank=place.rank,
+        hostname=os.uname().nodename,
+        plan=digest,
+        machines=place.machines,
+        facts=dict(facts),
+    )
     console.talk(
         t(
             "machine {rank} of {n}: waiting for all machines to connect at {address}:{port}, up to {wait:g} s",
@@ -33,11 +54,18 @@ def call_roll(
             wait=wait,
         )
     )
-    if place.rank == 0:
-        agreed = {"run": runs.next_name(project), "continues": continues.name if continues else ""}
-        roll = rollcall.host(me, address=place.address, port=place.port, wait=wait, agreed=agreed)
-    else:
-        roll = rollcall.attend(me, address=place.address, port=place.port, wait=wait)
+    typed = _typed(typed)
+    roll = (
+        _host(me, place, project, wait, typed, continues)
+        if place.rank == 0
+        else rollcall.attend(
+            me,
+            address=place.address,
+            port=place.port,
+            wait=wait,
+            secret=lambda: typed or secret.read(project),
+        )
+    )
     for machine in sorted(roll.present, key=lambda m: m.rank):
         console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
     before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
@@ -46,3 +74,26 @@ def call_roll(
     name = ports.interface_towards(place.address, place.port)
     added = {v: name for v in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name and v not in os.environ}
     return run, before, added
+
+
+# docs/decisions/launching.md: Machines prove to each other that they know the launch's secret
+def _host(me: rollcall.Machine, place: Place, project: Path, wait: float, typed: str, continues: Run | None) -> Roll:
+    agreed = {"run": runs.next_name(project), "continues": continues.name if continues else ""}
+    # Another machine 0 may be at it in this folder: it is to be recognised, and named.
+    there = secret.read(project)
+    own = typed or there or secret.made()
+    if not typed:
+        console.talk(t("machines that do not share this folder need: --secret {secret}", secret=own))
+    with contextlib.nullcontext() if own == there else secret.shared(project, own):
+        return rollcall.host(me, address=place.address, port=place.port, wait=wait, secret=own, agreed=agreed)
+
+
+def _typed(option: str) -> str:
+    """The secret that somebody typed; empty if nobody did. Raises `UsageError` for one that can be guessed."""
+    typed = option or os.environ.get(SECRET, "")
+    if typed and len(typed) < _SHORTEST:
+        raise UsageError(
+            say("the secret has {n} characters; at least {least} are needed", n=len(typed), least=_SHORTEST),
+            say("use a longer one, the same on every machine; or none, and machine 0 makes one"),
+        )
+    return typed

@@ -17,6 +17,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.network import ports
 from trainwiz.plan import Plan
+from trainwiz.probe import fingerprint
 from trainwiz.process.torchrun import WorkerLogs
 from trainwiz.record import redaction
 from trainwiz.store import plans, runs
@@ -61,7 +62,7 @@ def launch_plan(
         _claimed_port(place, plan.machine.main_process_port, alone=len(ranks) < 2) as port,
         debugger.claimed(debugged) as debug_ports,
     ):
-        run, continues, added = _run_folder(request, folder, place, continues, digest=plan.digest())
+        run, continues, added = _run_folder(request, folder, place, continues, plan, machine)
         arguments = ("--output_dir", str(run.folder.relative_to(folder)), *(RESUMING if continues else ()))
         command = commands.for_plan(
             plan,
@@ -133,13 +134,22 @@ def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[
 
 
 def _run_folder(
-    request: Request, folder: Path, place: Place | None, continues: Run | None, *, digest: str
+    request: Request, folder: Path, place: Place | None, continues: Run | None, plan: Plan, machine: Machine
 ) -> tuple[Run, Run | None, Mapping[str, str]]:
     """The run's folder, the run that it continues, and what the ranks get into their environment."""
     if request.dry_run:
         return runs.named(folder, runs.next_name(folder)), continues, {}
     if place:
-        return machines.call_roll(place, folder, digest=digest, wait=request.wait, continues=continues)
+        named = {"data.train": plan.data.train, "data.eval": plan.data.eval}
+        return machines.call_roll(
+            place,
+            folder,
+            digest=plan.digest(),
+            facts=fingerprint.facts(folder, machine, named),
+            wait=request.wait,
+            typed=request.secret,
+            continues=continues,
+        )
     return runs.create(folder, continues=continues), continues, {}
 
 

@@ -68,6 +68,13 @@ class Request:
         "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
     )
     wait: float = option("S", say("With several machines: seconds to wait for the others."), 30.0, min=0.1)
+    secret: str = option(
+        "WORDS",
+        say(
+            "With several machines that share no folder: words that all of them know (or TRAINWIZ_SECRET; default: "
+            "machine 0 makes some, and shows them)."
+        ),
+    )
     config: str = option("FILE", say("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."))
 
     @property

@@ -1,0 +1,138 @@
+"""What machines say to each other in the roll-call: checked types, bounded lines, and proof that they know the secret.
+
+The listening machine sends a nonce. The other answers with its own nonce, what it says, and the HMAC of all three under
+the launch's secret; the verdict comes back the same way. Nobody without the secret is heard or believed, and nothing
+that was recorded can be said again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import json
+import secrets
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+LONGEST_GREETING = 1 << 14
+"""Bytes of what a machine says of itself."""
+LONGEST_VERDICT = 1 << 24
+"""Bytes of what machine 0 answers: about a thousand machines' words."""
+_MOST_FACTS = 64
+_COST = {"n": 1 << 14, "r": 8, "p": 1}
+"""Of scrypt, about 50 ms: a typed secret is short, and who hears the roll-call can try words at leisure."""
+
+Name = Annotated[str, Field(max_length=256)]
+Rank = Annotated[int, Field(ge=0, le=1 << 20)]
+Said = TypeVar("Said", bound=BaseModel)
+
+
+class Unacceptable(ValueError):
+    """What came is no message, or nobody who knows the secret sent it."""
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Machine(_Checked):
+    """One machine, by its own account."""
+
+    rank: Rank
+    """Its rank among the machines."""
+    hostname: Name
+    """The name of its host."""
+    plan: Name
+    """The digest of its plan."""
+    machines: Rank
+    """How many machines its plan has."""
+    facts: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)] = {}
+    """What must be the same on all machines: digests of code and data, versions."""
+    key: Name = Field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells two processes on the same host apart."""
+
+
+class Verdict(_Checked):
+    """What machine 0 heard."""
+
+    key: Name
+    """That of machine 0."""
+    machines: Rank
+    """How many machines its plan has."""
+    plan: Name
+    """The digest of its plan."""
+    facts: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)]
+    """Its own facts."""
+    present: Annotated[list[Machine], Field(max_length=1 << 12)]
+    """The machines that answered."""
+    agreed: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)]
+    """What it tells the others if all is well."""
+
+
+class _Letter(_Checked):
+    nonce: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    body: dict[str, Any] = {}
+    mac: Annotated[str, Field(max_length=64)] = ""
+
+
+def nonce() -> str:
+    """A number that was never used before."""
+    return secrets.token_hex(16)
+
+
+def challenge(own: str) -> bytes:
+    """The line with which the listening machine begins."""
+    return _line({"nonce": own})
+
+
+def challenged(line: bytes) -> str:
+    """The nonce in such a line. Raises `Unacceptable`."""
+    return _read(_Letter, _parsed(line)).nonce
+
+
+def signed(value: BaseModel, *, secret: str, own: str, theirs: str) -> bytes:
+    """A line with what is said, for the one who sent the nonce `theirs`."""
+    body = value.model_dump()
+    return _line({"nonce": own, "body": body, "mac": _mac(secret, theirs, own, body)})
+
+
+def checked(kind: type[Said], line: bytes, *, secret: str, own: str) -> tuple[Said, str]:
+    """What was said in answer to the nonce `own`, and the sender's nonce. Raises `Unacceptable`."""
+    letter = _read(_Letter, _parsed(line))
+    if letter.nonce == own or not hmac.compare_digest(
+        letter.mac.encode(), _mac(secret, own, letter.nonce, letter.body).encode()
+    ):
+        raise Unacceptable("another secret")
+    return _read(kind, letter.body), letter.nonce
+
+
+def _mac(secret: str, theirs: str, own: str, body: Mapping[str, Any]) -> str:
+    said = json.dumps([theirs, own, body], sort_keys=True)
+    return hmac.new(_key(secret), said.encode(), hashlib.sha256).hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _key(secret: str) -> bytes:
+    return hashlib.scrypt(secret.encode(), salt=b"trainwiz roll-call", **_COST)
+
+
+def _read(kind: type[Said], value: object) -> Said:
+    try:
+        return kind.model_validate(value)
+    except (ValidationError, RecursionError):
+        raise Unacceptable(kind.__name__) from None
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise Unacceptable("no message") from None
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
