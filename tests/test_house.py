@@ -32,7 +32,7 @@ EDGES = {
     "resources": set(),
     "process": {"language"},
     "network": {"language"},
-    "probe": {"process", "language"},
+    "probe": {"process", "files", "language"},
     "wizard": {"language"},
     "store": {"resources", "files", "language"},
     "ui": {"language"},

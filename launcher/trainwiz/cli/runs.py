@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from trainwiz.language import t
 
 _NEWEST = -1
+_SHOWN = 50
 _TARGET = typer.Argument(
     "latest", metavar="[RUN]", help=t("Name or folder of a run, or a project folder (default: the newest run here).")
 )
@@ -19,11 +22,30 @@ _CHECKPOINTS = typer.Argument(
 def runs(
     folder: str = typer.Argument(".", metavar="[DIR]", help=t("Project folder (default: the current folder).")),
     json: bool = typer.Option(False, "--json", help=t("Print the runs as JSON.")),
-) -> None:
-    """List all runs of a project, the oldest first."""
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=t("Only runs that are running, done, failed, stopped or killed; repeatable."),
+        ),
+    ] = None,
+    since: str = typer.Option("", "--since", metavar="AGE", help=t("Only runs of the last 30m, 12h, 7d or 2w.")),
+    before: str = typer.Option("", "--before", metavar="AGE", help=t("Only runs that are older than this.")),
+    last: int = typer.Option(_SHOWN, "--last", metavar="N", min=0, help=t("At most N runs, the newest (0: all).")),
+    prune: bool = typer.Option(
+        False, "--prune", help=t("Show which of these runs would be removed; with --yes, remove them.")
+    ),
+    yes: bool = typer.Option(False, "--yes", help=t("With --prune: remove them.")),
+) -> int:
+    """List the runs of a project, the oldest first."""
     from trainwiz.workflows import runs
 
-    runs.show(folder, as_json=json)
+    if prune:
+        return runs.prune(folder, chosen=runs.Chosen(states=state or (), since=since, before=before), confirmed=yes)
+    most = 0 if json and last == _SHOWN else last
+    runs.show(folder, chosen=runs.Chosen(states=state or (), since=since, before=before, most=most), as_json=json)
+    return 0
 
 
 def checkpoints(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from trainwiz.files import opened
 from trainwiz.language import t
 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -67,12 +68,12 @@ def head(file: Path) -> Head:
 
 def _opened(file: Path) -> IO[bytes]:
     if file.suffix.lower() == ".gz":
-        return io.BufferedReader(gzip.open(file))
+        return io.BufferedReader(gzip.open(opened(file)))
     if file.suffix.lower() == ".zst":
         import pyarrow
 
-        return io.BufferedReader(pyarrow.input_stream(str(file), compression="zstd"))
-    return file.open("rb")
+        return io.BufferedReader(pyarrow.input_stream(opened(file), compression="zstd"))
+    return opened(file)
 
 
 def _stored(file: Path) -> tuple[Row, ...]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwiz.files import opened, read_json
+
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 _SCALES = re.compile(
@@ -63,7 +65,7 @@ def parameters(files: Callable[[str], list[Path]], config: Mapping[str, Any]) ->
     bits = weight_bits(config)
     try:
         if index := files("model.safetensors.index.json"):
-            shards = set(json.loads(index[0].read_text(encoding="utf-8"))["weight_map"].values())
+            shards = set(read_json(index[0])["weight_map"].values())
             found = [file for file in files("*.safetensors") if file.name in shards]
             if len(found) == len(shards):
                 return sum(_in_file(file, bits) for file in found) or None
@@ -77,7 +79,7 @@ def parameters(files: Callable[[str], list[Path]], config: Mapping[str, Any]) ->
 
 
 def _in_file(file: Path, bits: int) -> int:
-    with file.open("rb") as content:
+    with opened(file) as content:
         (length,) = struct.unpack("<Q", content.read(8))
         if length > MOST_HEADER_BYTES:
             raise ValueError(f"{file}: a header of {length} bytes")
@@ -93,7 +95,7 @@ def _in_pickles(files: Callable[[str], list[Path]], config: Mapping[str, Any]) -
 
 
 def _total_size(index: Path) -> int:
-    return int(json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"])
+    return int(read_json(index)["metadata"]["total_size"])
 
 
 def _by_size(size: int, config: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainwiz.files import opened
 from trainwiz.language import t
 from trainwiz.probe import first_rows, labels, sources
 from trainwiz.probe.data import Kind, Reading
@@ -42,7 +43,7 @@ def _paragraphs(split: str) -> Iterator[int]:
 
 def _lines(path: Path) -> int | None:
     began, count, last = time.monotonic(), 0, b"\n"
-    with path.open("rb") as content:
+    with opened(path) as content:
         while chunk := content.read(1 << 20):
             count, last = count + chunk.count(b"\n"), chunk
             if time.monotonic() - began > _SECONDS:

@@ -43,9 +43,9 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
     ]
 
 
-def most(samples: Sequence[Sample]) -> dict[int, int]:
-    """The highest host memory of each rank in any sample, in bytes."""
-    found: dict[int, int] = {}
+def most(samples: Sequence[Sample], before: Mapping[int, int] | None = None) -> dict[int, int]:
+    """The highest host memory of each rank in any sample, in bytes, and in those of `before`."""
+    found: dict[int, int] = dict(before or {})
     for sample in samples:
         held = sample.get("host")
         for rank, count in held.items() if isinstance(held, Mapping) else ():

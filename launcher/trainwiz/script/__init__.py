@@ -22,7 +22,7 @@ from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method
+from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, walk
 from trainwiz.script.values import Values
 
 __all__ = ["Call", "Script", "read"]
@@ -88,7 +88,7 @@ class Script:
                 continue
             if isinstance(statement, (ast.For, ast.While, ast.With)):
                 return statement
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 working = isinstance(node, ast.Call) and (dotted(node.func) in own or method(node) in _WORKING)
                 if working or (isinstance(node, ast.Call) and self.engines.kind(node) == "Accelerator"):
                     return statement

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainwiz.script.tree import Function, Tree, dotted
+from trainwiz.script.tree import Function, Tree, dotted, walk
 
 MODULE_ALIASES = {
     "accelerate.accelerator": "accelerate",
@@ -57,6 +57,7 @@ class Names:
         self.own = own
         self.imports: dict[str, str] = {}
         self.assignments: dict[str, list[Assignment]] = {}
+        self._resolved: dict[str, str] = {}
         for node in tree.nodes:
             self._import(node)
             self._assign(node)
@@ -100,6 +101,11 @@ class Names:
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
         name = dotted(node)
+        if name not in self._resolved:
+            self._resolved[name] = self._looked_up(name)
+        return self._resolved[name]
+
+    def _looked_up(self, name: str) -> str:
         first, dot, rest = name.partition(".")
         whole = self.imports.get(first, first) + dot + rest
         for old, new in MODULE_ALIASES.items():
@@ -140,7 +146,7 @@ class Names:
         seen: set[str] = set()
         waiting = [value]
         while waiting:
-            for node in ast.walk(waiting.pop()):
+            for node in walk(waiting.pop()):
                 yield node
                 name = dotted(node) if isinstance(node, ast.Name | ast.Attribute) else ""
                 if name and name not in seen:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Function, Loop, Tree, dotted
+from trainwiz.script.tree import Function, Loop, Tree, dotted, walk
 
 _DEPTH = 8
 """Steps from a value to what makes it."""
@@ -79,7 +79,7 @@ class Origins:
     def _of_call(self, call: ast.Call, index: int | None, depth: int) -> Iterator[ast.expr]:
         function = self.called(call)
         if function is not None and depth:
-            for node in ast.walk(function):
+            for node in walk(function):
                 if isinstance(node, ast.Return) and node.value is not None and self.tree.scope(node) is function:
                     value = node.value
                     if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):

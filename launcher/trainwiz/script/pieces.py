@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from trainwiz.message import say
 from trainwiz.script.slices import Gap, Slice, Slicer, flat
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Loop, dotted, method
+from trainwiz.script.tree import Loop, dotted, method, walk
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -197,10 +197,10 @@ class _Reader:
             gap = Gap(node, say("no loop over micro-batches with a backward pass was found"))
             return Piece(name="loss", node=node, gap=gap), [], ""
         target = loop.target
-        if isinstance(target, ast.Tuple) and any(_is_enumerate(node) for node in ast.walk(loop.iter)):
+        if isinstance(target, ast.Tuple) and any(_is_enumerate(node) for node in walk(loop.iter)):
             target = target.elts[1]
         block = flat(loop.body)
-        bound = {model, *(n.id for n in ast.walk(target) if isinstance(n, ast.Name))}
+        bound = {model, *(n.id for n in walk(target) if isinstance(n, ast.Name))}
         barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
         left_out = [statement for statement in block if _divides(statement)]
         slicer = Slicer(self.script, bound=bound, barred=barred, block=block, left_out=left_out)
@@ -276,7 +276,7 @@ def _steps(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _does_more(statement: ast.stmt) -> bool:
-    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
     return isinstance(statement, ast.Expr) and any(
         (method(call) or dotted(call.func).rpartition(".")[2]) not in _LOOP for call in calls[:1]
     )

@@ -7,7 +7,7 @@ import itertools
 
 from trainwiz.engines.names import names
 from trainwiz.script.names import Names
-from trainwiz.script.tree import Guard, Tree, constant, dotted
+from trainwiz.script.tree import Guard, Tree, constant, dotted, walk
 
 MAIN = names(
     """
@@ -85,7 +85,7 @@ class Ranks:
         if isinstance(node, ast.Call):
             if dotted(node.func).rpartition(".")[2] in _RANK_CALLS:
                 return True
-            words = {constant(part) for argument in (*node.args, node.func) for part in ast.walk(argument)}
+            words = {constant(part) for argument in (*node.args, node.func) for part in walk(argument)}
             return not words.isdisjoint(("RANK", "LOCAL_RANK", "SLURM_PROCID"))
         name = dotted(node).rpartition(".")[2]
         if name.lower() in RANKS:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainwiz.message import Message, say
 from trainwiz.script.names import parameters
 from trainwiz.script.rewriting import Edit, rewritten
-from trainwiz.script.tree import Function, dotted, is_main_guard, method
+from trainwiz.script.tree import Function, dotted, is_main_guard, method, walk
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
@@ -89,7 +89,7 @@ class Slicer:
     def of(self, expression: ast.expr) -> Slice:
         """The piece. Raises `Gap`."""
         self._visit(expression, expression, frozenset(self.bound))
-        inside = {id(node) for statement in self.block for node in ast.walk(statement)}
+        inside = {id(node) for statement in self.block for node in walk(statement)}
         statements = sorted(self._taken, key=lambda statement: statement.lineno)
         texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
         return Slice(
@@ -254,7 +254,7 @@ class Slicer:
     def _refuse_changes(self, name: str) -> None:
         """Raise `Gap` where the loop changes what was made before it: a task keeps nothing from batch to batch."""
         loops = self.script.tree.loops(self.block[0])
-        for statement in (node for node in ast.walk(loops[-1]) if isinstance(node, ast.stmt)) if loops else ():
+        for statement in (node for node in walk(loops[-1]) if isinstance(node, ast.stmt)) if loops else ():
             simple = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr)
             if simple and (name in _given(statement) or _changes(statement, name)):
                 raise Gap(statement, say("{name} changes from one micro-batch to the next", name=name))
@@ -274,7 +274,7 @@ class Slicer:
                 yield statement
 
     def _is_inner(self, node: ast.AST) -> bool:
-        return any(node is one for statement in self.block for one in ast.walk(statement))
+        return any(node is one for statement in self.block for one in walk(statement))
 
     def _is_prepare(self, statement: ast.stmt) -> bool:
         made = (a for group in self.script.names.assignments.values() for a in group if a.node is statement)
@@ -304,9 +304,7 @@ def _flat(body: Iterable[ast.stmt], enter: Sequence[ast.stmt] = ()) -> Iterator[
     wanted = {id(statement) for statement in enter}
     for statement in body:
         opens = isinstance(statement, ast.With) and all(_opened_by_engine(item) for item in statement.items)
-        leads = isinstance(statement, ast.For | ast.While | ast.With) and any(
-            id(n) in wanted for n in ast.walk(statement)
-        )
+        leads = isinstance(statement, ast.For | ast.While | ast.With) and any(id(n) in wanted for n in walk(statement))
         if isinstance(statement, ast.For | ast.While | ast.With) and (opens or leads):
             yield from _flat(statement.body, enter)
         else:
@@ -328,20 +326,20 @@ def _given(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return set()
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _begins(statement: ast.stmt, name: str) -> bool:
     """Whether a name gets a new value here in any case, so that earlier ones no longer count."""
     if not isinstance(statement, ast.Assign) or name not in _given(statement):
         return False
-    return not any(_is(node, name) for node in ast.walk(statement.value))
+    return not any(_is(node, name) for node in walk(statement.value))
 
 
 def _changes(statement: ast.stmt, name: str) -> bool:
     """Whether a statement changes what a name holds: sets a part of it, calls a method, or gives it to a function."""
     if isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try):
-        over = isinstance(statement, ast.For) and any(_is(node, name) for node in ast.walk(statement.iter))
+        over = isinstance(statement, ast.For) and any(_is(node, name) for node in walk(statement.iter))
         return over or any(_changes(one, name) for one in (*statement.body, *getattr(statement, "orelse", ())))
     if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -368,13 +366,13 @@ def _root(node: ast.AST) -> str:
 def _bound_in(node: ast.AST) -> frozenset[str]:
     """The names that functions, lambdas and comprehensions in a node bind for themselves."""
     found: set[str] = set()
-    for one in ast.walk(node):
+    for one in walk(node):
         if isinstance(one, _NESTED):
             found |= parameters(one)
             if isinstance(one, Function):
-                found |= {n.id for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                found |= {n.id for n in walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         elif isinstance(one, _COMPREHENSIONS):
-            targets = (n for part in one.generators for n in ast.walk(part.target))
+            targets = (n for part in one.generators for n in walk(part.target))
             found |= {n.id for n in targets if isinstance(n, ast.Name)}
     return frozenset(found)
 

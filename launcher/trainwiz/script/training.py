@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
-from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method
+from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk
 
 SHOWING = ("tqdm", "trange", "track", "progress_bar")
 """Functions that show how far a loop has come."""
@@ -119,12 +119,12 @@ class Training:
             return True
         end = loop.end_lineno or loop.lineno
         scope = self.tree.scope(step)
-        for node in ast.walk(scope):
+        for node in walk(scope):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.lineno > end:
                 same = self.engines.kind(node.func.value) in ("Optimizer", "GradScaler")
                 if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
                     return True
-        return any(method(n) == "step" for part in loop.orelse for n in ast.walk(part))
+        return any(method(n) == "step" for part in loop.orelse for n in walk(part))
 
 
 def loop_source(loop: Loop) -> ast.expr | None:

@@ -12,6 +12,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_FRAMES = (*_SCOPES, ast.ClassDef)
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _EXITS = {"exit", "quit", "sys.exit", "os._exit"}
 
@@ -24,6 +25,15 @@ class Guard:
     """The condition."""
     positive: bool
     """Whether it is true there, or false."""
+
+
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """What `ast.walk` gives, kept on the node: rules walk the same functions and loops again and again."""
+    below: tuple[ast.AST, ...] | None = node.__dict__.get("_below")
+    if below is None:
+        below = tuple(ast.walk(node))
+        node._below = below  # type: ignore[attr-defined]
+    return below
 
 
 class Tree:
@@ -61,7 +71,7 @@ class Tree:
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:
         """The node's ancestors within its own function, nearest first."""
         for ancestor in self.above(node):
-            if isinstance(ancestor, (*_SCOPES, ast.ClassDef)):
+            if isinstance(ancestor, _FRAMES):
                 return
             yield ancestor
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Function, Tree, constant, dotted, method
+from trainwiz.script.tree import Function, Tree, constant, dotted, method, walk
 
 _DEPTH = 12
 """Steps from a name to where its value is written."""
@@ -123,7 +123,7 @@ class Values:
     def _reaching(self, assigned: Sequence[Assignment], node: ast.AST) -> list[Assignment]:
         """Those that may hold at a node: back to the last one that surely ran."""
         scope, line = self.tree.scope(node), getattr(node, "lineno", 0)
-        above = [a for a in assigned if getattr(a.node, "lineno", 0) <= line and node not in ast.walk(a.node)]
+        above = [a for a in assigned if getattr(a.node, "lineno", 0) <= line and node not in walk(a.node)]
         if not above or any(a.scope is not scope for a in assigned) or self.tree.loops(node):
             return list(assigned)
         found: list[Assignment] = []

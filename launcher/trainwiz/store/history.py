@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from trainwiz import files
@@ -11,11 +12,10 @@ from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record.run import Recorded
 from trainwiz.store import jsonl, liveness, runs
-from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
-_BRIEF_BYTES = 1 << 20
+_BRIEF_BYTES = 1 << 19
 
 
 def find(word: str, project: Path = Path()) -> Run:
@@ -49,8 +49,8 @@ def find(word: str, project: Path = Path()) -> Run:
 
 
 def read(run: Run) -> Recorded:
-    """All of a run's folder, except what is damaged or missing."""
-    records, memory = JsonLines(run.metrics).new(), JsonLines(run.memory).new()
+    """All of a run's folder, except what is damaged or missing; long files are thinned."""
+    records, memory = jsonl.thinned(run.metrics), jsonl.thinned(run.memory)
     return dataclasses.replace(without_metrics(run), records=records, memory=memory)
 
 
@@ -74,12 +74,18 @@ def without_metrics(run: Run) -> Recorded:
     )
 
 
+def glanced(run: Run) -> Recorded:
+    """The same as `read` in a fraction of a second: of long files, only some lines."""
+    reader = jsonl.glanced(run.metrics) or jsonl.JsonLines(run.metrics)
+    return dataclasses.replace(without_metrics(run), records=reader.new())
+
+
 def lineage(run: Run) -> list[Recorded]:
     """The run and those that it continues, the oldest first, back to the first that was deleted."""
     return [*earlier(run), read(run)]
 
 
-def earlier(run: Run) -> list[Recorded]:
+def earlier(run: Run, read: Callable[[Run], Recorded] = read) -> list[Recorded]:
     """The runs that a run continues, the oldest first."""
     found: list[Recorded] = []
     names = {run.name}

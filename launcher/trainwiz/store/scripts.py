@@ -11,6 +11,7 @@ from pathlib import Path
 from trainwiz import files, script
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
+from trainwiz.script.tree import walk
 
 _LARGEST = 8 << 20
 """Bytes; no script is that long."""
@@ -59,7 +60,7 @@ def _imported(file: Path, text: str) -> Iterator[tuple[str, Path]]:
         tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for node in ast.walk(tree):
+    for node in walk(tree):
         names: list[str] = []
         folder = file.parent
         if isinstance(node, ast.Import):

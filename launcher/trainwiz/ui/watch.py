@@ -32,6 +32,7 @@ class View:
     records: Sequence[Record]
     """Metrics of the run and those that it continues; sampled where there are very many."""
     lowest_loss: float | None = None
+    """None: not known, since some records of a long run were not read."""
     seconds_left: float | None = None
     memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
     """Bytes by rank: of the host, and of the rank's GPU, if any."""
@@ -89,8 +90,11 @@ def _numbers(view: View, width: int) -> list[str]:
     summary = view.summary
     parts = []
     if summary.loss is not None:
-        lowest = summary.loss if view.lowest_loss is None else view.lowest_loss
-        parts.append(t("loss {loss:.4f} (lowest {lowest:.4f})", loss=summary.loss, lowest=lowest))
+        parts.append(
+            t("loss {loss:.4f}", loss=summary.loss)
+            if view.lowest_loss is None
+            else t("loss {loss:.4f} (lowest {lowest:.4f})", loss=summary.loss, lowest=view.lowest_loss)
+        )
     if summary.eval_loss is not None:
         parts.append(t("evaluation {loss:.4f}", loss=summary.eval_loss))
     if (speed := metrics.speed(view.records, _WINDOW)) is not None:

@@ -27,7 +27,7 @@ def diagnose(target: str, *, json: bool) -> int:
         raise UsageError(say("log {file} does not exist", file=target))
     run = history.find(target)
     outcome = Outcome.of_record(run.read("outcome"))
-    if outcome is None and history.read(run).alive:
+    if outcome is None and history.without_metrics(run).alive:
         console.talk(t("run {name} is still running", name=run.name), style="warning")
     if outcome is not None and outcome.exit_code == 0:
         if json:

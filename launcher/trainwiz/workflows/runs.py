@@ -1,25 +1,153 @@
-"""`trainwiz runs`: what was launched in a project, and how it ended."""
+"""`trainwiz runs`: what was launched in a project, how it ended, and removing what is no longer wanted."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainwiz.record.run import summary
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.quantities import size
+from trainwiz.record.run import State, state, summary
 from trainwiz.store import history, runs
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import runs as table
 
+_AGE = re.compile(r"(\d+)([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_ENDED = (State.DONE, State.FAILED, State.STOPPED, State.KILLED)
+"""States of runs that may be removed; of the others, a process may still be writing."""
 
-def show(folder: str, *, as_json: bool) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Which runs are meant."""
+
+    states: Sequence[str] = ()
+    """Only runs in one of these states; empty means all."""
+    since: str = ""
+    """Only runs that began at most so long ago: 30m, 12h, 7d, 2w."""
+    before: str = ""
+    """Only runs that began longer ago than this."""
+    most: int = 0
+    """Only so many, the newest; 0: all."""
+
+
+def show(folder: str, *, chosen: Chosen, as_json: bool) -> None:
     """List the runs of a project, the oldest first. Raises `UsageError` where there are none."""
     project = Path(folder)
-    found = runs.every(project)
-    if not found and not as_json:
-        history.find(runs.LATEST, project)
+    found = _chosen(project, chosen, must_exist=not as_json)
+    shown = found[-chosen.most :] if chosen.most else found
     now = time.time()
-    summaries = [summary(history.brief(run), now) for run in found]
+    summaries = [summary(history.brief(run), now) for run in shown]
     if as_json:
         console.data_json([table.to_dict(each) for each in summaries])
-    else:
+        return
+    if summaries:
         table.show(summaries)
+    if left_out := len(found) - len(shown):
+        console.talk(t("older runs, not shown: {n}; --last 0 lists all", n=left_out), style="dim")
+    elif not found:
+        console.talk(t("no run matches"))
+
+
+def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
+    """Show what would be removed, and remove it only if `confirmed`. Returns 1 if a folder could not be removed.
+
+    Never the newest run, a run that may still be going on, or one whose checkpoints another run continues.
+    """
+    if not (chosen.states or chosen.before):
+        raise UsageError(
+            say("--prune needs to know which runs"), say("add --before 30d, or --state failed; both narrow it down")
+        )
+    project = Path(folder)
+    every = runs.every(project)
+    needed = {_home(run) for run in every if run.checkpoints.is_symlink()} | {
+        run.folder.resolve() for run in every[-1:]
+    }
+    removable = [run for run in _chosen(project, chosen) if run.folder.resolve() not in needed and _has_ended(run)]
+    total = 0
+    for run in removable:
+        held = _size(run.folder)
+        total += held
+        console.data(f"{run.name}  {size(held)}")
+    if not removable:
+        console.talk(t("no run to remove; the newest, and those that are running or continued, are kept"))
+        return 0
+    if not confirmed:
+        console.talk(
+            t(
+                "would remove runs: {n}, {size}; nothing was removed. To remove them, add --yes",
+                n=len(removable),
+                size=size(total),
+            )
+        )
+        return 0
+    failed = [run.name for run in removable if not _removed(run)]
+    if failed:
+        raise TrainwizError(say("could not remove: {names}", names=", ".join(failed)))
+    console.talk(t("removed runs: {n}, {size}", n=len(removable), size=size(total)), style="good")
+    return 0
+
+
+def _chosen(project: Path, chosen: Chosen, *, must_exist: bool = True) -> list[Run]:
+    found = runs.every(project)
+    if not found and must_exist:
+        history.find(runs.LATEST, project)
+    unknown = [name for name in chosen.states if name not in {each.value for each in State}]
+    if unknown:
+        known = ", ".join(each.value for each in State)
+        raise UsageError(say("no state {name}; there are {known}", name=unknown[0], known=known))
+    now = time.time()
+    # Names say when a run began, in local time, and sort as times do.
+    since = _name_at(now - _seconds(chosen.since)) if chosen.since else ""
+    before = _name_at(now - _seconds(chosen.before)) if chosen.before else "9"
+    within = [run for run in found if since <= run.name < before]
+    if not chosen.states:
+        return within
+    return [run for run in within if state(history.without_metrics(run)).value in chosen.states]
+
+
+def _seconds(age: str) -> float:
+    match = _AGE.fullmatch(age)
+    if match is None:
+        raise UsageError(say("{age} is no length of time; examples: 30m, 12h, 7d, 2w", age=shlex.quote(age)))
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _name_at(at: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(at))
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _has_ended(run: Run) -> bool:
+    return state(history.without_metrics(run)) in _ENDED
+
+
+def _home(run: Run) -> Path:
+    """The run whose checkpoints this one continues."""
+    return run.checkpoints.resolve().parent
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
+
+
+def _removed(run: Run) -> bool:
+    # Renamed first: a half-removed one is then no run any more.
+    aside = run.folder.with_name(f".removed-{run.name}")
+    try:
+        run.folder.rename(aside)
+        shutil.rmtree(aside)
+    except OSError:
+        return False
+    return True

@@ -13,7 +13,7 @@ from trainwiz.record import memory, metrics
 from trainwiz.record.complaints import complaints
 from trainwiz.record.pace import Pace
 from trainwiz.record.run import Recorded, State, Summary, started, summary
-from trainwiz.store import history
+from trainwiz.store import history, jsonl
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
@@ -27,6 +27,8 @@ _COMPLAINTS = 3
 """Warnings of the logs that are shown."""
 _RECORDS = 4000
 """More than any terminal has columns; a long run's file holds hundreds of thousands."""
+_MOST_KEPT = 40_000
+"""Records that are kept before they are sampled."""
 _REST = 20
 """Reading the ranks' memory may take one part in so many of the time."""
 _QUIT = ("q", "Q", "\x1b")
@@ -65,10 +67,15 @@ class Watched:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._earlier = [each.records for each in history.earlier(run)]
-        self._metrics, self._samples = JsonLines(run.metrics), JsonLines(run.memory)
+        self._earlier = [each.records for each in history.earlier(run, history.glanced)]
+        reader = jsonl.glanced(run.metrics)
+        self._metrics, self._samples = (
+            reader or JsonLines(run.metrics),
+            jsonl.glanced(run.memory) or JsonLines(run.memory),
+        )
+        self._is_whole = reader is None
         self._records: list[dict[str, Any]] = []
-        self._memory_records: list[dict[str, Any]] = []
+        self._most: dict[int, int] = {}
         self._lowest: float | None = None
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
@@ -86,10 +93,10 @@ class Watched:
         return View(
             summary=line,
             records=metrics.joined([*(metrics.sampled(part, _RECORDS) for part in self._earlier), records]),
-            lowest_loss=self._lowest,
+            lowest_loss=self._lowest if self._is_whole else None,
             seconds_left=self._seconds_left(recorded, line, now) if running else None,
             memory=self._memory_of_ranks(recorded.command.get("pid")) if running else {},
-            most=memory.most(self._memory_records) if running else {},
+            most=self._most if running else {},
             complaints=complaints(tails, _COMPLAINTS),
         )
 
@@ -98,7 +105,9 @@ class Watched:
         if self._metrics.rewritten:
             self._records, self._lowest = [], None
         self._records += new
-        self._memory_records += self._samples.new()
+        if len(self._records) > _MOST_KEPT:
+            self._records = [dict(record) for record in metrics.sampled(self._records, _RECORDS)]
+        self._most |= memory.most(self._samples.new(), self._most)
         losses = metrics.finite_values(new, "loss")
         self._lowest = min([*losses, *([] if self._lowest is None else [self._lowest])], default=None)
 

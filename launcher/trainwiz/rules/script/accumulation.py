@@ -9,7 +9,7 @@ from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import Backward, Window
-from trainwiz.script.tree import constant, dotted, method, operates
+from trainwiz.script.tree import constant, dotted, method, operates, walk
 
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
@@ -156,14 +156,14 @@ def _is_scaled(script: Script, window: Window) -> bool:
             if size in (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords))):
                 return True
             function = script.names.function(dotted(node.func).rpartition(".")[2])
-            if function and any(isinstance(n, ast.Div) for n in ast.walk(function)):
+            if function and any(isinstance(n, ast.Div) for n in walk(function)):
                 return True
     return _scales_gradients(script, window)
 
 
 def _scales_gradients(script: Script, window: Window) -> bool:
     """Whether the gradients or the learning rate are scaled instead of the loss."""
-    for node in ast.walk(script.tree.scope(window.step)):
+    for node in walk(script.tree.scope(window.step)):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult):
             return True
         if isinstance(node, ast.Call) and method(node) in ("div_", "mul_"):

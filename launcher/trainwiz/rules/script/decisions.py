@@ -11,7 +11,7 @@ from trainwiz.rules.script.divergence import COLLECTIVES
 from trainwiz.rules.script.samples import covers_a_share
 from trainwiz.script import Script
 from trainwiz.script.training import SHOWING
-from trainwiz.script.tree import Function, Loop, dotted, method
+from trainwiz.script.tree import Function, Loop, dotted, method, walk
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
 """Parts of the names of functions after which all ranks know the same."""
@@ -60,7 +60,7 @@ def ranks_decide_together(script: Script) -> Violations:
     for function in {script.tree.scope(b.call): b for b in script.training.backwards if b.loop is None}:
         if isinstance(function, Function) and script.origins.loops(function.body[0]):
             passes = [b.call for b in script.training.backwards if script.tree.scope(b.call) is function]
-            names = {n.id for b in script.training.backwards for n in ast.walk(b.loss) if isinstance(n, ast.Name)}
+            names = {n.id for b in script.training.backwards for n in walk(b.loss) if isinstance(n, ast.Name)}
             local = _closure(script, function, names - {"self", "batch"})
             exits = [(t, leave) for t, leave in _returns(script, function) if leave.lineno < passes[-1].lineno]
             yield from _leaving(script, iter(exits), local)
@@ -95,11 +95,11 @@ def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
 
 def _caught(script: Script, loop: Loop) -> Violations:
     """A turn that one rank's exception ends, where the others go on into the backward pass."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if not isinstance(node, ast.Try) or script.tree.loops(node)[:1] != [loop]:
             continue
         learns = any(b.loop is loop and node in script.tree.inside(b.call) for b in script.training.backwards)
-        within = [n for handler in node.handlers if not _is_shared(handler) for n in ast.walk(handler)]
+        within = [n for handler in node.handlers if not _is_shared(handler) for n in walk(handler)]
         leaving = [n for n in within if isinstance(n, ast.Continue | ast.Break) and script.tree.loops(n)[:1] == [loop]]
         if learns and leaving:
             yield violation(
@@ -111,7 +111,7 @@ def _caught(script: Script, loop: Loop) -> Violations:
 
 def _is_shared(handler: ast.ExceptHandler) -> bool:
     """Whether all ranks get this exception in the same turn, such as the end of their data."""
-    names = [dotted(n).rpartition(".")[2] for n in ast.walk(handler.type)] if handler.type is not None else []
+    names = [dotted(n).rpartition(".")[2] for n in walk(handler.type)] if handler.type is not None else []
     return any(name in ("StopIteration", "KeyboardInterrupt", "EOFError") for name in names)
 
 
@@ -124,21 +124,21 @@ def _epochs(script: Script) -> list[Loop]:
 def _scores(script: Script, loop: Loop) -> set[str]:
     """What each rank finds out by itself in an epoch, from a share of the data that it alone sees."""
     found = set()
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.For) and node not in script.training.turns and covers_a_share(script, node):
-            sums = [n for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
+            sums = [n for n in walk(node) if isinstance(n, ast.AugAssign)]
             found |= {n.target.id for n in sums if isinstance(n.target, ast.Name)}
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             function = script.origins.called(node.value)
-            loops = [n for n in ast.walk(function) if isinstance(n, ast.For)] if function is not None else []
+            loops = [n for n in walk(function) if isinstance(n, ast.For)] if function is not None else []
             if any(covers_a_share(script, inner) for inner in loops if inner not in script.training.turns):
-                found |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+                found |= {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
     return found
 
 
 def _exits(script: Script, loop: Loop) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """The conditions under which a turn of this loop ends early, with the statement that ends it."""
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if not isinstance(node, _LEAVING) or script.tree.scope(node) is not script.tree.scope(loop):
             continue
         around = script.tree.loops(node)
@@ -149,7 +149,7 @@ def _exits(script: Script, loop: Loop) -> Iterator[tuple[ast.expr, ast.stmt]]:
 
 
 def _returns(script: Script, function: Function) -> Iterator[tuple[ast.expr, ast.stmt]]:
-    for node in ast.walk(function):
+    for node in walk(function):
         parent = script.tree.parents.get(node)
         if isinstance(node, ast.Return) and isinstance(parent, ast.If) and node in parent.body:
             yield parent.test, node
@@ -162,19 +162,19 @@ def _is_exit(script: Script, test: ast.expr) -> bool:
 
 
 def _is_within(node: ast.AST, part: ast.AST) -> bool:
-    return any(each is node for each in ast.walk(part))
+    return any(each is node for each in walk(part))
 
 
 def _closure(script: Script, part: ast.AST, names: set[str]) -> set[str]:
     """These names with all that is computed from them, or set where they decide, unless ranks made it equal."""
     equal = _made_equal(script, part)
     found = names - equal
-    statements = [n for n in ast.walk(part) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)]
+    statements = [n for n in walk(part) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)]
     for _ in range(3):
         for statement in statements:
             value = statement.value
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            bound = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            bound = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
             decided = [a.test for a in script.tree.inside(statement) if isinstance(a, ast.If) and _is_within(a, part)]
             if value is not None and _agrees(script, value):
                 found -= bound
@@ -196,7 +196,7 @@ def _batch_names(loop: Loop) -> set[str]:
         return set()  # a range, or something that is not known to be a loader
     if counted and isinstance(target, ast.Tuple) and len(target.elts) > 1:
         target = ast.Tuple(target.elts[1:], ast.Store())
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(target) if isinstance(n, ast.Name)}
 
 
 def _losses(script: Script, loop: Loop) -> set[str]:
@@ -204,34 +204,34 @@ def _losses(script: Script, loop: Loop) -> set[str]:
     found = set()
     for backward in script.training.backwards:
         if backward.loop is loop:
-            found |= {n.id for n in ast.walk(backward.loss) if isinstance(n, ast.Name)}
+            found |= {n.id for n in walk(backward.loss) if isinstance(n, ast.Name)}
         elif loop in script.origins.loops(backward.call):
             function = script.tree.scope(backward.call)
-            for call in (n for n in ast.walk(loop) if isinstance(n, ast.Call)):
+            for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
                 parent = script.tree.parents.get(call)
                 made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
                 if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
-                    found |= {n.id for t in parent.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+                    found |= {n.id for t in parent.targets for n in walk(t) if isinstance(n, ast.Name)}
     # What is not bound in the loop, such as the number that the loss is divided by, is the same on all ranks.
-    return found & {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return found & {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _made_equal(script: Script, part: ast.AST) -> set[str]:
     """Names that are reduced or broadcast in place."""
     found = set()
-    for call in (n for n in ast.walk(part) if isinstance(n, ast.Call)):
+    for call in (n for n in walk(part) if isinstance(n, ast.Call)):
         if isinstance(script.tree.parents.get(call), ast.Expr) and _says_agreed(call):
-            found |= {n.id for value in call.args for n in ast.walk(value) if isinstance(n, ast.Name)}
+            found |= {n.id for value in call.args for n in walk(value) if isinstance(n, ast.Name)}
     return found
 
 
 def _agrees(script: Script, value: ast.AST) -> bool:
     """Whether a value is the same on all ranks: gathered, reduced, or from a function that does so."""
-    for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+    for call in (n for n in walk(value) if isinstance(n, ast.Call)):
         if _says_agreed(call):
             return True
         function = script.origins.called(call)
-        inside = ast.walk(function) if isinstance(function, Function) else ()
+        inside = walk(function) if isinstance(function, Function) else ()
         if any(isinstance(n, ast.Call) and _says_agreed(n) for n in inside):
             return True
     return False

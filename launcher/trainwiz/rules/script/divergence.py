@@ -11,7 +11,7 @@ from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Guard, dotted
+from trainwiz.script.tree import Guard, dotted, walk
 
 _DIST = names(
     """
@@ -142,7 +142,7 @@ def _learns_nothing(script: Script, node: ast.AST) -> bool:
     scope = script.tree.scope(node)
     heads: list[ast.expr] = [item.context_expr for w in script.tree.withs(node) for item in w.items]
     heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
-    if any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in ast.walk(head)):
+    if any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in walk(head)):
         return True
     loops = script.tree.loops(node)
     return bool(loops) and not any(b.loop in loops for b in script.training.backwards)

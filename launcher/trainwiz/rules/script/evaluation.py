@@ -9,7 +9,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Loop, constant, dotted, operates
+from trainwiz.script.tree import Loop, constant, dotted, operates, walk
 
 _TOKEN_MODELS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel")
 _PADDING = ("DataCollatorForSeq2Seq", "DataCollatorWithPadding", "DataCollatorForLanguageModeling", "pad_sequence")
@@ -105,7 +105,7 @@ def averages_know_their_counts(script: Script) -> Violations:
         if not (isinstance(node, ast.BinOp) and operates(node, ast.Div) and _is_len(node.right)):
             continue
         loader = dotted(node.right.args[0])  # type: ignore[attr-defined]
-        for total in (n for n in ast.walk(node.left) if isinstance(n, ast.Name)):
+        for total in (n for n in walk(node.left) if isinstance(n, ast.Name)):
             loop = _adds_losses(script, total.id, node)
             if loop and node not in seen and _goes_over(script, loop, loader) and not _drops_last(script, loader):
                 seen.add(node)
@@ -135,7 +135,7 @@ def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
     said = ast.unparse(call.node)
     if call.method != "append" or dotted(owner) != over or not _MEANS.search(said) or "gather" in said or not loops:
         return False
-    weighs = any(isinstance(n, ast.Mult) for n in ast.walk(call.node))
+    weighs = any(isinstance(n, ast.Mult) for n in walk(call.node))
     here = script.tree.scope(call.node) is script.tree.scope(mean.node) and loops[0] not in script.tree.loops(mean.node)
     learns = any(loop in script.training.turns for loop in loops)
     return here and not weighs and not learns and loop_source(loops[0]) is not None
@@ -158,7 +158,7 @@ def _over_prepared(script: Script, node: ast.AST) -> bool:
 def _cuts(script: Script, node: ast.AST) -> bool:
     """Whether the function truncates something itself."""
     scope = script.tree.scope(node)
-    return any(isinstance(n, ast.Slice) and n.upper is not None for n in ast.walk(scope)) or (
+    return any(isinstance(n, ast.Slice) and n.upper is not None for n in walk(scope)) or (
         scope is not script.tree.module and "samples_seen" in ast.unparse(scope)
     )
 
@@ -198,7 +198,7 @@ def _adds_losses(script: Script, total: str, at: ast.AST) -> Loop | None:
         node = assignment.node
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and "loss" in ast.unparse(node.value):
             loops = script.tree.loops(node)
-            weighted = any(isinstance(n, ast.Mult) for n in ast.walk(node.value))
+            weighted = any(isinstance(n, ast.Mult) for n in walk(node.value))
             if loops and not weighted and loops[0] not in script.tree.loops(at):
                 return loops[0]
     return None

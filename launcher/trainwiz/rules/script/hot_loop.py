@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Guard, Loop, dotted, method, opened
+from trainwiz.script.tree import Guard, Loop, dotted, method, opened, walk
 
 _READS = ("item", "tolist", "cpu", "numpy")
 
@@ -32,7 +32,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
             read = call.args[0]
         else:
             continue
-        if any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(read)):
+        if any(isinstance(n, ast.Name) and n.id in names for n in walk(read)):
             yield violation(
                 "{call} makes the host wait for the device at every micro-batch",
                 remedy("add up the detached loss on the device, and read it when logging"),
@@ -73,9 +73,7 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
     for call, loop in _every_turn(script, comprehensions=True):
         if method(call) != "norm":
             continue
-        accumulates = loop in windows or any(
-            isinstance(w, ast.With) and opened(w, "accumulate") for w in ast.walk(loop)
-        )
+        accumulates = loop in windows or any(isinstance(w, ast.With) and opened(w, "accumulate") for w in walk(loop))
         over = _over_parameters(script, call, loop)
         if accumulates and over is not None and over not in seen:
             seen.add(over)
@@ -101,13 +99,13 @@ def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tup
 
 def _is_of_rank(script: Script, guard: Guard) -> bool:
     """Whether the condition depends only on the rank; the other ranks then wait for those where it is true."""
-    several = any(isinstance(node, ast.BoolOp) for node in ast.walk(guard.test))
+    several = any(isinstance(node, ast.BoolOp) for node in walk(guard.test))
     return not several and script.ranks.differs(guard.test, guard.positive)
 
 
 def _is_in_head(node: ast.AST, loop: Loop) -> bool:
     """Whether the node is part of what the loop iterates over."""
-    return isinstance(loop, ast.For | ast.AsyncFor) and node in ast.walk(loop.iter)
+    return isinstance(loop, ast.For | ast.AsyncFor) and node in walk(loop.iter)
 
 
 def _loss_names(script: Script, loop: Loop) -> set[str]:
@@ -115,10 +113,10 @@ def _loss_names(script: Script, loop: Loop) -> set[str]:
     found = set()
     for backward in script.training.backwards:
         if backward.loop is loop:
-            found |= {n.id for n in ast.walk(backward.loss) if isinstance(n, ast.Name)}
+            found |= {n.id for n in walk(backward.loss) if isinstance(n, ast.Name)}
         elif loop in script.origins.loops(backward.call):
             function = script.tree.scope(backward.call)
-            made = [n for n in ast.walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
+            made = [n for n in walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
             given = [n for n in made if script.origins.called(n.value) is function]  # type: ignore[arg-type]
             found |= {t.id for n in given for t in n.targets if isinstance(t, ast.Name)}
     return found

@@ -10,7 +10,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import at_start
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import constant, dotted
+from trainwiz.script.tree import constant, dotted, walk
 
 _SEEDS = names(
     """
@@ -61,7 +61,7 @@ def seeds_are_written_down(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     for call in script.called(*_SEEDS):
-        for node in (n for value in call.node.args for n in ast.walk(value)):
+        for node in (n for value in call.node.args for n in walk(value)):
             if isinstance(node, ast.Call) and script.names.resolved(node.func) in _CLOCKS:
                 yield violation(
                     "the seed comes from {source}: another run cannot reproduce it",
@@ -88,10 +88,8 @@ def seeds_in_loops_move_on(script: Script) -> Violations:
         inner = [loop for loop in loops if loop in training]
         if not inner or not call.node.args:
             continue
-        stored = [
-            n for loop in inner for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        ]
-        parts = list(ast.walk(call.node.args[0]))
+        stored = [n for loop in inner for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        parts = list(walk(call.node.args[0]))
         same = {n.id for n in parts if isinstance(n, ast.Name)}.isdisjoint(n.id for n in stored)
         computed = any(isinstance(n, ast.Call) for n in parts)
         if same and not computed and not script.tree.guards(call.node, within=inner[0]):

@@ -11,7 +11,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
@@ -125,8 +125,8 @@ def scores_cover_all_ranks(script: Script) -> Violations:
             continue
         if not covers_a_share(script, loop):
             continue
-        sums = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
-        lists = [n for n in ast.walk(loop) if _appends_score(script, n, loop)]
+        sums = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
+        lists = [n for n in walk(loop) if _appends_score(script, n, loop)]
         for node, name in [*((n, n.target) for n in sums), *((n, n.func.value) for n in lists)][:1]:  # type: ignore[attr-defined]
             yield violation(
                 "{name} adds up only this rank's share of the data",
@@ -142,7 +142,7 @@ def _picks(script: Script, call: ast.Call) -> bool:
     names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
     for loop in script.training.turns:
         if loop in script.tree.loops(call):
-            indices = [n.slice for n in ast.walk(loop) if isinstance(n, ast.Subscript)]
+            indices = [n.slice for n in walk(loop) if isinstance(n, ast.Subscript)]
             return any(dotted(index) in names for index in indices if dotted(index))
     return False
 
@@ -232,10 +232,10 @@ def _combines(script: Script, scope: ast.AST) -> bool:
     if scope is script.tree.module:
         calls: Iterator[ast.Call] = (c.node for c in script.calls if script.tree.scope(c.node) is scope)
     else:
-        calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call))
+        calls = (n for n in walk(scope) if isinstance(n, ast.Call))
     for call in calls:
         function = script.origins.called(call)
-        inside = ast.walk(function) if function is not None and function is not scope else ()
+        inside = walk(function) if function is not None and function is not scope else ()
         if any(_says_gathered(n) for n in (call, *inside) if isinstance(n, ast.Call)):
             return True
     return False

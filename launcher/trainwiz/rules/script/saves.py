@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import constant, dotted, method
+from trainwiz.script.tree import constant, dotted, method, walk
 
 _TIMES = {"getctime", "getmtime", "getatime", "st_mtime", "st_ctime"}
 _LISTS = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
@@ -30,7 +30,7 @@ def checkpoints_are_ordered_by_update(script: Script) -> Violations:
     deleted the checkpoint that it had just saved
     """
     for call, key in _sorts(script):
-        names = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(key)} if key is not None else set()
+        names = {getattr(n, "attr", getattr(n, "id", "")) for n in walk(key)} if key is not None else set()
         if names & _TIMES and _is_about_checkpoints(script, call):
             fix = remedy("sort by the number in the name")
             yield violation("the checkpoint is selected by its folder's timestamp", fix, place=script.place(call.node))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Function, constant, dotted, method, operates
+from trainwiz.script.tree import Function, constant, dotted, method, operates, walk
 
 _TRAINERS = ("transformers.", "trl.")
 _ACCUMULATION = ("gradient_accumulation_steps", "current_gradient_accumulation_steps")
@@ -81,8 +81,8 @@ def _lightning(script: Script, function: Function) -> Violations:
                 place=script.place(call),
             )
             return
-    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
-    if not returns and not any(isinstance(n, ast.Raise | ast.Yield) for n in ast.walk(function)) and _does(function):
+    returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    if not returns and not any(isinstance(n, ast.Raise | ast.Yield) for n in walk(function)) and _does(function):
         yield violation(
             "training_step returns no loss: Lightning trains nothing",
             remedy("return the loss"),
@@ -101,7 +101,7 @@ def _trainer(script: Script, function: Function) -> Violations:
                 place=script.place(call),
             )
             return
-    for node in ast.walk(function) if function.name == "compute_loss" else ():
+    for node in walk(function) if function.name == "compute_loss" else ():
         if operates(node, ast.Div) and dotted(node.right).endswith(_ACCUMULATION):  # type: ignore[attr-defined]
             yield violation(
                 "the Trainer divides by the accumulation, and this line divides again",
@@ -111,7 +111,7 @@ def _trainer(script: Script, function: Function) -> Violations:
 
 
 def _calls(function: Function) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return (node for node in walk(function) if isinstance(node, ast.Call))
 
 
 def _is_optimizer(script: Script, call: ast.Call) -> bool:

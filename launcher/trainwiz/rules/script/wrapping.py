@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import dotted, method
+from trainwiz.script.tree import dotted, method, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _REPLACES = {
@@ -89,7 +89,7 @@ def everything_is_prepared(script: Script) -> Violations:
     prepares = [c for c in script.calls if c.name.startswith("Accelerator.prepare")]
     if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
         return
-    given = {dotted(n) for c in prepares for v in c.node.args for n in ast.walk(v) if dotted(n)}
+    given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
     for loop in script.training.turns:
         if not any(b.by == "Accelerator" and loop in script.origins.loops(b.call) for b in script.training.backwards):

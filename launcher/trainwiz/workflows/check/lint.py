@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from trainwiz import rules
 from trainwiz.errors import UsageError
 from trainwiz.finding import Edit, Finding, Level, Place, errors
-from trainwiz.message import say
+from trainwiz.message import Message, say
+from trainwiz.process import pool
 from trainwiz.rules import selection
 from trainwiz.script import Script
 from trainwiz.store import scripts as store
 from trainwiz.ui import findings
+
+_Refusal = tuple[Message, Message | None, Place | None]
+"""Why a script cannot be read: an exception, as it comes from another process."""
 
 
 def lint(
@@ -31,8 +36,10 @@ def lint(
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
     if fix:
         _mend(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
-    read = [store.with_modules(path) for path in dict.fromkeys(scripts)]
-    named = [finding for script in read for finding in _findings(script, wanted, left_out)]
+    # Each is read and let go again: thousands of parsed scripts would fill gigabytes.
+    judge = functools.partial(_of_file, wanted=wanted, left_out=tuple(left_out))
+    with pool.rarely_collecting():
+        named = [finding for result in pool.mapped(judge, [*dict.fromkeys(scripts)]) for finding in _raised(result)]
     found = list({(f.rule, f.place, str(f.message)): f for f in named}.values())
     findings.write(found, chosen_format)
     return 1 if errors(found) else 0
@@ -82,6 +89,20 @@ def _findings(script: Script, wanted: tuple[str, ...], left_out: Sequence[str]) 
     return sorted(
         kept, key=lambda f: (order.index(f.place.file), f.place.line, f.place.column) if f.place else (0, 0, 0)
     )
+
+
+def _of_file(path: str, wanted: tuple[str, ...], left_out: tuple[str, ...]) -> list[Finding] | _Refusal:
+    try:
+        return _findings(store.with_modules(path), wanted, left_out)
+    except UsageError as error:
+        return error.message, error.remedy, error.place
+
+
+def _raised(result: list[Finding] | _Refusal) -> list[Finding]:
+    if isinstance(result, tuple):
+        message, remedy, place = result
+        raise UsageError(message, remedy, place=place)
+    return result
 
 
 def _left_out(script: Script, place: Place) -> tuple[str, ...]:

@@ -1,0 +1,210 @@
+"""What years of use leave: metrics of millions of lines, thousands of runs and of scripts."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwiz import language
+from trainwiz.cli import run as trainwiz
+from trainwiz.errors import UsageError
+from trainwiz.probe import first_rows
+from trainwiz.process import pool
+from trainwiz.store import history, jsonl
+from trainwiz.store.runs import Run
+from trainwiz.workflows import watch
+from trainwiz.workflows.check import lint
+
+LINES = 60_000
+SPIKE, GAP, LOW = 20_011, 33_333, 41_234
+
+
+@pytest.fixture
+def long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose metrics count as too long to be read whole."""
+    monkeypatch.setattr(jsonl, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(jsonl, "_NEWEST_BYTES", 1 << 16)
+    monkeypatch.setattr(jsonl, "_STRETCHES", 50)
+    run = Run(tmp_path / "runs" / "2026-01-31_10-22-05-1")
+    run.logs.mkdir(parents=True)
+    (run.folder / "command.json").write_text(
+        json.dumps({"started": "2026-01-31T10:22:05+0000", "total_updates": LINES})
+    )
+    (run.folder / "outcome.json").write_text(json.dumps({"exit_code": 0, "seconds": 9.0}))
+    with run.metrics.open("w") as file:
+        for update in range(1, LINES + 1):
+            loss = {SPIKE: "99.5", GAP: "NaN", LOW: "-3e-05"}.get(update, f"{2 + update % 97 / 100}")
+            file.write(f'{{"update": {update}, "loss": {loss}, "lr": 0.1, "tokens_per_second": 10.0}}\n')
+            if update % 5000 == 0:
+                file.write(f'{{"update": {update}, "eval_loss": 1.{update}}}\n')
+    return run
+
+
+# docs/decisions/cli.md: Long files of metrics are thinned while they are read
+def test_a_thinned_curve_keeps_its_ends_extremes_gaps_and_evaluations(long: Run) -> None:
+    records = history.read(long).records
+    assert len(records) < LINES / 20
+    updates = [record["update"] for record in records]
+    assert updates == sorted(updates)
+    assert {1, SPIKE, GAP, LOW, LINES} <= set(updates)
+    assert sum("eval_loss" in record for record in records) == LINES // 5000
+    newest = long.metrics.read_text().splitlines()[-500:]
+    assert [json.loads(line) for line in newest] == [dict(record) for record in records[-500:]]
+    assert len({(r["update"], "loss" in r) for r in records}) == len(records), "no line is read twice"
+
+
+def test_a_glance_reads_little_and_then_what_is_new(long: Run) -> None:
+    reader = jsonl.glanced(long.metrics)
+    assert reader is not None
+    first = reader.new()
+    assert len(first) < 2000
+    assert first[0]["update"] == 1
+    assert first[-1] == {"update": LINES, "eval_loss": 1.6}
+    assert [r["update"] for r in first] == sorted(r["update"] for r in first)
+    with long.metrics.open("a") as file:
+        file.write('{"update": 60001, "loss": 1.0}\n{"update": 600')
+    assert reader.new() == [{"update": 60001, "loss": 1.0}]
+    long.metrics.write_text('{"update": 7, "loss": 1.0}\n')
+    assert reader.new() == [{"update": 7, "loss": 1.0}]
+    assert reader.rewritten
+
+
+def test_a_short_file_is_read_whole(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "WHOLE_BYTES", 1 << 30)
+    assert jsonl.glanced(long.metrics) is None
+    assert len(jsonl.thinned(long.metrics)) == LINES + LINES // 5000
+
+
+def test_watch_claims_no_lowest_loss_that_it_did_not_read(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watch.Watched(long).view().lowest_loss is None
+    monkeypatch.setattr(jsonl, "WHOLE_BYTES", 1 << 30)
+    assert watch.Watched(long).view().lowest_loss == -3e-05
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b'"eval_', b'"loss": 1.2.3\n', b'"loss": -\n', b"\n" * 9, b"x" * 5000])
+def test_lines_of_a_stranger_are_thinned_too(line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(jsonl, "_NEWEST_BYTES", 3)
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(line * 99)
+    jsonl.thinned(file)
+    reader = jsonl.glanced(file)
+    assert reader is not None
+    reader.new()
+
+
+def run_of(project: Path, age_days: float, *, code: int | None, continues: str = "") -> Path:
+    name = time.strftime("%Y-%m-%d_%H-%M-%S-1", time.localtime(time.time() - age_days * 86_400))
+    folder = project / "runs" / name
+    (folder / "checkpoints").mkdir(parents=True) if not continues else folder.mkdir(parents=True)
+    if continues:
+        (folder / "checkpoints").symlink_to(f"../{continues}/checkpoints")
+    # Of a run on another machine, nobody here knows whether it goes on.
+    host = os.uname().nodename if code is not None else "elsewhere"
+    (folder / "command.json").write_text(json.dumps({"pid": os.getpid(), "hostname": host}))
+    if code is not None:
+        (folder / "outcome.json").write_text(json.dumps({"exit_code": code, "seconds": 1.0}))
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    language.choose([], {})
+    code = trainwiz(list(words))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> dict[str, Path]:
+    made = {
+        "old": run_of(tmp_path, 90, code=1),
+        "base": run_of(tmp_path, 80, code=0),
+        "child": run_of(tmp_path, 70, code=1, continues=run_name(80)),
+        "recent": run_of(tmp_path, 2, code=1),
+        "unknown": run_of(tmp_path, 60, code=None),
+        "newest": run_of(tmp_path, 1, code=1),
+    }
+    return {"": tmp_path, **made}
+
+
+def run_name(age_days: float) -> str:
+    return time.strftime("%Y-%m-%d_%H-%M-%S-1", time.localtime(time.time() - age_days * 86_400))
+
+
+def test_runs_are_filtered_by_state_and_age(project: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    def names(*words: str) -> list[str]:
+        return [row["run"] for row in json.loads(said(capsys, "runs", str(project[""]), "--json", *words)[1])]
+
+    assert names("--state", "failed") == [project[n].name for n in ("old", "child", "recent", "newest")]
+    assert names("--state", "failed", "--since", "7d") == [project[n].name for n in ("recent", "newest")]
+    assert names("--before", "75d") == [project[n].name for n in ("old", "base")]
+    assert names("--last", "1") == [project["newest"].name]
+    code, out, err = said(capsys, "runs", str(project[""]), "--last", "2")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert "older runs, not shown: 4" in err
+    for words in (("--state", "fail"), ("--since", "7"), ("--since", "-7d"), ("--prune",)):
+        assert said(capsys, "runs", str(project[""]), *words)[0] == 2
+
+
+def test_prune_shows_first_and_keeps_what_is_needed(
+    project: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("runs", str(project[""]), "--prune", "--before", "1h")
+    code, out, err = said(capsys, *words)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [project[n].name for n in ("old", "child", "recent")]
+    assert "nothing was removed" in err
+    assert all(folder.exists() for folder in project.values())
+    assert said(capsys, *words, "--yes")[0] == 0
+    kept = {name for name, folder in project.items() if folder.exists()}
+    assert kept == {"", "base", "unknown", "newest"}, (
+        "one is continued by another, one may be running, one is the newest"
+    )
+    # Nobody continues the base any more.
+    assert said(capsys, *words, "--yes")[0] == 0
+    assert not project["base"].exists()
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_a_pool_gives_results_in_order() -> None:
+    numbers = list(range(300))
+    assert list(pool.mapped(double, numbers)) == [2 * n for n in numbers]
+    assert list(pool.mapped(double, [1])) == [2]
+
+
+def test_many_scripts_give_the_findings_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    language.choose([], {})
+    wrong = "import torch\nfor batch in loader:\n    loss = model(batch)\n    loss.backward()\n    optimizer.step()\n"
+    scripts = []
+    for i in range(150):
+        scripts.append(str(tmp_path / f"s{i}.py"))
+        Path(scripts[-1]).write_text(wrong if i % 10 == 0 else "x = 1\n")
+    found: list[Any] = []
+    for chosen in (scripts, scripts[:1]):
+        lint.lint(chosen, json=True)
+        found.append(json.loads(capsys.readouterr().out))
+    many, one = (each["findings"] for each in found)
+    assert len(one) > 0
+    assert len(many) == 15 * len(one)
+    with pytest.raises(UsageError, match="does not exist"):
+        lint.lint([*scripts, str(tmp_path / "none.py")], json=True)
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "text_classification", "sft"])
+def test_a_pipe_in_the_place_of_data_holds_nobody_up(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts").mkdir()
+    for pipe in (tmp_path / "data.jsonl", tmp_path / "texts" / "a.jsonl"):
+        os.mkfifo(pipe)
+        with pytest.raises(first_rows.Unreadable, match="not a regular file"):
+            first_rows.head(pipe)
+    for data in ("data.jsonl", "texts", "/dev/zero"):
+        values = [f"--set={key}" for key in (f"task={task}", "machine.device=cpu", f"data.train={tmp_path / data}")]
+        assert said(capsys, "init", str(tmp_path / "made"), "--defaults", "--yes", *values)[0] == 1
