@@ -7,12 +7,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 COLOSSALAI := .venv-colossalai
 CATALOGUE := launcher/trainwiz/locale/zh_CN/LC_MESSAGES/trainwiz
 
-.PHONY: help install colossalai demo check test format catalogue docs benchmark constraints clean
+.PHONY: help install colossalai demo check test fuzz audit release format catalogue docs benchmark constraints clean
 
 help:
 	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
 	@echo "make test         the gate: format, lint, types, tests"
 	@echo "make check        of these, the first three"
+	@echo "make fuzz         an hour of made-up files, logs and messages (SECONDS=60: a minute); prints its seeds"
+	@echo "make audit        known vulnerabilities in the pinned versions, where their database can be reached"
+	@echo "make release      sdist, wheel, their hashes and a bill of materials (SBOM, CycloneDX) in dist/"
 	@echo "make format       let ruff format and fix what it can"
 	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
 	@echo "make docs         write docs/rules.md from the rules, and rules/proofs.py from the tests that prove them"
@@ -56,6 +59,28 @@ check: $(READY)
 test: check $(CATALOGUE).mo
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+SECONDS ?= 3600
+
+fuzz: $(READY) $(CATALOGUE).mo
+	$(BIN)/python tests/fuzz.py --seconds $(SECONDS)
+
+AUDIT := .venv-audit
+
+# An environment of its own, so that what looks at the pinned versions changes none of them.
+$(AUDIT)/.ready:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet pip-audit cyclonedx-bom
+	touch $@
+
+audit: $(AUDIT)/.ready
+	$(AUDIT)/bin/python tests/audit.py $(AUDIT)/bin/pip-audit constraints.txt constraints-colossalai.txt
+
+release: audit $(READY) $(CATALOGUE).mo
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/trainwiz.cdx.json $(BIN)/python
+	cd dist && sha256sum * > SHA256SUMS
+
 format: $(READY)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -71,7 +96,7 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) $(COLOSSALAI) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) $(COLOSSALAI) $(AUDIT) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
 	PYTHONPATH=tests $(BIN)/python tests/rules/proven.py

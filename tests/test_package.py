@@ -1,8 +1,11 @@
 """What people install: sdist, the wheel built from it, and that wheel at work in an environment of its own."""
 
+import hashlib
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -52,6 +55,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), cwd=folder)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return Built(sdist, wheel)
+
+
+def test_the_wheel_is_the_same_byte_for_byte_wherever_and_whenever_it_is_built(built: Built, tmp_path: Path) -> None:
+    """In another folder, with other times, another umask and the files in another order."""
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
+        shutil.copyfile(ROOT / name, copy / name)
+    for name in ("train_templates", "templates", "launcher"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.mo"))
+    for path in copy.rglob("*"):
+        os.utime(path, (0, 0) if path.suffix == ".py" else None)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(copy)]
+    done("sh", "-c", f"umask 077 && {shlex.join(command)}", cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == hashlib.sha256(built.wheel.read_bytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")

@@ -234,7 +234,7 @@ def noisy(seed: int, count: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("seed", [0])
 def test_ten_thousand_messages_do_not_keep_two_machines_apart(port: int, seed: int) -> None:
     """9,900 of them to the reader of messages, 100 through the socket, while machine 1 comes late."""
-    count = int(os.environ.get("TRAINWIZ_FUZZ", "10000"))
+    count = int(os.environ.get("FUZZ_MESSAGES", "10000"))
     for line in noisy(seed, count - 100):
         for kind in (Machine, messages.Verdict):
             with pytest.raises(messages.Unacceptable):

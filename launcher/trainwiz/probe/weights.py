@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwiz import resources
 from trainwiz.language import t
 from trainwiz.process.capture import Running
 
@@ -31,13 +30,12 @@ class Gathered:
 
 
 def gather(
-    python: str, *, project: Path, checkpoint: Path, output: Path, trust: bool, seconds: float = SECONDS
+    python: str, *, project: Path, checkpoint: Path, output: Path, reading: Path, trust: bool, seconds: float = SECONDS
 ) -> Gathered:
     """Write the weights into `output`, as the project's task writes its final ones. Nothing is raised.
 
-    Only known classes are unpickled, unless `trust`.
+    Only known classes are unpickled, unless `trust`; `reading` is the trust.py that knows them.
     """
-    reading = resources.train_templates() / "parts" / "trust.py"
     places = [str(path.resolve()) for path in (project, checkpoint, output, reading)]
     said = Running([python, str(_GATHER), *places, *(["trust"] if trust else [])]).result(seconds)
     found = said.answer if said.code == 0 else None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainwiz import resources
 from trainwiz.checkpoint import Checkpoint, State, not_gathered
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
@@ -112,7 +113,10 @@ def _gather(
     target = targets[_MODEL]
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        gathered = weights.gather(python, project=project, checkpoint=checkpoint, output=aside / _MODEL, trust=trust)
+        reading = resources.train_templates() / "parts" / "trust.py"
+        gathered = weights.gather(
+            python, project=project, checkpoint=checkpoint, output=aside / _MODEL, reading=reading, trust=trust
+        )
         if gathered.problem or gathered.different or not gathered.tensors:
             raise TrainwizError(_failed(gathered))
         return gathered, [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]
