@@ -170,7 +170,7 @@ def test_a_long_run_is_read_from_its_end(tmp_path: Path) -> None:
     assert run.metrics.stat().st_size > 2_000_000
     assert len(whole.records) == 20_001
     assert 2_000 < len(brief.records) < 12_000
-    assert brief.records[-5000:] == whole.records[-5000:]
+    assert list(brief.records) == list(whole.records)[-len(brief.records) :]
 
 
 # runs

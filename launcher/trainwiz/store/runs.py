@@ -246,9 +246,10 @@ def _refuse_running(run: Run) -> None:
 
 def _make_private(folder: Path, *, exist_ok: bool) -> None:
     """Make a run's folder that only this user can read; where `runs` is marked for a group, that group can, too."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shared = folder.parent.stat().st_mode & stat.S_ISGID
-    folder.mkdir(mode=0o777 if shared else 0o700, exist_ok=exist_ok)
+    shared = 0
+    with contextlib.suppress(OSError):  # it may have to be made first
+        shared = folder.parent.stat().st_mode & stat.S_ISGID
+    folder.mkdir(mode=0o777 if shared else 0o700, parents=True, exist_ok=exist_ok)
 
 
 def _furnish(run: Run, continues: Run | None) -> None:
