@@ -62,6 +62,12 @@ SIGNATURES = {
         cause="{checkpoint} was saved with another strategy ({before}) than the current one ({now})",
         remedy="set the strategy back, or take only the weights: trainwiz export",
     ),
+    "planted_checkpoint": Signature(
+        r"(?<!\S)(?P<path>\S+) holds (?P<name>\S+), which is not part of a checkpoint and could run any code",
+        cause="{path} holds {name}, which is not part of a checkpoint and could run any code",
+        remedy="do not resume from a checkpoint of somebody you do not trust; if you do trust them, pass it to the "
+        "script: trainwiz launch --resume -- --trust true",
+    ),
     "no_packing": Signature(
         r"\b(?P<model>\w+) cannot keep packed documents apart",
         cause="{model} would mix documents that share a row",
