@@ -84,6 +84,7 @@ NOT_GOLDEN = {
     "metrics.py",
     "model_folder.py",
     "rows.py",
+    "trust.py",
     plan_file.SCHEMA_FILE,
 }
 
@@ -128,6 +129,7 @@ def test_the_files_of_a_project() -> None:
         "rows.py",
         "sources.py",
         "token_cache.py",
+        "trust.py",
         "requirements.txt",
         ".gitignore",
         ".vscode/launch.json",
