@@ -203,10 +203,8 @@ def _coverage(rows: list[Forecast]) -> list[str]:
     memory = [row for row in rows if row.measured_gib]
     speed = [row for row in rows if row.measured_tokens]
     said = sum(row.peak_gib is not None for row in memory), sum(row.tokens is not None for row in speed)
-    return [
-        f"Of {len(memory)} rows with a measured peak {said[0]} have a forecast, "
-        f"of {len(speed)} with a measured speed {said[1]}."
-    ]
+    counted = f"{said[0]} have a forecast, of {len(speed)} with a measured speed {said[1]}"
+    return [f"Of {len(memory)} rows with a measured peak {counted}."]
 
 
 def as_json(rows: list[Forecast]) -> str:

@@ -135,7 +135,7 @@ def needs(strategy: Strategy, work: Work) -> Needs:
     frozen = frozen_bytes_per_rank(
         strategy,
         parameters=work.parameters - training.parameters,
-        matrices=work.transformer.matrix_weights if work.transformer else None,
+        matrices=_matrices(work),
         adapter=work.adapter,
         training=training,
         each=work.frozen_bytes,
@@ -160,6 +160,12 @@ def needs(strategy: Strategy, work: Work) -> Needs:
         "step": {**late, "buffers": strategy.step_bytes(training)},
     }
     return Needs(state=state + frozen, moments=moments)
+
+
+def _matrices(work: Work) -> int | None:
+    """The weights of the layers' matrices, of as many parameters as the model has."""
+    shape = work.transformer
+    return work.parameters * shape.matrix_weights // shape.parameters if shape else None
 
 
 def micro_batch(strategy: Strategy, work: Work) -> Footprint:
