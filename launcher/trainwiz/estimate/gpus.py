@@ -30,6 +30,8 @@ class GpuModel:
     """Its memory in GiB."""
     link: float
     """Bytes per second to another GPU of the machine, in one direction: NVLink, Infinity Fabric, or PCIe."""
+    capability: tuple[int, int]
+    """CUDA's compute capability; of AMD's the digits of gfx."""
     network: float = 100e9 / 8 / 8
     """Bytes per second of each GPU to other machines: its adapter in the maker's own machines (200 Gbit/s in a DGX
     A100, 400 in a DGX H100); else its share of 100 Gbit/s among eight.
@@ -49,6 +51,7 @@ _HOPPER = {"network": 50e9, "matrix_efficiency": 0.68, "attention_efficiency": 0
 MODELS = (
     GpuModel(
         name="A100-40GB",
+        capability=(8, 0),
         pattern=r"a100.*(40g|pcie40)",
         half_flops=312 * _T,
         fp8_flops=None,
@@ -60,6 +63,7 @@ MODELS = (
     ),
     GpuModel(
         name="A100-80GB",
+        capability=(8, 0),
         pattern=r"a[18]00",
         half_flops=312 * _T,
         fp8_flops=None,
@@ -71,6 +75,7 @@ MODELS = (
     ),
     GpuModel(
         name="H200",
+        capability=(9, 0),
         pattern=r"h200",
         half_flops=989 * _T,
         fp8_flops=1979 * _T,
@@ -82,6 +87,7 @@ MODELS = (
     ),
     GpuModel(
         name="H100",
+        capability=(9, 0),
         pattern=r"h[18]00",
         half_flops=989 * _T,
         fp8_flops=1979 * _T,
@@ -93,6 +99,7 @@ MODELS = (
     ),
     GpuModel(
         name="B200",
+        capability=(10, 0),
         pattern=r"b200",
         half_flops=2250 * _T,
         fp8_flops=4500 * _T,
@@ -104,6 +111,7 @@ MODELS = (
     ),
     GpuModel(
         name="L40S",
+        capability=(8, 9),
         pattern=r"l40s",
         half_flops=362 * _T,
         fp8_flops=733 * _T,
@@ -114,6 +122,7 @@ MODELS = (
     ),
     GpuModel(
         name="L4",
+        capability=(8, 9),
         pattern=r"l4(?!0)",
         half_flops=121 * _T,
         fp8_flops=242 * _T,
@@ -124,6 +133,7 @@ MODELS = (
     ),
     GpuModel(
         name="A10G",
+        capability=(8, 6),
         pattern=r"a10g?(?!0)",
         half_flops=70 * _T,
         fp8_flops=None,
@@ -134,6 +144,7 @@ MODELS = (
     ),
     GpuModel(
         name="A6000",
+        capability=(8, 6),
         pattern=r"a6000",
         half_flops=154.8 * _T,
         fp8_flops=None,
@@ -144,6 +155,7 @@ MODELS = (
     ),
     GpuModel(
         name="T4",
+        capability=(7, 5),
         pattern=r"t4",
         half_flops=65 * _T,
         fp8_flops=None,
@@ -154,6 +166,7 @@ MODELS = (
     ),
     GpuModel(
         name="V100",
+        capability=(7, 0),
         pattern=r"v100",
         half_flops=125 * _T,
         fp8_flops=None,
@@ -165,6 +178,7 @@ MODELS = (
     # GeForce cards: half of the throughput with accumulation in fp16, which the headline numbers mean.
     GpuModel(
         name="3090",
+        capability=(8, 6),
         pattern=r"3090",
         half_flops=71 * _T,
         fp8_flops=None,
@@ -175,6 +189,7 @@ MODELS = (
     ),
     GpuModel(
         name="4090",
+        capability=(8, 9),
         pattern=r"4090",
         half_flops=165.2 * _T,
         fp8_flops=330.3 * _T,
@@ -185,6 +200,7 @@ MODELS = (
     ),
     GpuModel(
         name="5090",
+        capability=(12, 0),
         pattern=r"5090",
         half_flops=209.5 * _T,
         fp8_flops=419 * _T,
@@ -195,6 +211,7 @@ MODELS = (
     ),
     GpuModel(
         name="MI300X",
+        capability=(9, 4),
         pattern=r"mi300x",
         half_flops=1307.4 * _T,
         fp8_flops=2614.9 * _T,

@@ -2,8 +2,8 @@
 
 A micro-batch needs the sum of four times: matrix products and attention, whose throughput is a share of the GPU's; the
 tensors of each layer, which pass through memory; and a fixed time per layer to launch kernels. Communication runs
-beside it, by the ring formulas (https://arxiv.org/abs/2006.15704, section 2.1, for all-reduce), and only what takes
-longer than the computation adds to it. The constants are fitted on the rows of docs/forecast.md and mean the same on
+beside it, by the ring formulas (https://arxiv.org/abs/2006.15704, section 2.1, for all-reduce), and all but a small
+part of the shorter of the two is hidden. The constants are fitted on the rows of docs/forecast.md and mean the same on
 every GPU; `GpuModel` has those that belong to one.
 """
 
@@ -25,6 +25,8 @@ _LAUNCHES_SECONDS = 1.6e-3
 """To launch the kernels of one layer in one pass from Python."""
 _RING = 0.8
 """The share of a link's bandwidth that NCCL's rings reach."""
+_NOT_HIDDEN = 0.1
+"""The share of the shorter of computation and communication that does not run beside the other."""
 _DEQUANTIZED_BYTES = 5
 """Of a weight in four bits that is expanded to 16 for a product: read, written, and read again."""
 _STEP_BYTES = 28
@@ -56,8 +58,10 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Of one update; communication counts as far as it takes longer than the computation."""
-        return max(self.compute + self.memory + self.launches, self.communication) + self.step
+        """Of one update: what is longer, computation or communication, and the part of the other that is not hidden."""
+        computation = self.compute + self.memory + self.launches
+        shorter = min(computation, self.communication)
+        return max(computation, self.communication) + _NOT_HIDDEN * shorter + self.step
 
     @property
     def tokens_per_second(self) -> float:
@@ -107,7 +111,7 @@ def pace(
 
 def _rounds(work: Work) -> int:
     """Passes through the layers: forward, twice as much backward, and one to compute activations again."""
-    return 4 if work.checkpointing == "full" else 3
+    return 3 if work.checkpointing == "none" else 4
 
 
 def _matrix_flops(model: Transformer, work: Work) -> float:
@@ -124,7 +128,7 @@ def _attention_flops(model: Transformer, work: Work, length: int) -> float:
     forward = sum(
         block.count * block.query_size * 2 * min(length, 2 * (block.window or length)) for block in model.blocks
     )
-    return _rounds(work) * forward
+    return (4 if work.checkpointing == "full" else 3) * forward
 
 
 def _traffic(model: Transformer, work: Work) -> float:
