@@ -40,6 +40,8 @@ class Tool:
     """Of each token and word: logits in 16 bits and fp32, softmax or gradient. 14 where the 16-bit logits stay, too."""
     quantized_logit_bytes: int | None = None
     """The same for QLoRA, where its tool computes the loss in another way."""
+    quantized_strategy: str | None = None
+    """What trains GPTQ models on one GPU, where that is not plain PyTorch."""
     loss_parts: int = 1
     """Chunks that the loss of a micro-batch is cut into."""
     checkpointing: Checkpointing | None = None
@@ -76,7 +78,7 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4)),
     ("peft", Tool(meter="reserved", fused_step=False, pure_autocast=False)),
     # Its QLoRA trains in fp16 under DeepSpeed, without autocast: logits, their copy, softmax and gradient in 16 bits.
-    ("Qwen", replace(_TRAINER, logit_bytes=14, quantized_logit_bytes=8)),
+    ("Qwen", replace(_TRAINER, logit_bytes=14, quantized_logit_bytes=8, quantized_strategy="zero2")),
     ("gist chenyaofo", replace(_TRAINER, meter="allocated")),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
@@ -122,7 +124,7 @@ def recipe(row: Row) -> Recipe:
     if model is None:
         raise Unknown("neither the model's name nor its size says how large it is")
     micro, length, exact = _batch(row, model)
-    strategy, degrees = _strategy(row)
+    strategy, degrees = _strategy(row, tool)
     if sharded := [name for name in ("tp", "pp") if degrees.get(name, 1) > 1]:
         raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor or pipeline parallelism")
     ranks = max(1, int(_number(row["gpus"]) or 1))
@@ -138,17 +140,20 @@ def recipe(row: Row) -> Recipe:
         transformer=model,
         adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
         trained=_trained(row, model, adapter),
-        precision="fp8" if re.search("fp8|float8", row["precision"]) else "bf16",
+        precision=_precision(row["precision"]),
         weight_bytes=2 if pure or adapter else 4,
         frozen_mlps=bool(adapter)
         and not re.search("down_proj|gate_proj", row["extras"])
         and tool.checkpointing != "full",
-        frozen_bytes=2 * (1 + world) if tool.whole_frozen and adapter and strategy.partitions_weights else 2,
+        frozen_bytes=_frozen_bytes(row) * (1 + world)
+        if tool.whole_frozen and adapter and strategy.partitions_weights
+        else _frozen_bytes(row),
         moment_bytes=0 if tool.paged_moments and not adapter and ranks == 1 else 4 if pure or adapter else 8,
         fused_step=tool.fused_step,
         world=world,
         arithmetic=_arithmetic(row, tool),
-        stream_bytes=4 if "baseline-peft" in row["extras"] and ranks == 1 else 2,
+        bucket_view=False,
+        stream_bytes=_stream_bytes(row, strategy, whole=not (pure or adapter)),
         optimizer_offloaded="offload-opt" in row["strategy"] or "offload" in row["strategy"],
         parameters_offloaded="offload-param" in row["strategy"],
         checkpointing=_checkpointing(row, tool),
@@ -196,12 +201,12 @@ def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
     return int(micro), int(length), exact
 
 
-def _strategy(row: Row) -> tuple[Strategy, dict[str, int]]:
+def _strategy(row: Row, tool: Tool) -> tuple[Strategy, dict[str, int]]:
     text = row["strategy"]
     degrees = {name: int(degree) for name, degree in re.findall(r"\b(dp|tp|cp|pp)=(\d+)", text)}
     label = next((label for word, label in _LABELS if word in text), "single")
     if "gptq" in text and label == "single":
-        label = "zero2"  # Qwen's finetune_qlora_single_gpu.sh
+        label = tool.quantized_strategy or label
     return strategies.labelled(label), degrees
 
 
@@ -238,8 +243,29 @@ def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
     return rank * numbers + _copied_tables(row, model)
 
 
+def _frozen_bytes(row: Row) -> int:
+    return 4 if _precision(row["precision"]) == "no" else 2
+
+
+def _precision(text: str) -> str:
+    if re.search("fp8|float8", text):
+        return "fp8"
+    return "no" if re.fullmatch(r"(tf|fp)?32(-true)?|float32|no", text.strip()) else "bf16"
+
+
+def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
+    """Weights in fp32 leave the residual stream in fp32 under autocast. So does peft's prepare_model_for_kbit_training,
+    which raises embeddings and norms; under FSDP the mixed precision casts them back.
+    """
+    plain = strategy.autocasts
+    raised = "baseline-peft" in row["extras"] and plain
+    return 4 if raised or (whole and plain) or _precision(row["precision"]) == "no" else 2
+
+
 def _arithmetic(row: Row, tool: Tool) -> Arithmetic:
     pure = "true" in row["precision"] or "weights" in row["precision"]
+    if _precision(row["precision"]) == "no":
+        return "fp32"
     return "16-bit" if pure and not tool.pure_autocast else "autocast"
 
 

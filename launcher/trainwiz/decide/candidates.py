@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.strategy import FILLED
-from trainwiz.estimate.device import Moment, Needs, Work, needs
+from trainwiz.estimate.device import Moment, Needs, Work, needs, training_of
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
@@ -72,15 +72,26 @@ class Candidate:
         return self.pace.seconds if self.pace else float("inf")
 
 
-def candidates(work: Work, place: Place, real_batch: int, only: str | None = None) -> tuple[Candidate, ...]:
+def candidates(
+    work: Work,
+    place: Place,
+    real_batch: int,
+    *,
+    only: str | None = None,
+    samples: int | None = None,
+    checkpointing: Checkpointing | None = None,
+) -> tuple[Candidate, ...]:
     """The best way with each strategy, the fastest first; behind them those that do not fit, the leanest first.
 
-    `only` is the label of the one strategy that is wanted.
+    `only` is the label of the one strategy that is wanted, `samples` the micro-batch and `checkpointing` the one that
+    is given; None: whatever is best.
     """
+    micro_batches = [samples] if samples else _micro_batches(real_batch, place.ranks)
+    ways = [checkpointing] if checkpointing else _CHECKPOINTING
     found = [
-        _best(row, work, place, real_batch, offload)
+        _best([_candidate(row, work, place, offload, way, size, real_batch) for size in micro_batches for way in ways])
         for row, offload in _rows(place.ranks)
-        if _named(row, offload, only)
+        if only in (None, row.label + _OFFLOAD * offload)
     ]
     fitting = sorted((one for one in found if one.why_not is None), key=lambda one: (one.seconds, one.need.total))
     others = sorted((one for one in found if one.why_not is not None), key=lambda one: one.need.total)
@@ -95,19 +106,9 @@ def _rows(ranks: int) -> Iterator[tuple[Strategy, bool]]:
             yield row, True
 
 
-def _named(row: Strategy, offload: bool, only: str | None) -> bool:
-    return only is None or only == row.label + _OFFLOAD * offload
-
-
-def _best(row: Strategy, work: Work, place: Place, real_batch: int, offload: bool) -> Candidate:
+def _best(tried: list[Candidate]) -> Candidate:
     """The fastest that fits, or the one that needs least."""
-    tried = [
-        _candidate(row, work, place, offload, how, samples, real_batch)
-        for samples in _micro_batches(real_batch, place.ranks)
-        for how in _CHECKPOINTING
-    ]
     fitting = [one for one in tried if one.why_not is None]
-    # Of the same speed, the larger micro-batch and the less that is computed again.
     return min(fitting, key=lambda one: one.seconds) if fitting else min(tried, key=lambda one: one.need.total)
 
 
@@ -135,15 +136,17 @@ def _candidate(
     need = needs(row, work)
     each = row.host_bytes_per_parameter("cpu" if offload else "none", "cpu" if weights else "none")
     machines = -(-place.ranks // place.ranks_per_machine)
-    host = each * work.parameters // machines
+    host = each * training_of(work).parameters // machines
+    speed = None
+    if place.gpu:
+        speed = pace(row, work, place.gpu, accumulation=accumulation, ranks_per_machine=place.ranks_per_machine)
     return Candidate(
         name=row.label + _OFFLOAD * offload,
         strategy=row,
         work=work,
         accumulation=accumulation,
         need=need,
-        pace=place.gpu
-        and pace(row, work, place.gpu, accumulation=accumulation, ranks_per_machine=place.ranks_per_machine),
+        pace=speed,
         host_bytes=host,
         why_not=_why_not(need, place, host),
     )

@@ -45,6 +45,8 @@ class Work:
     """Optimizer moments, in bytes per parameter."""
     fused_step: bool = True
     """The optimizer steps in one kernel; otherwise a copy as large as the weights comes and goes."""
+    bucket_view: bool = True
+    """DDP's buckets are the gradients themselves."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     whole_gradients: bool = False
@@ -119,6 +121,7 @@ def training_of(work: Work) -> Training:
         weight_bytes=work.weight_bytes,
         moment_bytes=work.moment_bytes,
         fused_step=work.fused_step,
+        bucket_view=work.bucket_view,
         optimizer_offloaded=work.optimizer_offloaded,
         parameters_offloaded=work.parameters_offloaded,
         model_parameters=work.parameters,

@@ -32,10 +32,11 @@ class Ddp(Plain):
     def state_bytes(self, training: Training) -> int:
         """A whole copy per rank. The gradients are views of DDP's buckets.
 
-        The loops set `gradient_as_bucket_view`; without it the buckets would take 4 bytes per parameter more. Source:
-        notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
+        The loops set `gradient_as_bucket_view`; without it the buckets are as large as the gradients. Source: notes on
+        DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
         """
-        return replicated_bytes(training)
+        buckets = 0 if training.bucket_view else training.weight_bytes * training.parameters
+        return replicated_bytes(training) + buckets
 
     def gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
         """The buckets are there from the first update on."""

@@ -32,6 +32,8 @@ class Training:
     """Optimizer moments, in bytes per parameter."""
     fused_step: bool = True
     """The optimizer steps in one kernel, without a copy of the weights that comes and goes."""
+    bucket_view: bool = True
+    """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     model_parameters: int = 0

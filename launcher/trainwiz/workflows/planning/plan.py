@@ -29,6 +29,12 @@ from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.planning import quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
+_VARIED = (
+    *("strategy.", "batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
+    "model.activation_checkpointing",
+)
+"""What rows differ in: an earlier answer for it is not kept, one that was typed is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -78,7 +84,8 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     earlier, edited = answers.of_project(request.folder)
     typed = {key: value for key, value in flags.items() if value}
     collected = answers.collect(typed, request.assignments, None, earlier, edited)
-    found = {**collected.earlier, **collected.given}
+    earlier = {key: value for key, value in collected.earlier.items() if not key.startswith(_VARIED)}
+    found = {**earlier, **collected.given}
     if "model.name" not in found:
         raise UsageError(
             say("no model to plan for: there is no project in {folder}", folder=request.folder),
@@ -111,7 +118,14 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         host_bytes=machine.memory.total_bytes or None,
     )
     work = work_of(decided, model.parameters, model.transformer)
-    found = candidates(work, place, decided.batch.real_batch_size, request.strategy or None)
+    found = candidates(
+        work,
+        place,
+        decided.batch.real_batch_size,
+        only=request.strategy or None,
+        samples=given.get("batch.per_device_batch_size"),
+        checkpointing=given.get("model.activation_checkpointing"),
+    )
     if not found:
         raise UsageError(
             say("--strategy {given}: no strategy for {ranks} ranks", given=repr(request.strategy), ranks=ranks),
@@ -192,28 +206,28 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
             say("--pick {given}: no such row that fits", given=repr(request.pick)),
             say("rows that fit: {rows}", rows=possible or "-"),
         )
-    typed = {"task": request.task, "model": request.model, "sequence_length": request.sequence_length}
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "machine.json"
         machine.write_text(json.dumps(machines.to_dict(setting.machine)), encoding="utf-8")
-        assignments = (*request.assignments, *_settings(setting, chosen.candidate))
         console.talk(t("row {number}: {strategy}", number=chosen.number, strategy=chosen.candidate.name))
         init.init(
             InitRequest(
                 place=request.place,
                 defaults=True,
                 yes=request.yes,
-                assignments=assignments,
+                assignments=(*request.assignments, *_settings(setting, chosen.candidate)),
                 machine=str(machine) if request.gpus else request.machine or None,
                 strategy=chosen.candidate.name,
+                task=request.task or None,
+                model=request.model or None,
+                sequence_length=request.sequence_length or None,
                 steps=request.steps or None,
-                **{name: value for name, value in typed.items() if value},
             )
         )
 
 
 def _settings(setting: Setting, chosen: Candidate) -> tuple[str, ...]:
-    found = {
+    found: dict[str, Any] = {
         "model.activation_checkpointing": chosen.work.checkpointing,
         "batch.per_device_batch_size": chosen.work.samples,
         "batch.gradient_accumulation_steps": chosen.accumulation,
