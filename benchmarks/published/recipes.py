@@ -97,6 +97,8 @@ _LABELS = (
     ("fsdp", "colossal_fsdp"),
     ("ddp", "ddp"),
 )
+_LARGEST = 1e8
+"""Nothing in a row is larger; what claims to be does not overflow."""
 _BOUND = ("a bound", "short samples", "vary", "not stated in the table")
 
 
@@ -145,9 +147,7 @@ def recipe(row: Row) -> Recipe:
         frozen_mlps=bool(adapter)
         and not re.search("down_proj|gate_proj", row["extras"])
         and tool.checkpointing != "full",
-        frozen_bytes=_frozen_bytes(row) * (1 + world)
-        if tool.whole_frozen and adapter and strategy.partitions_weights
-        else _frozen_bytes(row),
+        frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
         moment_bytes=0 if tool.paged_moments and not adapter and ranks == 1 else 4 if pure or adapter else 8,
         fused_step=tool.fused_step,
         world=world,
@@ -183,7 +183,7 @@ def recipe(row: Row) -> Recipe:
 
 def _number(text: str) -> float | None:
     found = re.match(r"\d+(\.\d+)?", text)
-    return float(found[0]) if found else None
+    return min(float(found[0]), _LARGEST) if found else None
 
 
 def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
@@ -241,6 +241,10 @@ def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
             each += (3 if block.gated else 2) * (model.hidden_size + block.intermediate_size)
         numbers += block.count * each
     return rank * numbers + _copied_tables(row, model)
+
+
+def _gathers_all(tool: Tool, strategy: Strategy) -> bool:
+    return tool.whole_frozen and strategy.partitions_weights
 
 
 def _frozen_bytes(row: Row) -> int:

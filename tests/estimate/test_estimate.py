@@ -324,7 +324,14 @@ def test_speed_by_what_bounds_it() -> None:
     assert slow
     assert sharded.communication == pytest.approx(plain.communication * 6 / 8)
     assert 1.25 < again.compute / plain.compute < 1.4
-    assert slow.seconds == slow.communication + slow.step > 5 * sharded.seconds
+    assert slow.seconds > slow.communication > 5 * sharded.seconds
+    away = replace(work, optimizer_offloaded=True, parameters_offloaded=True)
+    near, far = (pace(labelled("zero3"), one, a100) for one in (work, away))
+    assert near
+    assert far
+    # Weights twice and gradients once over PCIe; Adam in the host's memory.
+    assert far.communication - near.communication == pytest.approx(3 * 2 * llama.parameters / 8 / 25e9)
+    assert far.step > 20 * near.step
     assert pace(labelled("ddp"), replace(work, transformer=None), a100) is None
     assert gpu_model("an unheard-of GPU") is None
 

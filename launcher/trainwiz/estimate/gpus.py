@@ -36,16 +36,16 @@ class GpuModel:
     """Bytes per second of each GPU to other machines: its adapter in the maker's own machines (200 Gbit/s in a DGX
     A100, 400 in a DGX H100); else its share of 100 Gbit/s among eight.
     """
-    matrix_efficiency: float = 0.75
+    matrix_efficiency: float = 0.77
     """The share of `half_flops` that large matrix products reach; fitted, see docs/forecast.md."""
-    attention_efficiency: float = 0.32
+    attention_efficiency: float = 0.27
     """The same for fused attention."""
     source: str = ""
     """Where the numbers stand."""
 
 
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
-_HOPPER = {"network": 50e9, "matrix_efficiency": 0.68, "attention_efficiency": 0.16}
+_HOPPER = {"network": 50e9, "matrix_efficiency": 0.67, "attention_efficiency": 0.17}
 """Hopper's clock falls under load, and FlashAttention 2 was written for Ampere: fitted on H100 rows."""
 
 MODELS = (

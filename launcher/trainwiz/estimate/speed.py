@@ -17,15 +17,15 @@ from trainwiz.models import Transformer
 from trainwiz.models.activations import layer_bytes
 from trainwiz.strategies import Strategy
 
-_PASSES = 1.9
+_PASSES = 1.5
 """How often what a layer keeps goes through memory in each of forward, recomputation and twice backward."""
 _FUSED = 0.4
 """The share of those passes that fused or compiled kernels leave."""
-_LAUNCHES_SECONDS = 1.6e-3
+_LAUNCHES_SECONDS = 1.45e-3
 """To launch the kernels of one layer in one pass from Python."""
-_RING = 0.8
-"""The share of a link's bandwidth that NCCL's rings reach."""
-_NOT_HIDDEN = 0.1
+_RING = 0.4
+"""The share of a link's bandwidth that NCCL's rings reach while the GPU computes beside them."""
+_NOT_HIDDEN = 0.19
 """The share of the shorter of computation and communication that does not run beside the other."""
 _DEQUANTIZED_BYTES = 5
 """Of a weight in four bits that is expanded to 16 for a product: read, written, and read again."""
@@ -98,12 +98,15 @@ def pace(
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
     within = ranks_per_machine is None or work.world <= ranks_per_machine
-    link = _RING * (gpu.link if within else min(gpu.link, network or gpu.network))
+    # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
+    together = (ranks_per_machine or 1) * (network or gpu.network)
+    link = _RING * (gpu.link if within else min(gpu.link, together))
     return Pace(
         compute=accumulation * (products + attention),
         memory=accumulation * memory,
         launches=accumulation * _LAUNCHES_SECONDS * model.num_hidden_layers * _rounds(work),
-        communication=strategy.link_bytes(training, accumulation) * _frozen_share(work) / link,
+        communication=strategy.link_bytes(training, accumulation) * _frozen_share(work) / link
+        + accumulation * _host_seconds(work, training.compute_bytes),
         step=_step_seconds(strategy, work, gpu),
         tokens=accumulation * tokens,
     )
@@ -142,6 +145,12 @@ def _traffic(model: Transformer, work: Work) -> float:
 def _frozen_share(work: Work) -> float:
     """Frozen weights in four bits travel as they are."""
     return 0.26 if work.adapter == "qlora" else 1
+
+
+def _host_seconds(work: Work, number: int) -> float:
+    """To bring offloaded weights twice and gradients back, of each rank's part, in one micro-batch."""
+    numbers = (2 if work.parameters_offloaded else 0) + (1 if work.optimizer_offloaded else 0)
+    return numbers * number * work.parameters / work.world / _PCIE
 
 
 def _step_seconds(strategy: Strategy, work: Work, gpu: GpuModel) -> float:
