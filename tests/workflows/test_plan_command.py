@@ -119,6 +119,25 @@ def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--set", "batch.per_device_batch_size=1", "--set", "model.activation_checkpointing=full"]
     found = rows(capsys, *QWEN, "--gpus", "8xH100", *words)["rows"]
     assert {(row["per_device_batch_size"], row["activation_checkpointing"]) for row in found} == {(1, "full")}
+    for typed in (["--set", "strategy.kind=ddp"], ["--strategy", "ddp"]):
+        found = rows(capsys, "--model", "gpt2", "--gpus", "8xH100", *typed)["rows"]
+        assert [row["strategy"] for row in found] == ["ddp"]
+
+
+def test_a_model_whose_layers_are_unknown_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--task", "image_classification", "--model", "resnet18", "--gpus", "2xV100"]
+    found = rows(capsys, *words)["rows"]
+    assert (found[0]["strategy"], found[0]["tokens_per_second"]) == ("ddp", None)
+    assert plan(*words) == 0
+    assert "the layers of resnet18 are unknown" in capsys.readouterr().err
+
+
+def test_fp32_is_slower_than_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    speed = [
+        rows(capsys, *QWEN, "--gpus", "8xA100-80GB", "--set", f"precision.mixed_precision={how}")["rows"][0]
+        for how in ("bf16", "no")
+    ]
+    assert speed[0]["tokens_per_second"] > 5 * speed[1]["tokens_per_second"]
 
 
 def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from trainwiz.strategies import Strategy
 _OFFLOAD = "+offload"
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 _LARGEST_MICRO_BATCH = 64
+_UNRANKED = 4
+"""The position of a strategy that has none: FSDP is as fast as ZeRO 3."""
 _MOMENTS: dict[Moment, Message] = {
     "loss": say("while the loss is computed"),
     "backward": say("in the backward pass of a layer"),
@@ -67,6 +69,13 @@ class Candidate:
         return _MOMENTS[self.need.peak]
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """Its position among strategies, by speed, where no time tells them apart; then by memory."""
+        row = self.strategy
+        usual = row.offload_speed if self.work.optimizer_offloaded else row.speed
+        return usual or _UNRANKED, self.need.total
+
+    @property
     def seconds(self) -> float:
         """Of an update; infinite where that is unknown."""
         return self.pace.seconds if self.pace else float("inf")
@@ -93,7 +102,7 @@ def candidates(
         for row, offload in _rows(place.ranks)
         if only in (None, row.label + _OFFLOAD * offload)
     ]
-    fitting = sorted((one for one in found if one.why_not is None), key=lambda one: (one.seconds, one.need.total))
+    fitting = sorted((one for one in found if one.why_not is None), key=lambda one: (one.seconds, one.rank))
     others = sorted((one for one in found if one.why_not is not None), key=lambda one: one.need.total)
     return (*fitting, *others)
 

@@ -89,7 +89,7 @@ def pace(
     if model is None:
         return None
     training, tokens = training_of(work), work.samples * work.length
-    flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.half_flops / 2
+    flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
     gain = _FP8_GAIN if work.precision == "fp8" and gpu.fp8_flops else 1
     products = tokens * _matrix_flops(model, work) / (flops * gain * gpu.matrix_efficiency)
     attention = tokens * _attention_flops(model, work, attended or work.length) / (flops * gpu.attention_efficiency)

@@ -108,7 +108,11 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
             for line in console.fitted(text(row.why_not), first=f"{name}: ", rest="  ", stream=sys.stdout):
                 console.data(console.styled(line, "dim", sys.stdout))
     if place.gpu is None:
-        console.talk(t("the speed of this GPU is unknown, so the rows are in order of memory"))
+        console.talk(t("the speed of this GPU is unknown; the rows are in the usual order of their strategies"))
+    elif all(row.candidate.pace is None for row in rows):
+        console.talk(
+            t("the layers of {model} are unknown: activations and speed are not in the rows", model=plan.model.name)
+        )
 
 
 def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
@@ -223,7 +227,9 @@ def _speed(one: Candidate, ranks: int) -> str:
 def _hours(hours: float | None) -> str:
     if hours is None:
         return "-"
-    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+    if hours < 1:
+        return f"{60 * hours:.0f} min" if hours > 1 / 60 else f"{3600 * hours:.0f} s"
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
 
 
 def _money(cost: float | None) -> str:

@@ -122,8 +122,8 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         work,
         place,
         decided.batch.real_batch_size,
-        only=request.strategy or None,
-        samples=given.get("batch.per_device_batch_size"),
+        only=request.strategy or _typed_strategy(given, decided),
+        samples=given.get("batch.per_device_batch_size") if work.transformer else decided.batch.per_device_batch_size,
         checkpointing=given.get("model.activation_checkpointing"),
     )
     if not found:
@@ -145,6 +145,13 @@ def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFac
         return decided, planner.model(decided)
     model = ModelFacts(name=name, kind="hub", parameters=known.parameters, size_source="table", transformer=known)
     return decide(given, planner.machine, model=model).plan, model
+
+
+def _typed_strategy(given: Mapping[str, Any], plan: Plan) -> str | None:
+    """The label of the strategy that --set names."""
+    if "strategy.kind" not in given:
+        return None
+    return plan.strategy.label + ("+offload" if plan.strategy.offload_optimizer_device != "none" else "")
 
 
 def _planner(request: PlanRequest, gpus: str) -> tuple[Planner, int]:
