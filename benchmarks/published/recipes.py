@@ -144,7 +144,8 @@ def recipe(row: Row) -> Recipe:
         trained=_trained(row, model, adapter),
         precision=_precision(row["precision"]),
         weight_bytes=2 if pure or adapter else 4,
-        frozen_mlps=bool(adapter)
+        # bitsandbytes kept the inputs of frozen matrices in four bits, too.
+        frozen_mlps=adapter not in ("", "qlora")
         and not re.search("down_proj|gate_proj", row["extras"])
         and tool.checkpointing != "full",
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),

@@ -11,7 +11,7 @@ from plans import make
 from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.device import Work, needs
+from trainwiz.estimate.device import Work, micro_batch, needs
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.models import known
@@ -307,6 +307,18 @@ def test_the_peaks_that_others_measured() -> None:
     assert (found.peak, found.total / 2**30) == ("loss", pytest.approx(44.59, rel=0.01))
     found = needs(labelled("colossal_fsdp"), replace(adapted, loss=Loss()))
     assert (found.peak, found.total / 2**30) == ("backward", pytest.approx(28.31, rel=0.03))
+
+
+def test_frozen_weights_in_16_bits_leave_the_stream_in_16_bits() -> None:
+    """With full checkpointing a layer keeps its input: 2 bytes per feature, and 4 where the weights are in fp32."""
+    llama = known("llama-3-8b")
+    assert llama
+    work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", checkpointing="full", length=1000)
+    stream = 1000 * 32 * 4096
+    adapted = replace(work, adapter="lora")
+    assert micro_batch(labelled("ddp"), work).saved == 4 * stream
+    assert micro_batch(labelled("ddp"), adapted).saved == 2 * stream
+    assert micro_batch(labelled("ddp"), replace(adapted, precision="no")).saved == 4 * stream
 
 
 def test_speed_by_what_bounds_it() -> None:

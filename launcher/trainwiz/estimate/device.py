@@ -171,6 +171,12 @@ def _matrices(work: Work) -> int | None:
     return work.parameters * shape.matrix_weights // shape.parameters if shape else None
 
 
+def _stream_bytes(strategy: Strategy, work: Work) -> int | None:
+    """Frozen weights in 16 bits leave the residual stream in 16 bits, under autocast, too."""
+    loaded_in_half = work.adapter != "none" and strategy.keeps_frozen_dtype and work.precision in _HALF
+    return 2 if loaded_in_half else None
+
+
 def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     """What a micro-batch needs under this strategy; nothing where the model's layers are unknown."""
     if work.transformer is None:
@@ -182,6 +188,6 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         tokens=work.samples * work.length,
         generates=work.generates,
         loss=work.loss,
-        stream_bytes=work.stream_bytes,
+        stream_bytes=work.stream_bytes or _stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
     )
