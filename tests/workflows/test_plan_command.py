@@ -14,6 +14,13 @@ from trainwiz.cli import run
 
 QWEN = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--task", "sft"]
 GIB = 2**30
+SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +120,34 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
 def test_what_cannot_be_understood_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(*words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_page_shows_each_moment_without_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QWEN, "--gpus", "8xA100-80GB", "--price", "2"]
+    fitting = [row for row in rows(capsys, *words)["rows"] if row["fits"]]
+    assert plan(*words, "--html", "plan.html") == 0
+    assert capsys.readouterr().out.strip() == "plan.html"
+    page = (tmp_path / "plan.html").read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count("<circle") == len(fitting)
+    assert page.count('class="bar"') == 4 * len(fitting)
+    assert page.count('class="peak"') == len(fitting)
+    assert "needs" in page[page.index("What does not fit") :]
+    assert plan(*words, "--html", str(tmp_path)) == 2
+
+
+def test_a_folder_with_a_configuration_is_enough(tmp_path: Path) -> None:
+    """And its name is escaped on the page."""
+    folder = tmp_path / "<b>x"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
+    assert plan("--model", "<b>x", "--task", "sft", "--gpus", "1xL4", "--html", "plan.html") == 0
+    page = (tmp_path / "plan.html").read_text()
+    assert "<b>x" not in page
+    assert "&lt;b&gt;x" in page
+    (folder / "config.json").write_text("[" * 10_000)
+    assert plan("--model", "<b>x", "--task", "sft", "--gpus", "1xL4") == 2
 
 
 def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:

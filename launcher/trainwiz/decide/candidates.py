@@ -19,12 +19,13 @@ _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 _LARGEST_MICRO_BATCH = 64
 _UNRANKED = 4
 """The position of a strategy that has none: FSDP is as fast as ZeRO 3."""
-_MOMENTS: dict[Moment, Message] = {
+MOMENTS: dict[Moment, Message] = {
     "loss": say("while the loss is computed"),
     "backward": say("in the backward pass of a layer"),
     "reduction": say("when the last gradients are reduced"),
     "step": say("in the optimizer's step"),
 }
+"""When memory can be at its peak, in the order of an update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Candidate:
     @property
     def peak(self) -> Message:
         """The moment of the peak, in words."""
-        return _MOMENTS[self.need.peak]
+        return MOMENTS[self.need.peak]
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -166,7 +167,7 @@ def _why_not(need: Needs, place: Place, host: int) -> Message | None:
         return say(
             "needs {need} {moment}; {usable} of {memory} can be used",
             need=quantities.size(need.total),
-            moment=_MOMENTS[need.peak],
+            moment=MOMENTS[need.peak],
             usable=quantities.size(place.usable_bytes),
             memory=quantities.size(place.memory_bytes),
         )

@@ -15,9 +15,16 @@ from trainwiz.plan import Plan
 from trainwiz.ui import console, table
 from trainwiz.ui.table import Cell
 
+_BAR_COLUMN = 5
+"""The bar stands behind the peak."""
 _BAR = 20
 """Characters of a bar that is a GPU's whole memory."""
-_PARTS = (("state", "█"), ("buffers", "▓"), ("activations", "▒"))
+PARTS = (
+    ("state", "█", say("weights, gradients, optimizer")),
+    ("buffers", "▓", say("gathered and cast weights, buckets")),
+    ("activations", "▒", say("activations, logits")),
+)
+"""The parts of memory: their names, their signs in a bar, and what they are."""
 _GIB = 2**30
 
 
@@ -74,31 +81,11 @@ def _beyond(hours: float | None, cost: float | None, limits: Limits) -> Message 
 
 def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     """Print the rows that fit, then those that do not, and why."""
-    console.talk(
-        t(
-            "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
-            model=plan.model.name,
-            ranks=place.ranks,
-            gpu=place.gpu.name if place.gpu else "GPU",
-            memory=quantities.size(place.memory_bytes),
-            batch=plan.batch.real_batch_size,
-            length=plan.batch.sequence_length,
-        )
-    )
+    console.talk(subject(plan, place))
     fitting = [row for row in rows if row.possible]
     if fitting:
-        heads = (
-            t("ROW"),
-            t("STRATEGY"),
-            t("RECOMPUTED"),
-            t("BATCH"),
-            t("PEAK"),
-            t("MEMORY"),
-            t("TOKENS/S"),
-            t("TIME"),
-        )
-        cost = (t("COST"),) if limits.price else ()
-        table.show([_bold((*heads, *cost)), *(_cells(row, place, limits) for row in fitting)], optional=(2, 3))
+        lines = [_with_bar(values(row, limits), bar(row.candidate, place)) for row in fitting]
+        table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
     else:
         console.talk(t("nothing fits"), style="error")
@@ -183,27 +170,53 @@ def _bold(heads: Sequence[str]) -> list[Cell]:
     return [Cell(text=head, style="bold") for head in heads]
 
 
-def _cells(row: Row, place: Place, limits: Limits) -> list[Cell]:
+def subject(plan: Plan, place: Place) -> str:
+    """What the rows are about."""
+    return t(
+        "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
+        model=plan.model.name,
+        ranks=place.ranks,
+        gpu=place.gpu.name if place.gpu else "GPU",
+        memory=quantities.size(place.memory_bytes),
+        batch=plan.batch.real_batch_size,
+        length=plan.batch.sequence_length,
+    )
+
+
+def heads(limits: Limits) -> list[str]:
+    """The heads of the columns."""
+    names = [t("ROW"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("TIME")]
+    return [*names, t("COST")] if limits.price else names
+
+
+def values(row: Row, limits: Limits) -> list[str]:
+    """The columns of a row, as they are read."""
     one = row.candidate
-    values = (
+    found = [
         str(row.number),
         one.name,
         one.work.checkpointing,
         _batch(one),
         quantities.size(one.need.total),
-        bar(one, place),
         _speed(one, row.gpus),
         _hours(row.hours),
-        *((_money(row.cost),) if limits.price else ()),
-    )
-    return [Cell(text=value) for value in values]
+    ]
+    return [*found, _money(row.cost)] if limits.price else found
+
+
+def _with_bar(columns: Sequence[str], drawn: str) -> list[str]:
+    return [*columns[:_BAR_COLUMN], drawn, *columns[_BAR_COLUMN:]]
+
+
+def _plain(columns: Sequence[str]) -> list[Cell]:
+    return [Cell(text=column) for column in columns]
 
 
 def bar(one: Candidate, place: Place) -> str:
     """The parts of the peak, in proportion to the GPU's memory; `·` is left."""
     parts = one.need.moments[one.need.peak]
     drawn, total = "", 0
-    for name, sign in _PARTS:
+    for name, sign, _ in PARTS:
         total += parts.get(name, 0)
         drawn += sign * (min(_BAR, round(_BAR * total / place.memory_bytes)) - len(drawn))
     return drawn + "·" * (_BAR - len(drawn))

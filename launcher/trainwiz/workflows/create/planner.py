@@ -71,9 +71,10 @@ class Planner:
             return decided
         return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples, first=first)
 
-    def is_here(self, name: str) -> bool:
-        """Whether a model's name means a folder."""
-        return any((place / os.path.expanduser(name)).is_dir() for place in (self.folder, Path()))
+    def folder_of(self, name: str) -> Path | None:
+        """The folder that a model's name means, from the project's folder or from here; None for another name."""
+        places = (place / os.path.expanduser(name) for place in (self.folder, Path()))
+        return next((place for place in places if place.is_dir()), None)
 
     def model(self, plan: Plan) -> ModelFacts | None:
         """What is known of the plan's model."""

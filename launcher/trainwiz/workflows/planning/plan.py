@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwiz import models
+from trainwiz import files, models
 from trainwiz.decide import decide
 from trainwiz.decide.candidates import Candidate, Place, candidates
 from trainwiz.errors import UsageError
@@ -19,6 +19,7 @@ from trainwiz.estimate.state import work_of
 from trainwiz.language import t
 from trainwiz.machine import Machine
 from trainwiz.message import say
+from trainwiz.models import Transformer
 from trainwiz.plan import Plan
 from trainwiz.project import ModelFacts
 from trainwiz.store import machines
@@ -66,7 +67,9 @@ def plan(request: PlanRequest) -> int:
     if request.pick:
         _pick(request, setting, rows)
         return 0
-    if request.json:
+    if request.html:
+        _write_page(request, setting, rows, limits)
+    elif request.json:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
@@ -137,14 +140,30 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
 
 
 def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFacts | None]:
-    """The plan and its model. A well-known model is neither looked for on this machine nor asked about."""
+    """The plan and its model. A folder's config.json and the table of well-known models are enough to know its size."""
     name = str(given["model.name"])
-    known = None if planner.is_here(name) else models.known(name)
-    if known is None:
+    folder = planner.folder_of(name)
+    known = _described(folder) if folder else models.known(name)
+    if known is None or "model.parameters" in given:
         decided = planner.decide(given).plan
         return decided, planner.model(decided)
-    model = ModelFacts(name=name, kind="hub", parameters=known.parameters, size_source="table", transformer=known)
+    model = ModelFacts(
+        name=name,
+        kind="folder" if folder else "hub",
+        parameters=known.parameters,
+        size_source="config" if folder else "table",
+        transformer=known,
+    )
     return decide(given, planner.machine, model=model).plan, model
+
+
+def _described(folder: Path) -> Transformer | None:
+    """The model that a folder's config.json describes, with its weights or without."""
+    try:
+        config = json.loads(files.read_text(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return models.of_config(config) if isinstance(config, dict) else None
 
 
 def _typed_strategy(given: Mapping[str, Any], plan: Plan) -> str | None:
@@ -199,6 +218,18 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
 def _real_batch(setting: Setting, count: int) -> int:
     """The same real batch for each number of GPUs, or the next one that they divide."""
     return -(-setting.plan.batch.real_batch_size // count) * count
+
+
+def _write_page(request: PlanRequest, setting: Setting, rows: list[table.Row], limits: table.Limits) -> None:
+    from trainwiz.store import atomic, templates
+    from trainwiz.ui import planning_page
+
+    file = Path(request.html)
+    if file.is_dir():
+        raise UsageError(say("--html {file}: a folder, not a file", file=file), say("name a file, like plan.html"))
+    template = templates.load()[planning_page.TEMPLATE]
+    atomic.write(file, planning_page.page(setting.plan, setting.place, rows, limits, template))
+    console.data(str(file))
 
 
 def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None:

@@ -31,6 +31,7 @@ class PlanRequest:
     max_cost: str = option("COST", say("Show only what costs no more than this; needs --price."))
     pick: str = option("ROW", say("Write the project with this row's settings, as `trainwiz init` does."))
     json: bool = flag(say("Print the rows as JSON."))
+    html: str = option("FILE", say("Write one HTML page: memory over an update, and time against memory."))
     yes: bool = flag(say("With --pick: write without showing the review first."), "--yes -y")
 
     @property
