@@ -210,7 +210,7 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError:
         return _missing(name, t("the folder has no config.json"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _missing(name, t("config.json is not valid JSON: {problem}", problem=error))
     if not isinstance(config, dict):
         return _missing(name, t("config.json is not a JSON object"))

@@ -109,7 +109,9 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     decided, model = _decided(planner, given)
     if model is None or not model.parameters:
         raise UsageError(
-            say("the size of {model} is unknown", model=decided.model.name),
+            say("the size of {model} is unknown: {why}", model=decided.model.name, why=model.detail)
+            if model and model.detail
+            else say("the size of {model} is unknown", model=decided.model.name),
             say("set it: --set model.parameters=7_000_000_000"),
         )
     ranks = decided.machine.num_processes
