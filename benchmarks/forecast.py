@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
 
 from published.recipes import Recipe, Unknown, recipe
 
@@ -26,7 +27,7 @@ from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.reserve import device_bytes, reserved_bytes
 from trainwiz.estimate.speed import pace
 
-PAGE = Path(__file__).parents[1] / "docs" / "forecast.md"
+PAGE = ROOT / "docs" / "forecast.md"
 BEGIN, END = "<!-- written by benchmarks/forecast.py -->", "<!-- end -->"
 COLUMNS = (
     *("source", "model", "params_b", "gpu", "gpus", "strategy", "precision", "micro_batch", "seq_len"),
@@ -132,7 +133,7 @@ def _number(text: str) -> float | None:
 
 def read(path: Path) -> list[Forecast]:
     """All rows of a file, forecast; `row` counts lines, the header is line 1."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         missing = {"model", "strategy", "micro_batch", "seq_len"} - set(reader.fieldnames or ())
         if missing:
