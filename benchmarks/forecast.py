@@ -20,12 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
 
-from published.recipes import Recipe, Unknown, recipe
+from published.recipes import Recipe, Unknown, recipe  # noqa: E402
 
-from trainwiz.estimate.device import needs
-from trainwiz.estimate.gpus import gpu_model
-from trainwiz.estimate.reserve import device_bytes, reserved_bytes
-from trainwiz.estimate.speed import pace
+from trainwiz.estimate.device import needs  # noqa: E402
+from trainwiz.estimate.gpus import gpu_model  # noqa: E402
+from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
+from trainwiz.estimate.speed import pace  # noqa: E402
 
 PAGE = ROOT / "docs" / "forecast.md"
 BEGIN, END = "<!-- written by benchmarks/forecast.py -->", "<!-- end -->"
