@@ -50,6 +50,10 @@ class Tool:
     """16-bit weights are used under autocast all the same."""
     paged_moments: bool = False
     """The moments of full fine-tuning are paged to the host (bitsandbytes' PagedAdamW)."""
+    adapter_dropout: bool = False
+    """Adapters have dropout: on queries and values, or in its qlora.yaml recipes on all matrices."""
+    untied: bool = False
+    """The head has weights of its own, also where the model shares the embedding's."""
     whole_frozen: bool = False
     """FSDP frees gathered weights that are frozen only at the end of the backward pass."""
 
@@ -69,6 +73,8 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
             checkpointing="none",
             pure_autocast=False,
             paged_moments=True,
+            adapter_dropout=True,
+            untied=True,
             whole_frozen=True,
         ),
     ),
@@ -125,6 +131,9 @@ def recipe(row: Row) -> Recipe:
     model = shape(row["model"], billions)
     if model is None:
         raise Unknown("neither the model's name nor its size says how large it is")
+    if tool.untied and model.tied:
+        head = model.vocab_size * model.hidden_size
+        model = replace(model, tied=False, head_weights=head)
     micro, length, exact = _batch(row, model)
     strategy, degrees = _strategy(row, tool)
     if sharded := [name for name in ("tp", "pp") if degrees.get(name, 1) > 1]:
@@ -136,6 +145,7 @@ def recipe(row: Row) -> Recipe:
     if _keeps_shards_in_fp32(row, strategy, adapter):
         pure = False
     world = ranks
+    paged = tool.paged_moments and not adapter and strategy.one_rank
     preference = "dpo" in row["strategy"]
     work = Work(
         parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
@@ -148,9 +158,10 @@ def recipe(row: Row) -> Recipe:
         frozen_mlps=adapter not in ("", "qlora")
         and not re.search("down_proj|gate_proj", row["extras"])
         and tool.checkpointing != "full",
+        dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
-        moment_bytes=0 if tool.paged_moments and not adapter and ranks == 1 else 4 if pure or adapter else 8,
-        fused_step=tool.fused_step,
+        moment_bytes=0 if paged else 4 if pure or adapter else 8,
+        fused_step=tool.fused_step or paged,
         world=world,
         arithmetic=_arithmetic(row, tool),
         bucket_view=False,
@@ -242,6 +253,14 @@ def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
             each += (3 if block.gated else 2) * (model.hidden_size + block.intermediate_size)
         numbers += block.count * each
     return rank * numbers + _copied_tables(row, model)
+
+
+def _dropped(row: Row, model: Transformer) -> int:
+    """Input features of a layer that litgpt's adapters drop: queries, keys and values are one matrix there."""
+    if "qlora.yaml" not in row["extras"]:
+        return model.hidden_size
+    block = model.blocks[0]
+    return model.hidden_size * (3 if block.gated else 2) + block.query_size + block.intermediate_size
 
 
 def _gathers_all(tool: Tool, strategy: Strategy) -> bool:

@@ -319,6 +319,12 @@ def test_frozen_weights_in_16_bits_leave_the_stream_in_16_bits() -> None:
     assert micro_batch(labelled("ddp"), work).saved == 4 * stream
     assert micro_batch(labelled("ddp"), adapted).saved == 2 * stream
     assert micro_batch(labelled("ddp"), replace(adapted, precision="no")).saved == 4 * stream
+    # Dropout keeps a copy and a mask in each layer, or in the one that is computed again.
+    dropped = replace(adapted, dropped_features=4096)
+    again, plain = micro_batch(labelled("ddp"), dropped), micro_batch(labelled("ddp"), adapted)
+    assert (again.saved - plain.saved, again.live - plain.live) == (0, 3 * 1000 * 4096)
+    again, plain = (micro_batch(labelled("ddp"), replace(one, checkpointing="none")) for one in (dropped, adapted))
+    assert (again.saved - plain.saved, again.live) == (3 * stream, 0)
 
 
 def test_speed_by_what_bounds_it() -> None:

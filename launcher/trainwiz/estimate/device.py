@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
@@ -14,6 +14,8 @@ from trainwiz.strategies import Strategy, Training
 
 _HALF = ("fp16", "bf16", "fp8")
 
+_DROPPED_BYTES = 3
+"""Of each feature that dropout goes over in 16 bits: what is left of it, and its mask."""
 Moment = Literal["loss", "backward", "reduction", "step"]
 """The loss at the end of the forward pass; a layer's backward pass; the last gradients; the optimizer's step."""
 
@@ -34,6 +36,8 @@ class Work:
     """Parameters that are trained; None: all, or the adapter's on every linear layer."""
     frozen_mlps: bool = False
     """The adapter leaves out the matrices of the MLPs."""
+    dropped_features: int = 0
+    """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     precision: str = "no"
     weight_bytes: int = 4
     """Of a trained weight as it is stored, and of its gradient; 2 where all of training is in 16 bits."""
@@ -181,7 +185,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     """What a micro-batch needs under this strategy; nothing where the model's layers are unknown."""
     if work.transformer is None:
         return Footprint()
-    return footprint(
+    found = footprint(
         work.transformer,
         work.arithmetic or arithmetic(strategy, work.precision),
         work.checkpointing,
@@ -191,3 +195,6 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         stream_bytes=work.stream_bytes or _stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
     )
+    dropped = _DROPPED_BYTES * work.samples * work.length * work.dropped_features
+    layers = work.transformer.num_hidden_layers if work.checkpointing == "none" else 0
+    return replace(found, saved=found.saved + layers * dropped, live=found.live + (dropped if found.live else 0))
