@@ -205,6 +205,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
     own = {
         "output_dir",
         "resume",
+        "trust",
         "n_samples",
         "n_features",
         "hidden_size",

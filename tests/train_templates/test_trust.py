@@ -120,7 +120,7 @@ def test_a_checkpoint_of_somebody_else_is_named_and_resumed(
     training.train(1)
     end(training)
     checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-00000001"
-    key = tmp_path / "state" / "trainwiz" / "checkpoints.key"
+    key = tmp_path / "state" / checkpoints.KEY
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert os.listdir(key.parent) == [key.name]
     assert start().checkpoints.resume(SAMPLES) == 1

@@ -109,8 +109,8 @@ def _signing_key() -> bytes:
     """Return this user's key, made when it is first needed."""
     base = os.environ.get("XDG_STATE_HOME", "")
     try:
-        folder = Path(base if os.path.isabs(base) else Path.home() / ".local" / "state") / "trainwiz"
-        file = folder / "checkpoints.key"
+        folder = Path(base if os.path.isabs(base) else Path.home() / ".local" / "state") / "training-checkpoints"
+        file = folder / "signing.key"
         if not file.exists():
             folder.mkdir(parents=True, exist_ok=True)
             whole = folder / f".{file.name}.{secrets.token_hex(8)}"

@@ -21,8 +21,8 @@ from trainwiz.outcome import Verified
 from trainwiz.store import cache, runs
 
 MANIFEST = "manifest.json"
-KEY = "checkpoints.key"
-"""In the user's folder of state, readable by that user only."""
+KEY = Path("training-checkpoints", "signing.key")
+"""In the user's folder of state, readable by that user only. Generated scripts make it, which do not name trainwiz."""
 FOLDER = "checkpoints"
 OUTPUT = "output"
 """The folder that train.py writes to when it is run by hand."""
@@ -80,7 +80,7 @@ def is_own(checkpoint: Path) -> bool:
     said = dict(manifest(checkpoint))
     signed = said.pop("signed", None)
     try:
-        key = files.read_bytes(cache.folder(variable="XDG_STATE_HOME", otherwise="~/.local/state") / KEY)
+        key = files.read_bytes(cache.folder(variable="XDG_STATE_HOME", otherwise="~/.local/state").parent / KEY)
     except OSError:
         return False
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
