@@ -32,7 +32,6 @@ import os
 # end: environment
 # feature: recut
 import shutil
-import subprocess
 
 # end: recut
 import sys
@@ -102,6 +101,10 @@ from recompute import recompute_layers
 from sharding import build, prepare
 
 # end: built_once
+# feature: recut
+from trust import put_together
+
+# end: recut
 
 
 @dataclass
@@ -423,26 +426,6 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
 
 
 # end: fsdp
-# feature: recut
-def put_together(saved: Path, whole: Path, trusted: bool) -> None:
-    """Convert the ranks' shards to DeepSpeed's universal checkpoint, which any number of ranks can load."""
-    shutil.rmtree(whole, ignore_errors=True)
-    whole.mkdir()
-    convert = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.resolve())!r}); import pathlib, trust; "
-        "from deepspeed.checkpoint.ds_to_universal import main, parse_arguments\n"
-        f"with trust.known_classes_only(pathlib.Path({str(saved.resolve())!r}), {trusted}): main(parse_arguments())"
-    )
-    arguments = ["--inject_missing_state", "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
-    command = [sys.executable, "-c", convert, *arguments]
-    # Run it in that folder, because it treats the path of its output as a regular expression.
-    done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RuntimeError(f"{saved} could not be put together: {why[-1]}")
-
-
-# end: recut
 # feature: deepspeed
 def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, optimizer: Any) -> Checkpoints:
     """DeepSpeed saves its own files, one or more for each rank."""

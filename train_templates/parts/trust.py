@@ -14,6 +14,12 @@ import os
 import pickle
 import re
 import secrets
+
+# feature: recut
+import shutil
+import subprocess
+
+# end: recut
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,6 +94,26 @@ class _IndexReader(pickle.Unpickler):
         raise pickle.UnpicklingError(f"unpickles {full} which is not known")
 
 
+# feature: recut
+def put_together(saved: Path, whole: Path, trusted: bool) -> None:
+    """Convert the ranks' shards to DeepSpeed's universal checkpoint, which any number of ranks can load."""
+    shutil.rmtree(whole, ignore_errors=True)
+    whole.mkdir()
+    convert = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.resolve())!r}); import pathlib, trust; "
+        "from deepspeed.checkpoint.ds_to_universal import main, parse_arguments\n"
+        f"with trust.known_classes_only(pathlib.Path({str(saved.resolve())!r}), {trusted}): main(parse_arguments())"
+    )
+    arguments = ["--inject_missing_state", "--input_folder", str(saved.resolve()), "--output_folder", saved.name]
+    command = [sys.executable, "-c", convert, *arguments]
+    # Run it in that folder, because it treats the path of its output as a regular expression.
+    done = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"{saved} could not be put together: {why[-1]}")
+
+
+# end: recut
 def _classes() -> list[Any]:
     """Those of the known classes whose engine this program has imported."""
     found = []
