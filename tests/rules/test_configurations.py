@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from trainwiz import config, rules
+from trainwiz.adoption import optimizer as adoption
 from trainwiz.config.edit import edited
 from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.engines import deepspeed_types as types
@@ -308,11 +309,21 @@ for block, kind in blocks.items():
 def taken(*made):
     return sorted({p for each in made for p in list(inspect.signature(each.__init__).parameters)[2:]})
 print()
-print(json.dumps([found, {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
+def defaults(made, names):
+    given = inspect.signature(made.__init__).parameters
+    return {name: given[name].default for name in names.split()}
+import torch
+usual = {"adamw": defaults(FusedAdam, "lr weight_decay betas eps"),
+         "sgd": defaults(torch.optim.SGD, "lr weight_decay momentum")}
+also = defaults(DeepSpeedCPUAdam, "lr weight_decay betas eps")
+print(json.dumps([usual, also, found,
+                  {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
                   taken(FusedAdam, DeepSpeedCPUAdam), taken(FusedLion, DeepSpeedCPULion)]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
+    usual, also, found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
+    assert usual == adoption.DEFAULTS
+    assert also == usual["adamw"]
     # Old spellings, which have a rule of their own, or none.
     old = {f"zero_optimization.{name}" for name in ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory")}
     assert set(found["bool"]) - old == types.TRUTH

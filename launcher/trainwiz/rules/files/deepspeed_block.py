@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _BLOCK = "deepspeed_config"
@@ -68,12 +68,12 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Violations:
     for path in (f"{_BLOCK}.offload_optimizer_device", f"{_BLOCK}.offload_param_device"):
         value = accelerate.get(path)
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
-            fix = remedy("write cpu or none", {path: "none" if value is False else "cpu"})
+            fix = safe(remedy("write cpu or none", {path: "none" if value is False else "cpu"}), value is False)
             yield violation("{key} is {value}; it must be none, cpu or nvme", fix, where=path)
     for path in (f"{_BLOCK}.gradient_accumulation_steps", _CLIPPING):
         value = accelerate.get(path)
         if isinstance(value, bool) or (isinstance(value, str) and value != "auto" and not _is_number(value)):
-            off = remedy("write a norm such as 1.0, or .inf to disable clipping", {path: math.inf})
+            off = safe(remedy("write a norm such as 1.0, or .inf to disable clipping", {path: math.inf}))
             meant = off if value is False and path == _CLIPPING else None
             yield violation("{key} is {value}; it must be a number or auto", meant, where=path)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import not_one_of
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
-from trainwiz.message import Message, say
+from trainwiz.finding import Fix, Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _CHOICES = {
@@ -50,7 +49,7 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
         if str(value).lower() not in _TRUTH:
             yield violation(
                 "{key} is {value}; it must be true or false",
-                remedy("delete it", {path: None}) if value is None else None,
+                safe(remedy("delete it", {path: None})) if value is None else None,
                 where=path,
                 key=name,
                 value=accelerate.document.raw(path) or "null",
@@ -116,7 +115,10 @@ def version_2_reshards_or_not(accelerate: Accelerate) -> Violations:
         meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
         yield violation(
             "fsdp_reshard_after_forward is {value}; with fsdp_version 2 it must be true or false",
-            remedy("write {value}", {path: meant}, value=str(meant).lower()),
+            safe(
+                remedy("write {value}", {path: meant}, value=str(meant).lower()),
+                value.upper() in ("FULL_SHARD", "SHARD_GRAD_OP"),
+            ),
             where=path,
             value=value,
         )
@@ -140,19 +142,20 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Violations:
         if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
             yield violation(
                 "{key} {value} has no effect with fsdp_version 2",
-                Fix(message=_instead(name, value), changes={path: None}),
+                _instead(path, name, value),
                 where=path,
                 key=name,
                 value=str(value),
             )
 
 
-def _instead(name: str, value: object) -> Message:
-    if name == "fsdp_sharding_strategy" and str(value).upper() in ("SHARD_GRAD_OP", "2"):
-        return say("delete it; use fsdp_reshard_after_forward: false instead")
-    if name == "fsdp_sharding_strategy" and str(value).upper() in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
-        return say("delete it; use parallelism_config_dp_replicate_size with dp_shard_size instead")
-    return say("delete it")
+def _instead(path: str, name: str, value: object) -> Fix:
+    word = str(value).upper()
+    if name == "fsdp_sharding_strategy" and word in ("SHARD_GRAD_OP", "2"):
+        return remedy("delete it; use fsdp_reshard_after_forward: false instead", {path: None})
+    if name == "fsdp_sharding_strategy" and word in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
+        return remedy("delete it; use parallelism_config_dp_replicate_size with dp_shard_size instead", {path: None})
+    return safe(remedy("delete it", {path: None}), name != "fsdp_sharding_strategy")
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")

@@ -10,7 +10,7 @@ from typing import Any
 from trainwiz.config import DeepSpeed
 from trainwiz.engines import deepspeed_types as types
 from trainwiz.engines.deepspeed import REMOVALS, STRICT_PRECISION
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _QUOTED_WHOLE = re.compile(r"\s*[+-]?\d[\d_]*(\.0*)?\s*")
@@ -69,10 +69,12 @@ def _block(deepspeed: DeepSpeed, path: str) -> Violations:
         inside = {"device": "cpu" if value is True else value}
     elif path in ("optimizer", "scheduler") and isinstance(value, str):
         inside = {"type": value, "params": {}}
-    fix = _deleted(path) if value is None or value is False else None
+    fix = safe(_deleted(path), path in types.SWITCHED) if value is None or value is False else None
     if inside:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
+        # Without its parameters an optimizer would train at its class's own learning rate.
         fix = remedy("make it a block that contains {pair}", {path: inside}, pair=pair)
+        fix = safe(fix, path not in ("optimizer", "scheduler"))
     yield violation("{key} is {value}; DeepSpeed expects a block of keys", fix, where=path, key=path)
 
 
@@ -125,7 +127,7 @@ def _as_number(value: Any) -> float | None:
 
 
 def _put(path: str, value: Any) -> Fix:
-    return remedy("write {value}", {path: value}, value=json.dumps(value))
+    return safe(remedy("write {value}", {path: value}, value=json.dumps(value)))
 
 
 def _deleted(path: str) -> Fix:

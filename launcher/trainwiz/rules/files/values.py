@@ -17,7 +17,7 @@ from trainwiz.engines.accelerate import (
     starts_sagemaker,
 )
 from trainwiz.engines.torch import COMPILE_MODES
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
@@ -69,7 +69,7 @@ def no_is_quoted(accelerate: Accelerate) -> Violations:
         written = accelerate.document.raw("mixed_precision")
         yield violation(
             "YAML reads mixed_precision {written} as {value}, which is not a precision",
-            remedy("write it with quotes: 'no'", {"mixed_precision": "no"}) if not value else None,
+            safe(remedy("write it with quotes: 'no'", {"mixed_precision": "no"})) if not value else None,
             written=written,
             value=str(value).lower(),
         )
@@ -89,7 +89,7 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Violations:
     if accelerate.get("distributed_type") is False and not accelerate.on_sagemaker:
         yield violation(
             "YAML reads distributed_type {written} as false, not as the word NO",
-            remedy("write it with quotes: 'NO'", {"distributed_type": "NO"}),
+            safe(remedy("write it with quotes: 'NO'", {"distributed_type": "NO"})),
             written=accelerate.document.raw("distributed_type"),
         )
 
@@ -132,7 +132,7 @@ def a_count_is_a_number(accelerate: Accelerate) -> Violations:
         number = _whole(value)
         yield violation(
             "{key} is {value}, which is not a whole number",
-            remedy("write {number}", {key: number}, number=number) if number is not None else None,
+            safe(remedy("write {number}", {key: number}, number=number)) if number is not None else None,
             where=key,
         )
 
@@ -188,7 +188,9 @@ def gpu_ids_are_text(accelerate: Accelerate) -> Violations:
         return
     ids = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     yield violation(
-        "gpu_ids is {value}; it must be a string", remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids)
+        "gpu_ids is {value}; it must be a string",
+        # With a single one, several processes stop with their next error, which TW663 reports.
+        safe(remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids), "," in ids),
     )
 
 
