@@ -32,7 +32,7 @@ RAW = ("_param_dict", "elasticity_enabled", "mesh_device")
 def plain(value: Any) -> Any:
     """A value of a configuration class, comparable."""
     if isinstance(value, BaseModel):
-        return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+        return {name: plain(getattr(value, name, None)) for name in type(value).model_fields}
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if hasattr(value, "__dict__") and not isinstance(value, enum.Enum | type):

@@ -73,6 +73,10 @@ def markdown(rules: Iterable[Rule]) -> str:
         f"Rules: {len(rules)} (errors {counts['error']}, warnings {counts['warning']}, hints {counts['hint']}). Of the",
         f"errors, {counts['error'] - unproven} were shown by the engine itself in a test; {unproven} are marked",
         "*unproven* and rest on their source.",
+        "",
+        f"Values of {len(CHECKED)} keys of DeepSpeed's file and {len(CHECKED_BY_ACCELERATE)} of accelerate's are judged; "
+        "tests give the engines those at the",
+        "border of each: 0, negative, empty, of another type, in quotes, and contradicting others.",
     ]
     subject = ""
     for rule in rules:

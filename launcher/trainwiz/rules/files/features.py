@@ -86,7 +86,7 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Violations:
     for path, known in DTYPES_OF.items():
         value = deepspeed.get(path)
         # Only communication_data_type ignores case.
-        word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
+        word = value.lower() if isinstance(value, str) and path.endswith("communication_data_type") else value
         if value is None or value == "auto" or (isinstance(word, str) and word in known):
             continue
         same = _short(str(word).lower())
