@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainwiz import config
-from trainwiz.engines import deepspeed
+from trainwiz.engines import accelerate, deepspeed
 from trainwiz.engines import deepspeed_types as types
 from trainwiz.finding import Level
 from trainwiz.workflows.check.configurations import Files
@@ -160,6 +161,83 @@ def test_what_is_right_is_no_error(stops: list[str]) -> None:
     # What ZeRO 2 refuses later, as the cases of their rules show; half a sample, and half a rank.
     later = {"zero_optimization.allgather_bucket_size", "bf16.bf16_master_weights_and_grads", "sequence_parallel_size"}
     assert {key for key, _, _ in wrong} - later <= types.COUNTS
+
+
+PLAIN = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_GPU",
+    "num_processes": 4,
+    "num_machines": 1,
+    "mixed_precision": "bf16",
+}
+FSDP = {**PLAIN, "distributed_type": "FSDP"}
+WRAPPED = {"fsdp_state_dict_type": "SHARDED_STATE_DICT"}
+FILES = {
+    "": PLAIN,
+    "deepspeed_config": {
+        **PLAIN,
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {"zero_stage": 3, "gradient_clipping": 1.0, "zero3_save_16bit_model": True},
+    },
+    "dynamo_config": {**PLAIN, "dynamo_config": {"dynamo_backend": "INDUCTOR"}},
+    "fsdp_config 1": {
+        **FSDP,
+        "fsdp_config": {**WRAPPED, "fsdp_version": 1, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"},
+    },
+    "fsdp_config 2": {
+        **FSDP,
+        "fsdp_config": {**WRAPPED, "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
+    },
+    "parallelism_config": {
+        **FSDP,
+        "fsdp_config": {**WRAPPED, "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
+        "parallelism_config": {"parallelism_config_dp_shard_size": 4},
+    },
+}
+"""A file for each block, in which one key after the other gets another value."""
+NOT_FOUND_IN_YAML = {
+    ("deepspeed_config.gradient_accumulation_steps", "1e+30"),
+    # The model is not known, and has no class of that name.
+    "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+}
+
+
+def of_accelerate() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for title, values in FILES.items():
+        block = title.partition(" ")[0]
+        inside = {key for key in accelerate.CHECKED if key.partition(".")[0] == block and "." in key}
+        for key in sorted(inside or {key for key in accelerate.CHECKED if "." not in key} - set(accelerate.BLOCKS)):
+            yield from ((key, value, with_value(values, key, value)) for value in VALUES)
+
+
+def found_in_yaml(values: dict[str, Any]) -> dict[Level, list[str]]:
+    document = config.read("a.yaml", yaml.safe_dump(values, sort_keys=False))
+    versions = {"deepspeed": deepspeed.TRIED, "accelerate": accelerate.TRIED}
+    findings = Files(documents={"a.yaml": document}, versions=versions).findings([], [])
+    return {level: [f.where for f in findings if f.level is level] for level in Level}
+
+
+def test_what_stops_accelerate_is_found(tmp_path: Path) -> None:
+    cases = list(of_accelerate())
+    done = subprocess.run(
+        [sys.executable, str(CHILD.with_name("borders_accelerate.py")), str(tmp_path)],
+        input=json.dumps([values for _, _, values in cases]),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    stopped = json.loads(done.stdout.splitlines()[-1])
+    missed, wrong = set(), set()
+    for (key, value, values), said in zip(cases, stopped, strict=True):
+        levels = found_in_yaml(values)
+        if said and not (levels[Level.ERROR] or levels[Level.WARNING]):
+            missed |= {(key, json.dumps(value))} if key not in NOT_FOUND_IN_YAML else set()
+        if not said and levels[Level.ERROR] and type(value) in (int, bool) and value == 1:
+            wrong.add((key, json.dumps(value)))
+    assert sum(map(bool, stopped)) > 400
+    assert missed - NOT_FOUND_IN_YAML == set()
+    assert wrong <= {("main_process_port", "true")}
 
 
 @pytest.mark.parametrize("key", CONTRADICTIONS)

@@ -201,6 +201,15 @@ def test_the_engines_of_an_environment_count(
     assert "deepspeed 0.19.8 is assumed, the newest that the rules know" in capsys.readouterr().err
 
 
+def test_another_programs_file_with_some_keys_of_deepspeed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = "".join(f"{name}: 1\n" for name in ("num_layers", "hidden-size", "train-iters", "pos-emb", "rope_pct"))
+    (folder / "neox.yml").write_text(
+        own + "train_micro_batch_size_per_gpu: 4\ngradient_clipping: 1.0\nfp16: {fp16: true}\n"
+    )
+    assert run(["check", "neox.yml", "--skip-others"]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
 def test_rules_are_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "acc.yaml").write_text(TYPO)
     assert [f["rule"] for f in checked(capsys, "acc.yaml", "--select", "TW654")[1]] == ["TW654"]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trainwiz import columns, language
+from trainwiz.engines import accelerate, deepspeed_types
 from trainwiz.message import Message
 from trainwiz.rules import proofs
 from trainwiz.ui import console
@@ -74,9 +75,9 @@ def markdown(rules: Iterable[Rule]) -> str:
         f"errors, {counts['error'] - unproven} were shown by the engine itself in a test; {unproven} are marked",
         "*unproven* and rest on their source.",
         "",
-        f"Values of {len(CHECKED)} keys of DeepSpeed's file and {len(CHECKED_BY_ACCELERATE)} of accelerate's are judged; "
-        "tests give the engines those at the",
-        "border of each: 0, negative, empty, of another type, in quotes, and contradicting others.",
+        f"Values of {len(deepspeed_types.CHECKED)} keys of DeepSpeed's file and {len(accelerate.CHECKED)} of accelerate's "
+        "are judged. Tests give",
+        "the engines those at the border of each: 0, negative, empty, of another type, in quotes, contradicting others.",
     ]
     subject = ""
     for rule in rules:

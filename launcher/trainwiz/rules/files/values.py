@@ -8,6 +8,7 @@ from typing import Any
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import not_one_of, respelt
 from trainwiz.engines.accelerate import (
+    BLOCKS,
     COMPUTE_ENVIRONMENTS,
     DISTRIBUTED_TYPES,
     DYNAMO_BACKENDS,
@@ -47,7 +48,10 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
             allowed = SAGEMAKER_TYPES
         # TW657 and TW658 report false; for other values, accelerate calls lower() on the precision only.
         if not isinstance(value, str):
-            if key != "mixed_precision" or value is None or isinstance(value, bool):
+            elsewhere = key == "distributed_type" or (
+                key == "mixed_precision" and (value is None or isinstance(value, bool))
+            )
+            if elsewhere or not accelerate.has(key):
                 continue
         elif value in allowed or (key == "mixed_precision" and value.lower() in allowed):
             continue
@@ -124,7 +128,8 @@ def a_count_is_a_number(accelerate: Accelerate) -> Violations:
         value = accelerate.get(key)
         # On one machine, a quoted num_processes is only passed on.
         harmless = key == "num_processes" and isinstance(value, str) and value.isdecimal() and accelerate.machines == 1
-        if value is None or harmless or _is_template(value) or (key == "num_machines" and value == 1):
+        absent = value is None and (key != "num_machines" or not accelerate.has(key) or accelerate.kind in ("NO", ""))
+        if absent or harmless or _is_template(value) or (key == "num_machines" and value == 1):
             continue
         if type(value) is int:
             yield from _out_of_range(key, value)
@@ -148,6 +153,22 @@ def _out_of_range(key: str, value: int) -> Violations:
         yield violation(
             "{key} is {value}; it must be {low} to {high}", where=key, key=key, value=value, low=low, high=high
         )
+
+
+@rule("TW660", level=Level.ERROR, field="document")
+def a_block_is_a_block(accelerate: Accelerate) -> Violations:
+    """deepspeed_config, fsdp_config and the other blocks must be keys with values, not a single value.
+
+    Without it: `'int' object is not iterable` for deepspeed_config; a value in the place of another block is silently
+    ignored, and the defaults count.
+    Why: accelerate takes from a block only what is a key in it.
+    Instead: write the keys of the block below it, or delete it.
+    Source: seen with accelerate 1.15.0
+    """
+    for block in BLOCKS:
+        value = accelerate.get(block)
+        if value is not None and not isinstance(value, dict) and value not in ("", []):
+            yield violation("{key} is {value}; accelerate expects a block of keys", where=block)
 
 
 @rule("TW687", level=Level.ERROR, field="num_processes")
@@ -246,16 +267,20 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Violations:
     for key in ("dynamo_backend", "backend"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
-        known = value is None or value is False or str(value).upper() in DYNAMO_BACKENDS
+        known = value is None or str(value).upper() in DYNAMO_BACKENDS
+        if value is False:
+            fix = safe(remedy("write it with quotes: 'NO'", {path: "NO"}))
+            yield violation("YAML reads {key} {value} as false, and accelerate stops", fix, where=path)
+            continue
         if not known and knows_keys_of(accelerate.version):
             fix = respelt(path, str(value).upper(), DYNAMO_BACKENDS)
             yield violation("accelerate has no dynamo backend {name}", fix, where=path, name=str(value))
     for key in ("dynamo_mode", "mode"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
-        acts = accelerate.get("dynamo_config.dynamo_backend")
-        if acts and isinstance(value, str) and value not in COMPILE_MODES:
-            yield not_one_of(COMPILE_MODES, value, where=path, key=key)
+        acts = str(accelerate.get("dynamo_config.dynamo_backend") or "NO").upper() != "NO"
+        if acts and accelerate.has(path) and value not in COMPILE_MODES:
+            yield not_one_of(COMPILE_MODES, str(value), where=path, key=key)
 
 
 def _whole(value: object) -> int | None:

@@ -66,7 +66,7 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Violations:
     """
     path, value = accelerate.fsdp.get("fsdp_min_num_params", ("", None))
     policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
-    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
+    if not path or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
         return
     number = _number(value)
     yield violation(
