@@ -22,13 +22,13 @@ from trainwiz.workflows.check.configurations import Files
 CHILD = Path(__file__).parents[1] / "engine_children" / "borders.py"
 VALUES: tuple[Any, ...] = (0, -1, 1, 0.5, "", "x", "1", "false", True, None, [], {}, 1e30)
 BETAS: tuple[Any, ...] = (0.9, [0.9], [0.9, 1.0], [0.9, 0.999, 0.9], [-0.1, 0.9], ["0.9", "0.999"], [0.9, 0.95])
-BASE = {
+BASE: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
     "gradient_clipping": 1.0,
     "zero_optimization": {"stage": 2},
 }
-ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+ADAM: dict[str, Any] = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
 AROUND: dict[str, dict[str, Any]] = {
     "fp16": {"fp16": {"enabled": True}},
     "bf16": {"bf16": {"enabled": True}},
@@ -56,7 +56,7 @@ NOT_FOUND = {
     ("scheduler.params.lr_range_test_step_size", "1e+30"),
     ("scheduler.params.warmup_num_steps", "1e+30"),
 }
-CONTRADICTIONS = {
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
     "optimizer.type": {"optimizer": {"params": {"lr": 1e-4}}},
     "scheduler.type": {**ADAM, "scheduler": {"params": {"warmup_num_steps": 1}}},
     "optimizer": {"optimizer": {"type": "AdamW"}},
@@ -163,16 +163,16 @@ def test_what_is_right_is_no_error(stops: list[str]) -> None:
     assert {key for key, _, _ in wrong} - later <= types.COUNTS
 
 
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
     "distributed_type": "MULTI_GPU",
     "num_processes": 4,
     "num_machines": 1,
     "mixed_precision": "bf16",
 }
-FSDP = {**PLAIN, "distributed_type": "FSDP"}
+FSDP: dict[str, Any] = {**PLAIN, "distributed_type": "FSDP"}
 WRAPPED = {"fsdp_state_dict_type": "SHARDED_STATE_DICT"}
-FILES = {
+FILES: dict[str, dict[str, Any]] = {
     "": PLAIN,
     "deepspeed_config": {
         **PLAIN,

@@ -47,7 +47,7 @@ class Replay:
         path = str(self.finding.file)
         for name, files in (("before", self.files), ("after", self.after)):
             (self.folder / name).write_text(files.documents[path].text)
-        extra = {key: self.case[key] for key in ("world", "asked", "script") if key in self.case}
+        extra: dict[str, Any] = {key: self.case[key] for key in ("world", "asked", "script") if key in self.case}
         return {
             "how": self.case.get("engine", ""),
             "folder": str(self.folder),

@@ -75,9 +75,9 @@ def markdown(rules: Iterable[Rule]) -> str:
         f"errors, {counts['error'] - unproven} were shown by the engine itself in a test; {unproven} are marked",
         "*unproven* and rest on their source.",
         "",
-        f"Values of {len(deepspeed_types.CHECKED)} keys of DeepSpeed's file and {len(accelerate.CHECKED)} of accelerate's "
-        "are judged. Tests give",
-        "the engines those at the border of each: 0, negative, empty, of another type, in quotes, contradicting others.",
+        f"Values of {len(deepspeed_types.CHECKED)} keys of DeepSpeed's file are judged, and of",
+        f"{len(accelerate.CHECKED)} keys of accelerate's. Tests give the engines those at the border of",
+        "each: 0, negative, empty, of another type, in quotes, and contradicting others.",
     ]
     subject = ""
     for rule in rules:
