@@ -364,6 +364,9 @@ def engine(case: dict[str, Any]) -> None:
     config_module.dist = comm
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     if not torch.distributed.is_initialized():
+        # Groups of another case, which have ended.
+        comm.comm.cdb = None
+        importlib.reload(groups)
         package.init_distributed("gloo", verbose=False)
     config = json.loads(Path(case["deepspeed"]).read_text())
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))

@@ -59,8 +59,8 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Violations:
         if key in TOP_LEVEL_KEYS or key.startswith(("_", "#", "//")):
             continue
         # A block is never a misspelt number, nor the other way round.
-        block = isinstance(value, Mapping)
-        near = nearest(key, {k for k in TOP_LEVEL_KEYS - REMOVED_IN_0_19 if (k in BLOCKS) is block})
+        same_kind = {k for k in TOP_LEVEL_KEYS - REMOVED_IN_0_19 if (k in BLOCKS) is isinstance(value, Mapping)}
+        near = nearest(key, same_kind)
         if key in ZERO_KEYS:
             fix = remedy("move it into zero_optimization", {key: None, f"zero_optimization.{key}": value})
         elif near and not deepspeed.has(near):

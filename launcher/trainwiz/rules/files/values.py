@@ -269,8 +269,8 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Violations:
         value = accelerate.get(path)
         known = value is None or str(value).upper() in DYNAMO_BACKENDS
         if value is False:
-            fix = safe(remedy("write it with quotes: 'NO'", {path: "NO"}))
-            yield violation("YAML reads {key} {value} as false, and accelerate stops", fix, where=path)
+            quoted = safe(remedy("write it with quotes: 'NO'", {path: "NO"}))
+            yield violation("YAML reads {key} {value} as false, and accelerate stops", quoted, where=path)
             continue
         if not known and knows_keys_of(accelerate.version):
             fix = respelt(path, str(value).upper(), DYNAMO_BACKENDS)
