@@ -10,21 +10,31 @@ _TRAINER = {
     "batch.per_device_batch_size": "per_device_train_batch_size",
     "batch.real_batch_size": "the global batch size",
     "batch.sequence_length": "max_length",
+    "checkpoint.checkpointing_steps": "save_steps",
     "checkpoint.checkpoints_total_limit": "save_total_limit",
     "checkpoint.output_dir": "output_dir",
     "data.num_workers": "dataloader_num_workers",
+    "data.packing": "packing",
     "data.text_column": "dataset_text_field",
+    "data.train": "the training data",
+    "machine.main_process_ip": "main_process_ip",
     "machine.main_process_port": "main_process_port",
+    "machine.num_processes": "num_processes",
     "model.activation_checkpointing": "gradient_checkpointing",
     "model.compile": "torch_compile",
+    "model.lora_targets": "target_modules",
+    "model.name": "the model's path",
     "optimizer.gradient_clipping": "max_grad_norm",
     "optimizer.learning_rate": "learning_rate",
+    "optimizer.name": "optim",
     "precision.mixed_precision": "bf16/fp16",
     "schedule.n_steps": "max_steps",
     "schedule.n_warmup_steps": "warmup_steps",
+    "strategy.kind": "the plugin",
     "strategy.offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "strategy.offload_param_device": "zero_optimization.offload_param.device",
     "strategy.zero_stage": "zero_optimization.stage",
+    "tracking.log_with": "report_to",
 }
 _SCRIPT = _TRAINER | {
     "batch.per_device_batch_size": "the DataLoader's batch_size",
@@ -47,10 +57,12 @@ _DEEPSPEED = _SCRIPT | {
 _AXOLOTL = _TRAINER | {
     "batch.per_device_batch_size": "micro_batch_size",
     "batch.sequence_length": "sequence_len",
+    "data.packing": "sample_packing",
+    "model.lora_targets": "lora_target_modules",
     "optimizer.gradient_clipping": "max_grad_norm",
     "strategy.zero_stage": "deepspeed: deepspeed_configs/zero3_bf16.json, for stage",
 }
-_LLAMA_FACTORY = _TRAINER | {"batch.sequence_length": "cutoff_len"}
+_LLAMA_FACTORY = _TRAINER | {"batch.sequence_length": "cutoff_len", "model.lora_targets": "lora_target"}
 _LIGHTNING = _SCRIPT | {
     "batch.gradient_accumulation_steps": "Trainer(accumulate_grad_batches)",
     "optimizer.gradient_clipping": "Trainer(gradient_clip_val)",
