@@ -127,6 +127,6 @@ def drop_regions(source: str, wanted: Set[str]) -> str:
 def _cut(source: str, wanted: Set[str]) -> str:
     text = drop_regions(source, wanted)
     # What stood between two dropped regions was blank: one blank line inside a block, two between definitions.
-    text = re.sub(r"\n{3,}(?=[ \t]|import )", "\n\n", text)
+    text = re.sub(r"\n{3,}(?=[ \t]|import |from )", "\n\n", text)
     text = re.sub(r"\n{4,}", "\n\n\n", text)
     return imports.joined(text.rstrip("\n") + "\n")
