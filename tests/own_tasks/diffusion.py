@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from shapes.pictures import SIZE, squares  # a package of the user's own, beside task.py
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-
-from shapes.pictures import SIZE, squares  # a package of the user's own, beside task.py
 
 Batch = dict[str, Tensor]
 SHARDED_LAYERS: tuple[str, ...] = ("Block",)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
+from trainwiz.script import lightning
 from trainwiz.script.arguments import Number, is_trainer, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
@@ -38,6 +39,7 @@ def numbers(script: Script) -> list[Number]:
     if trainer:
         return [n for call in trainer for n in of_trainer(script, call)]
     return [
+        *lightning.numbers(script),
         *_of_accelerator(script),
         *_of_loaders(script),
         *_of_optimizers(script),
@@ -152,6 +154,16 @@ def _literal(script: Script, call: Call, name: str, kind: str, default: Any) -> 
 
 
 def _of_schedules(script: Script) -> Iterator[Number]:
+    found = list(_schedules(script))
+    yield from found
+    made = lightning.of(script)
+    step: ast.Call | None = next(iter((*script.training.steps, *([made.trainer.node] if made else ()))), None)
+    if not found and step is not None:
+        for kind, value in (("schedule", "constant"), ("warmup", 0)):
+            yield Number(kind=kind, name=ast.unparse(step.func), node=step, value=value, left_out="script")
+
+
+def _schedules(script: Script) -> Iterator[Number]:
     for call in script.calls:
         last = call.last
         if last in ("get_scheduler", "DummyScheduler"):

@@ -79,9 +79,12 @@ def watch_dropout(seen: dict[str, Any], *, off: bool) -> None:
         seen["dropout"] += bool(training and p)
         return drop(input, p, training and not off, inplace)
 
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    # torch's own layers give all by position.
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    ) -> Any:
         seen["dropout"] += bool(dropout_p)
-        return attend(query, key, value, attn_mask, 0.0 if off else dropout_p, **more)
+        return attend(query, key, value, attn_mask, 0.0 if off else dropout_p, *rest, **more)
 
     functions.dropout, functions.scaled_dot_product_attention = dropout, attention
 
@@ -110,8 +113,11 @@ def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
     task: Any = importlib.import_module("task")
     loss_sum = task.loss_sum
 
+    first: list[tuple[str, ...]] = []  # the turn of the first of several optimizers, or none
+
     def counted(model: Any, batch: Any, *turn: str) -> Any:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and turn == (first or [turn])[0]:
+            first[:] = [turn]
             seen["micro_batches"] += 1
             if seen["micro_batches"] == asked["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -232,10 +232,13 @@ def without_dropout() -> list[list[str]]:
             asked.append(["dropout", NOISE["innermost"](in_project)])
         return drop(input, p, False, inplace)
 
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    # torch's own layers give all by position.
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    ) -> Any:
         if dropout_p:
             asked.append(["scaled_dot_product_attention", NOISE["innermost"](in_project)])
-        return attend(query, key, value, attn_mask, 0.0, **more)
+        return attend(query, key, value, attn_mask, 0.0, *rest, **more)
 
     functions.dropout, functions.scaled_dot_product_attention = dropout, attention
     return asked
