@@ -56,6 +56,15 @@ def unwritten(text: str) -> dict[str, int]:
     return found
 
 
+def functions(text: str) -> dict[str, int]:
+    """The functions of a module, each with its line."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    return {node.name: node.lineno for node in body if isinstance(node, ast.FunctionDef)}
+
+
 def literals(text: str) -> dict[str, Any]:
     """The defaults that are written down, by name."""
     return {name: field.value for name, field in declared(text).items() if field.is_literal}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def collate(samples: list[tuple[Tensor, Tensor]], counted: list[bool]) -> tuple[
 
 
 def layers(*widths: int) -> nn.Sequential:
-    pairs = zip(widths, widths[1:], strict=False)
+    pairs = itertools.pairwise(widths)
     return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.LeakyReLU(0.2))))[:-1]
 
 

@@ -159,11 +159,11 @@ def scheduled(config: Config, update: int, total: int, usual: float) -> float:
 def set_rates(
     config: Config, optimizer: Any, rates: list[float | None], update: int, total: int, usual: float
 ) -> float:
-    """Set the rate of each group. Return the learning rate."""
+    """Set the rate of each group. Return the learning rate; that of the first group, where each has its own."""
     usual = scheduled(config, update, total, usual)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = usual if rate is None else rate * (usual / config.learning_rate)
-    return usual
+    return usual if None in rates else optimizer.param_groups[0]["lr"]
 
 
 # end: own_optimizers

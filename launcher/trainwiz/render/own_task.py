@@ -61,6 +61,9 @@ def files(
     if pieces.whole_loader:
         text = text.replace("def load_train_data(", f"{_loader(pieces)}def load_train_data(")
         slices.append(pieces.whole_loader)
+    if pieces.late_warmup:
+        text = text.replace("def save_model(", f"{_SCHEDULE}def save_model(")
+        slices.append(Slice(expression="", imports=("import math",)))
     if decided and (function := _optimizer(pieces, decided)):
         text = text.replace("def save_model(", f"{function}def save_model(")
         slices += [pieces.optimizer.taken] if pieces.optimizer and pieces.optimizer.taken else []
@@ -140,6 +143,17 @@ def _stepped(found: Lightning) -> str:
     )
 
 
+_SCHEDULE = '''\
+def schedule(config: Any, update: int, total: int) -> float:
+    """Return the share of the learning rate as transformers has it: the first update of a warm-up has rate 0."""
+    if update < config.n_warmup_steps:
+        return update / config.n_warmup_steps
+    progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
+    shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return shares[config.lr_scheduler_type]
+
+
+'''
 _SAVED = """\
 folder.mkdir(parents=True, exist_ok=True)
 named = {name.removeprefix("module."): tensor.contiguous() for name, tensor in weights.items()}
@@ -179,6 +193,15 @@ def _optimizer(pieces: Pieces, decided: Collection[str]) -> str:
             "optimizer = made[0] if isinstance(made, list) and len(made) == 1 else made",
             *(['for group in optimizer.param_groups:\n    group["lr"] = config.learning_rate'] if rate else []),
             "return optimizer",
+        ]
+    elif pieces.betas:
+        lines = [
+            "trained = [p for p in model.parameters() if p.requires_grad]",
+            "decayed = [p for p in trained if p.ndim > 1]",
+            "rest = [p for p in trained if p.ndim < 2]  # biases and norms",
+            'decaying = {"params": decayed, "weight_decay": config.weight_decay}',
+            'groups = [decaying, {"params": rest, "weight_decay": 0.0}]',
+            f"return torch.optim.AdamW(groups, lr=config.learning_rate, betas={pieces.betas!r})",
         ]
     else:
         taken = pieces.optimizer.taken if pieces.optimizer else None

@@ -97,8 +97,8 @@ def numbers(script: Script) -> Iterator[Number]:
         yield from number(script, kind, f"Trainer({name})", given, known, call.node, "lightning")
     precision = script.values.of(call.keyword("precision"))
     if precision and str(precision.value) in _PRECISIONS:
-        value = _PRECISIONS[str(precision.value)]
-        yield Number(kind="precision", name="Trainer(precision)", node=precision.node, value=value)
+        ours = _PRECISIONS[str(precision.value)]
+        yield Number(kind="precision", name="Trainer(precision)", node=precision.node, value=ours)
 
 
 def _from_lightning(name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from trainwiz.message import say
 from trainwiz.script import lightning
 from trainwiz.script.lightning import Lightning
+from trainwiz.script.numbers import numbers
 from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Loop, dotted, method
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Counted = Literal["samples", "labels", "next_labels"]
 """What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
+_TWO = 2
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _LOOP = """
 append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
@@ -65,6 +67,12 @@ class Pieces:
     """The only optimizer, where the script makes it from the model's name."""
     lightning: Lightning | None = None
     """The LightningModule that makes loss and optimizer."""
+    betas: tuple[float, float] | None = None
+    """Those of the AdamW that a Trainer makes; None where it makes another optimizer."""
+    sums_means: ast.AST | None = None
+    """Where a Trainer adds up the means of micro-batches, because its loss is not its own."""
+    late_warmup: bool = False
+    """Whether the first update has rate 0, as in the schedules of transformers."""
     whole_loader: Slice | None = None
     """The loader of a data module; data and collate function are taken from it."""
 
@@ -102,21 +110,31 @@ class _Reader:
         if by_hand is not None:
             why = say("its training_step makes the updates itself")
             loss = Piece(name="loss", node=found.step, gap=Gap(by_hand, why))
-        loader = self._loader()
+        given = [] if found.loader is None else [id(node) for node in self.script.names.feeding(found.loader)]
+        loader = next((call for call in self._loaders() if id(call.node) in given), self._loader())
         made = found.data_module
         if made is None and found.loader is None and found.own_loader:
             made = found.model
         model = self._piece("model", found.model, found.trainer.node)
-        common = {"model": model, "loss": loss, "batch": "batch", "lightning": found}
-        if made is None:
+        whole = self._piece("data", made, None) if made is not None else None
+        if whole is None:
             data = self._piece("data", self._dataset(loader), loader.node if loader else None)
-            return Pieces(data=data, collate=self._collate(loader), loader=loader, **common)
-        data = self._piece("data", made, None)
-        if data.taken is None:
-            return Pieces(data=data, collate=replace(data, name="collate"), **common)
-        whole, taken = data.taken, Slice(expression="loader().dataset")
-        collate = Piece(name="collate", node=made, taken=Slice(expression="loader().collate_fn"))
-        return Pieces(data=replace(data, taken=taken), collate=collate, whole_loader=whole, **common)
+            collate = self._collate(loader)
+        elif whole.taken is None:
+            data, collate = whole, replace(whole, name="collate")
+        else:
+            data = replace(whole, taken=Slice(expression="loader().dataset"))
+            collate = replace(whole, name="collate", taken=Slice(expression="loader().collate_fn"))
+        return Pieces(
+            model=model,
+            data=data,
+            collate=collate,
+            loss=loss,
+            batch="batch",
+            loader=loader if whole is None else None,
+            lightning=found,
+            whole_loader=whole.taken if whole else None,
+        )
 
     def _of_loop(self) -> Pieces:
         models = self._models()
@@ -137,10 +155,26 @@ class _Reader:
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
             optimizer=self._optimizer(models),
+            betas=self._betas(),
+            sums_means=self._sums_means(),
+            late_warmup=bool(self.trainer) or any(_is_schedule(call) for call in self.script.calls),
         )
 
+    def _betas(self) -> tuple[float, float] | None:
+        asked = self.trainer and (self.trainer.keyword("optimizers") or self.script.names.function("create_optimizer"))
+        if self.trainer is None or asked:
+            return None
+        found = [one.value for one in numbers(self.script) if one.kind == "betas"]
+        return found[0] if found and len(found[0]) == _TWO else None
+
+    def _sums_means(self) -> ast.AST | None:
+        """The accumulation of a Trainer whose compute_loss is its own: only its own loss is divided."""
+        steps = [one for one in numbers(self.script) if one.kind == "accumulation"]
+        own = self.script.names.function("compute_loss")
+        return steps[0].node if self.trainer and own and steps and steps[0].value != 1 else None
+
     def _optimizer(self, models: Mapping[str, ast.expr]) -> Piece | None:
-        """The optimizer, with its parameter groups; None where the plan's keys must do: several, an engine's, unknown."""
+        """The optimizer with its parameter groups; None where the plan's keys must do: several, or one unknown."""
         made = [call for call in self.script.calls if self.script.engines.kind(call.node) == "Optimizer"]
         made = [call for call in made if call.method != "prepare" and call.arguments]
         if self.trainer or len(models) != 1 or len(made) != 1 or self.script.engines.deepspeed:
@@ -320,6 +354,11 @@ def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
         return Piece(name=name, node=node, taken=cut())
     except Gap as gap:
         return Piece(name=name, node=node, gap=gap)
+
+
+def _is_schedule(call: Call) -> bool:
+    """Whether a call makes a schedule of transformers."""
+    return call.last == "get_scheduler" or (call.last.startswith("get_") and call.last.endswith("_with_warmup"))
 
 
 def _is_enumerate(node: ast.AST) -> bool:

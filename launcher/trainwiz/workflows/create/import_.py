@@ -109,7 +109,7 @@ def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any], own:
         # What `--set` decides is no longer unknown.
         left=[
             replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one
-            for one in (*lost, *rest, *code)
+            for one in (own.told(one, decided.plan) if own else one for one in (*lost, *rest, *code))
             if not (own and own.covers(one, decided.plan))
         ],
         findings=planner.findings(decided.plan, complete=True),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.workflows.option import argument, flag, option
 
@@ -136,7 +137,9 @@ class AdoptRequest:
 
     @property
     def as_import(self) -> ImportRequest:
-        """The import of this script without any configuration file."""
+        """The import of this script without any configuration file. Raises `UsageError`."""
+        if not self.script:
+            raise UsageError(say("no script given"), say("run: trainwiz adopt train.py --into my-project"))
         script = Path(os.path.expanduser(self.script))
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         into = self.into or str(script.with_name(f"{script.stem}-adopted"))
