@@ -117,6 +117,7 @@ def test_ranks_and_interruptions_change_nothing(name: str, trained: dict[str, Pa
             assert weights[part][key].numpy() == pytest.approx(tensor.numpy(), rel=1e-4, abs=1e-6), (part, key)
 
 
+# docs/decisions/tasks.md: Several optimizers take turns on a bare model
 def test_optimizers_take_turns(trained: dict[str, Path]) -> None:
     """As a bare loop over the same batches does it."""
     rows = [r for r in records(trained["gan"] / "one") if "loss" in r]
@@ -150,6 +151,7 @@ def test_rates_of_groups_follow_the_schedule(trained: dict[str, Path]) -> None:
     assert [r["lr"] for r in rows] == pytest.approx([0.01 / (1 + update) ** 0.5 for update in range(UPDATES)])
 
 
+# docs/decisions/tasks.md: A stream is read by every rank and resumed by reading past
 def test_a_stream_is_read_past_what_was_used(trained: dict[str, Path]) -> None:
     """Three updates are an epoch of 21 samples; so the fourth begins the next epoch, and nothing is skipped."""
     out = trained["time_series"]

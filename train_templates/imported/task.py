@@ -1,8 +1,8 @@
 """The task: data, model and loss of the script that this project was imported from. Edit it freely.
 
 The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
-batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. `trainwiz rehearse`
-shows whether the loss here does its part.
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. hooks.py lists what
+else can be decided here. `trainwiz rehearse` shows whether the loss here does its part.
 """
 
 from __future__ import annotations

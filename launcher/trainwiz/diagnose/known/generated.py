@@ -33,7 +33,7 @@ SIGNATURES = {
         remedy="look at the labels: are all alike, or is none of them counted? Then at loss_sum in task.py",
     ),
     "refused_hook": Signature(
-        r"task\.py has (?P<hook>\w+), which this project cannot use: (?P<why>.+)$",
+        r"task\.py has \w+, which this project cannot use: (?P<why>.+)$",
         r"build_optimizers returns (?P<why>several optimizers \(.+\); they need one rank, or DDP)",
         r"(?P<why>several optimizers do not share fp16's loss scaler)",
         r"task\.py has build_optimizers and parameter_groups: (?P<why>the first one makes the groups itself)",
@@ -49,7 +49,7 @@ SIGNATURES = {
         "trained",
     ),
     "rows_of_outputs": Signature(
-        r"evaluation_outputs: (?P<name>.+) has (?P<rows>\d+) rows for (?P<counted>\d+) of (?P<size>\d+) samples",
+        r"evaluation_outputs: (?P<name>.+) has (?P<rows>\d+) rows for \d+ of (?P<size>\d+) samples",
         cause="evaluation_outputs returned {rows} rows of {name} for a micro-batch of {size} samples",
         remedy="return one row for each sample, in the order of the micro-batch",
     ),

@@ -194,7 +194,7 @@ def hooks_go_with_the_strategy(plan: Plan, project: Project) -> Violations:
         if name in refused:
             yield violation(
                 "{name} in {file} does not go with {strategy}: {why}",
-                remedy("set strategy.kind to ddp or fsdp, or remove {name}", name=name),
+                remedy("set strategy.kind to ddp, or remove {name}", name=name),
                 name=name,
                 file=f"{path}:{line}",
                 strategy=strategies.of(plan).label,
