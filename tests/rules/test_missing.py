@@ -19,6 +19,7 @@ from plans import BASE
 from projects import REGRESSION, environment, launch, make, metrics
 
 from trainwiz import plan as plans
+from trainwiz.process import merge
 from trainwiz.render import training_files
 from trainwiz.store import templates
 
@@ -111,6 +112,17 @@ def test_tw411_nothing_is_trained_without_an_end(tmp_path: Path) -> None:
     assert "n_steps 0, n_epochs 0: one of them says how long, and the other is 0" in done.stderr
 
 
+def test_tw528_no_script_with_both_sides_of_a_conflict_runs(tmp_path: Path) -> None:
+    base, ours, theirs = (f"seed = {number}\n" for number in (42, 43, 44))
+    merged = merge.three_way(base, ours, theirs, {"ours": "yours", "base": "before", "theirs": "now"})
+    assert merged is not None
+    assert merged[1] == 1
+    (tmp_path / "train.py").write_text(merged[0])
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "<<<<<<< yours" in done.stderr
+    assert "SyntaxError" in done.stderr
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -162,12 +174,12 @@ def test_tw527_what_is_not_written_stops_the_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_tw528_a_hook_that_the_engine_cannot_call_stops_the_ranks(tmp_path: Path) -> None:
+def test_tw529_a_hook_that_the_engine_cannot_call_stops_the_ranks(tmp_path: Path) -> None:
     sharded = {"strategy.kind": "deepspeed", "strategy.zero_stage": 1, "data.eval": ""}
     folder = make(tmp_path / "project", {**REGRESSION, **sharded})
     task = folder / "task.py"
     task.write_text(task.read_text() + "\n\ndef after_update(config, model, update):\n    pass\n")
-    stopped = launch(folder, "--ignore", "TW528")
+    stopped = launch(folder, "--ignore", "TW529")
     assert stopped.code != 0
     assert "task.py has after_update, which this project cannot use: DeepSpeed keeps" in stopped.out + stopped.err
 

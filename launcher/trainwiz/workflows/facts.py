@@ -94,6 +94,7 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
             if path == SETTINGS[0]
             for name, line in fields.functions(text).items()
         ),
+        conflict_markers=artifacts.conflict_markers(folder, changed),
         kept_files=artifacts.kept(folder),
     )
     return Facts(
