@@ -554,9 +554,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: compile
     compile_layers(model)
     # end: compile
+    # feature: named_tensors
     optimizer = build_optimizer(config, model, accelerator.device)
+    # end: named_tensors
     # feature: own_hooks
-    optimizer, rates = hooks.build_optimizers(config, model, optimizer)
+    optimizer, rates = hooks.build_optimizers(config, model, build_optimizer(config, model, accelerator.device))
     # end: own_hooks
     # feature: built_by_all
     # feature: one_turn
@@ -604,13 +606,13 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     began, (_, stop) = time.perf_counter(), agreement.reach(0)
     for update in range(start, start if stop else total):
         seed_generators(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
-        rate = learning_rate(config, update, total)
         # feature: named_tensors
+        rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
             group["lr"] = rate
         # end: named_tensors
         # feature: own_hooks
-        rate = hooks.set_rates(config, optimizer, rates, update, total, rate)
+        rate = hooks.set_rates(config, optimizer, rates, update, total, learning_rate(config, update, total))
         # end: own_hooks
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
