@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 GENERATED = (
     *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
     *("metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
-    "token_cache",
+    *("pairs", "preferences", "references", "token_cache"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

@@ -95,6 +95,10 @@ from metrics import Metrics
 from recompute import recompute_layers
 
 # end: recompute
+# feature: reference
+from references import add_references
+
+# end: reference
 # feature: built_once
 from sharding import build, prepare
 
@@ -366,8 +370,15 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
     sums: Any = 0
     model.eval()
+    # feature: real_batch_mean
+    every = ({name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()} for batch, _ in load_batches(config, data, batches))
+    mean = task.real_batch_mean(model, every, accelerator.reduce)
+    # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+        # feature: real_batch_mean
+        batch["mean"] = mean
+        # end: real_batch_mean
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
     return task.evaluation_metrics(accelerator.reduce(sums).tolist())
@@ -524,6 +535,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     for state in optimizer.state.values():
         state.get("step", torch.zeros(())).zero_()  # DeepSpeed takes an empty first step, which Adam counts
     # end: zero0_16bit
+    # feature: reference
+    add_references(config, agreement, model, train_data, accelerator.device)
+    # feature: eval
+    add_references(config, agreement, model, eval_data, accelerator.device)
+    # end: eval
+    # end: reference
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
@@ -555,6 +572,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # feature: real_batch_mean
+        micro_batches = [({name: tensor.to(accelerator.device) for name, tensor in batch.items()}, n) for batch, n in micro_batches]
+        mean = task.real_batch_mean(model, (batch for batch, _ in micro_batches), accelerator.reduce)
+        micro_batches = [({**batch, "mean": mean}, n) for batch, n in micro_batches]
+        # end: real_batch_mean
         # The engine divides by the accumulation steps and averages over ranks. Undo both, and divide by the count.
         scale = config.gradient_accumulation_steps * config.num_processes / count
         for batch, _ in micro_batches:

@@ -93,6 +93,10 @@ from metrics import Metrics
 from recompute import recompute_layers
 
 # end: recompute
+# feature: reference
+from references import add_references
+
+# end: reference
 
 
 @dataclass
@@ -478,6 +482,14 @@ def loss_scaler(optimizer: Any) -> Any:
 
 
 # end: gemini_scaler
+# feature: real_batch_mean
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum over all ranks."""
+    dist.all_reduce(tensor)
+    return tensor
+
+
+# end: real_batch_mean
 # feature: eval
 @torch.no_grad()
 def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
@@ -487,8 +499,15 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     batches = RealBatches(config, len(data), dist.get_rank(), 0, end)
     sums: Any = 0
     model.eval()
+    # feature: real_batch_mean
+    every = ({name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch, _ in load_batches(config, data, batches))
+    mean = task.real_batch_mean(model, every, summed)
+    # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        # feature: real_batch_mean
+        batch["mean"] = mean
+        # end: real_batch_mean
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
     dist.all_reduce(sums)
@@ -534,6 +553,12 @@ def train(config: Config, agreement: Agreement) -> bool:
     synced = model
     # end: bare_no_sync
     model.train()
+    # feature: reference
+    add_references(config, agreement, model, train_data, device)
+    # feature: eval
+    add_references(config, agreement, model, eval_data, device)
+    # end: eval
+    # end: reference
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
@@ -569,6 +594,11 @@ def train(config: Config, agreement: Agreement) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # feature: real_batch_mean
+        micro_batches = [({name: tensor.to(device) for name, tensor in batch.items()}, n) for batch, n in micro_batches]
+        mean = task.real_batch_mean(model, (batch for batch, _ in micro_batches), summed)
+        micro_batches = [({**batch, "mean": mean}, n) for batch, n in micro_batches]
+        # end: real_batch_mean
         # Booster averages over ranks, but does not divide by the accumulation. Undo that and divide by the count.
         scale = config.num_processes / count
         # feature: no_sync

@@ -53,7 +53,7 @@ def decide_data(d: Decision) -> None:
     else:
         d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
     d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
-    if d.task.generative:
+    if d.task.packs:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
         d.settle("data.packing", False, say("only causal_lm and sft support packing"))

@@ -37,6 +37,8 @@ class Work:
     checkpointing: Checkpointing = "none"
     samples: int = 1
     """The micro-batch."""
+    rows: int = 1
+    """Rows of tokens of each sample: two where a loss compares two answers."""
     length: int = 1
     """Tokens of a sample."""
 
@@ -96,7 +98,7 @@ def activations(strategy: Strategy, work: Work) -> int:
         work.transformer,
         arithmetic(strategy, work.precision),
         work.checkpointing,
-        samples=work.samples,
+        samples=work.samples * work.rows,
         length=work.length,
         generates=work.generates,
     )

@@ -13,7 +13,7 @@ NEIGHBOURS = frozenset(
     {
         *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "metrics"),
         *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
-        "train",
+        *("pairs", "preferences", "references", "train"),
     }
 )
 """The modules of a project, which import each other by these names."""

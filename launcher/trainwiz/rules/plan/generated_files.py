@@ -7,7 +7,10 @@ from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
 _PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "sharding.py")
-_OF_TASKS = ("model_folder.py", "rows.py", "conversations.py", "chat.py", "adapter.py", "texts.py")
+_OF_TASKS = (
+    *("model_folder.py", "rows.py", "conversations.py", "chat.py", "adapter.py", "texts.py"),
+    *("preferences.py", "pairs.py", "references.py"),
+)
 _PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
 NEEDED = (*_PROGRAM, "ds_config.json")
 EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
