@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from test_sft import CHATML, instructed
+from projects import SMALL, launch, make, trainwiz
+from safetensors.torch import load_file
+from test_sft import CHATML, adapter_hash, curve, instructed
 from test_tasks import load
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
+from warm import spawn
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -140,3 +145,286 @@ def test_losses_rewards_and_gradients_are_those_of_trl(loss: str, tmp_path: Path
     names |= {} if loss == "kto" else {"rewards/accuracies": "eval_accuracy", "rewards/margins": "eval_margin"}
     for theirs_name, name in names.items():
         assert found[name] == pytest.approx(float(recorded[theirs_name]), abs=1e-5), name
+
+
+ASKED, GOOD, BAD = "two and two?", "four", "five"
+TURN = [message("user", ASKED)]
+LONGER = [message("system", "be brief"), message("user", "hello"), message("assistant", "hi"), *TURN]
+GPT = [{"from": "human", "value": ASKED}]
+HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: " + ASKED + "\n\nAssistant:"
+FORMS: dict[str, tuple[dict[str, Any], list[dict[str, str]]]] = {
+    "texts": ({"prompt": ASKED, "chosen": GOOD, "rejected": BAD}, TURN),
+    "orca": ({"system": "be brief", "question": ASKED, "chosen": GOOD, "rejected": BAD}, [LONGER[0], *TURN]),
+    "explicit": ({"prompt": LONGER, "chosen": [message("assistant", GOOD)], "rejected": [message("assistant", BAD)]}, LONGER),
+    "implicit": (
+        {"chosen": [*LONGER, message("assistant", GOOD)], "rejected": [*LONGER, message("assistant", BAD)]},
+        LONGER,
+    ),
+    "ultrafeedback": (
+        {
+            "prompt": ASKED,
+            "prompt_id": "6c1d",
+            "chosen": [*TURN, message("assistant", GOOD)],
+            "rejected": [*TURN, message("assistant", BAD)],
+            "messages": [*TURN, message("assistant", GOOD)],
+            "score_chosen": 8.0,
+            "score_rejected": 3.5,
+        },
+        TURN,
+    ),
+    "hh-rlhf": ({"chosen": f"{HELLO} {GOOD}", "rejected": f"{HELLO} {BAD}"}, LONGER[1:]),
+    "hh-rlhf with its prompt": ({"prompt": HELLO, "chosen": f" {GOOD}", "rejected": f" {BAD}"}, LONGER[1:]),
+    "sharegpt": (
+        {
+            "conversations": GPT,
+            "chosen": {"from": "gpt", "value": GOOD},
+            "rejected": {"from": "gpt", "value": BAD},
+            "system": "be brief",
+        },
+        [LONGER[0], *TURN],
+    ),
+    "alpaca": (
+        {
+            "instruction": "two and",
+            "input": "two?",
+            "chosen": GOOD,
+            "rejected": BAD,
+            "history": [["hello", "hi"]],
+        },
+        [*LONGER[1:3], message("user", "two and\ntwo?")],
+    ),
+    "openai": (
+        {
+            "input": {"messages": LONGER, "tools": []},
+            "preferred_output": [message("assistant", GOOD)],
+            "non_preferred_output": [message("assistant", BAD)],
+        },
+        LONGER,
+    ),
+    "a table's text": (
+        {
+            "prompt": ASKED,
+            "chosen": json.dumps([*TURN, message("assistant", GOOD)]),
+            "rejected": json.dumps([*TURN, message("assistant", BAD)]),
+        },
+        TURN,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the generated preferences.py makes of a row."""
+    folder = tmp_path_factory.mktemp("read")
+    load(folder, "preference")
+    conversations, preferences = sys.modules["conversations"], sys.modules["preferences"]
+    return lambda row: conversations.read(("rows.jsonl:7", json.dumps(row)), preferences.preference_of)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_common_form_is_read(name: str, read: Any) -> None:
+    row, prompt = FORMS[name]
+    found = read(row)
+    for talk, answer in ((found.chosen, GOOD), (found.rejected, BAD)):
+        said = [{"role": m["role"], "content": m["content"].removeprefix(" ")} for m in talk.messages]
+        assert said == [*prompt, message("assistant", answer)]
+        assert talk.learned == [False] * len(prompt) + [True]
+    read_columns = {"tools", "prompt_id", "score_chosen", "score_rejected"} ^ set(row)
+    assert set(found.columns) == read_columns & set(row)
+
+
+@pytest.mark.parametrize("label", [True, 1, "true", "1.0"])
+def test_answers_with_a_label_are_read(label: object, read: Any) -> None:
+    found = read({"prompt": ASKED, "completion": GOOD, "label": label})
+    assert (found.rejected, found.chosen.messages) == (None, [*TURN, message("assistant", GOOD)])
+    bad = read({"messages": [*LONGER, message("assistant", BAD)], "kto_tag": False})
+    assert (bad.chosen, bad.rejected.learned) == (None, [False] * 4 + [True])
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ([], "not a JSON object"),
+        ({"text": "a"}, "neither chosen and rejected answers nor an answer with a label; it has text"),
+        ({"prompt": "a", "chosen": "b"}, "it has a chosen answer, but no rejected one"),
+        ({"prompt": "a", "rejected": "b", "chosen": None}, "it has a rejected answer, but no chosen one"),
+        ({"chosen": "b", "rejected": "c"}, "neither messages nor a question with an answer"),
+        ({"prompt": "a", "completion": "b", "label": 0.7}, "the label is 0.7"),
+        ({"prompt": "a", "completion": "b", "label": "good"}, "the label is 'good'"),
+        ({"prompt": "a", "label": True}, "neither messages nor a question with an answer"),
+        ({"messages": LONGER, "label": True}, "the row does not end with an answer"),
+        ({"prompt": "a", "chosen": [message("user", "a")], "rejected": [message("user", "a")]}, "chosen does not end"),
+        (
+            {"chosen": [*TURN, message("assistant", "b")], "rejected": [message("user", "x"), message("assistant", "b")]},
+            "chosen and rejected do not begin with the same question",
+        ),
+        ({"prompt": "a", "chosen": [*TURN, message("assistant", "b")], "rejected": "c"}, "one of chosen and rejected is"),
+        (
+            {"prompt": "x", "chosen": [*TURN, message("assistant", "b")], "rejected": [*TURN, message("assistant", "c")]},
+            "chosen is a whole conversation, and prompt is none of its messages: 'x'",
+        ),
+        ({"conversations": [*GPT, {"from": "gpt", "value": "b"}], "chosen": "c", "rejected": "d"}, "ends with an answer"),
+        ({"prompt": "a", "query": "b", "chosen": "c", "rejected": "d"}, "it has prompt and query, which mean the same"),
+        ({"prompt": "a", "chosen": [], "rejected": ["b"]}, "not a list of messages: []"),
+        ({"prompt": "a", "chosen": 3, "rejected": 4}, "the assistant says 3, which is not text"),
+        ({"prompt": "a", "images": ["b"], "chosen": "c", "rejected": "d"}, "it has images"),
+    ],
+)
+def test_rows_that_cannot_be_used_end_the_program_with_their_place(row: Any, reason: str, read: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read(row)
+    assert str(ended.value).startswith("rows.jsonl:7: this conversation cannot be used: "), ended.value
+    assert reason in str(ended.value)
+
+
+def test_single_answers_are_for_kto_only(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"rows\.jsonl:1: .* it has one answer with a label.*preference\.loss kto"):
+        computed(tmp_path, "dpo", [{"prompt": "a", "completion": "b", "label": True}])
+
+
+def test_kto_takes_pairs_apart_and_finds_answers_to_other_prompts(tmp_path: Path) -> None:
+    rows = [{"prompt": ASKED, "chosen": "a", "rejected": "b"}] * 2
+    rows += [{"prompt": "hello", "chosen": "c", "rejected": "d"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = load(tmp_path, "preference", preference__loss="kto", data__train=str(tmp_path / "rows.jsonl"))
+    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    shown = [[bytes(i for i in (ids ^ (ids >> 63)).tolist() if i < 256).decode() for ids in s["rows"]] for s in data]
+    asked, hello = (f"user:\n{prompt}assistant:\n" for prompt in (ASKED, "hello"))
+    assert [(own, other) for own, other in shown] == [
+        (asked + "a", asked + "d"),
+        (asked + "a", asked + "d"),
+        (hello + "c", hello + "a"),
+        (asked + "b", asked + "c"),
+        (asked + "b", asked + "c"),
+        (hello + "d", hello + "b"),
+    ]
+    assert [sample["sign"] for sample in data] == [1, 1, 1, -1, -1, -1]
+
+
+def test_what_is_cut_or_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"prompt": "a", "chosen": "b" * 60, "rejected": "c", "source": "web"},
+        {"prompt": "a" * 60, "chosen": "b", "rejected": "c"},
+        {"prompt": "a", "chosen": "same", "rejected": "same"},
+        {"prompt": "a", "chosen": "", "rejected": "c"},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    changes = {"data__train": str(tmp_path / "rows.jsonl"), "batch__sequence_length": 40}
+    task = load(tmp_path, "preference", **changes)
+    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    assert len(data) == 3
+    assert max(len(row) for sample in data for row in sample["rows"]) == 41
+    said = capsys.readouterr().out
+    for line in (
+        "samples: 4, 1 cut to 40 tokens, 1 dropped",
+        "read from prompt, chosen, rejected (4, the first: ",
+        "ignored column: source (1, the first: ",
+        "chosen and rejected are equal, and nothing is learned from them (1, the first: ",
+        "answers that say nothing, of which their end is learned (1, the first: ",
+    ):
+        assert line in said, (line, said)
+
+
+def test_a_prompt_is_trained_on_or_evaluated_never_both(tmp_path: Path) -> None:
+    rows = [{"prompt": f"number {i % 20}", "chosen": f"a{i}", "rejected": f"b{i}"} for i in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = load(tmp_path, "preference", data__train=str(tmp_path / "rows.jsonl"), data__eval="10%")
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+    parts = [task.load_train_data(config), task.load_eval_data(config)]
+    assert [len(part) for part in parts] == [54, 6]
+    prompts = [{part.prompt(row).tobytes() for row, _ in part.chosen} for part in parts]
+    assert not prompts[0] & prompts[1]
+
+
+TUNED = {
+    **SMALL,
+    "task": "preference",
+    "model.from_scratch": False,
+    "schedule.n_steps": 6,
+    "batch.sequence_length": 64,
+    "optimizer.learning_rate": 1e-3,
+}
+EVALUATED = {"eval_loss", "eval_accuracy", "eval_margin", "eval_reward_chosen", "eval_reward_rejected"}
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """A model with a chat template, and ragged preferences: two and a half real batches of 16, and some to evaluate."""
+    folder = tmp_path_factory.mktemp("named")
+    rows = [
+        {"prompt": f"{i} + {i}?", "chosen": "o" * (7 * i % 23 + 1), "rejected": "x" * (5 * i % 17 + 1)}
+        for i in range(45)
+    ]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    name = str(instructed(folder / "model", CHATML))
+    return {"model.name": name, "data.train": str(folder / "pairs.jsonl"), "data.eval": "5"}
+
+
+def cached(folder: Path) -> dict[str, int]:
+    """The files of references, and when they were written."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.rglob("references-*.npy")}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("loss", ["dpo", "kto", "orpo"])
+def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, object], tmp_path: Path) -> None:
+    folder = make(tmp_path / "project", {**TUNED, **named, "preference.loss": loss})
+    curves = []
+    for ranks, micro in ((1, 16), (2, 2)):
+        split = {"num_processes": ranks, "per_device_batch_size": micro}
+        split |= {"gradient_accumulation_steps": 16 // ranks // micro, "gradient_clipping": 0}
+        assert spawn(folder, ranks, tmp_path / f"{ranks}", split) == 0
+        curves.append(curve(tmp_path / f"{ranks}"))
+    assert len(curves[0]) > 7  # with evaluations
+    for mine, theirs in zip(*curves, strict=True):
+        for field in mine.keys() - {"tokens_per_second", "lr", "epoch"}:
+            assert mine[field] == pytest.approx(theirs[field], rel=2e-4, abs=1e-5), (field, mine["update"])
+    assert curves[0][-1].keys() - {"update"} == EVALUATED - ({"eval_accuracy"} if loss == "kto" else set())
+    assert curves[0][-1]["eval_margin"] > 0
+    if loss == "dpo":
+        assert curves[0][0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    # One file for the training data and one for the evaluation, whatever the number of ranks.
+    assert len(cached(folder)) == (0 if loss == "orpo" else 2)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_it_goes_on_bit_for_bit_with_the_references_of_before(
+    adapter: str, named: dict[str, object], tmp_path: Path
+) -> None:
+    changes = {"model.adapter": adapter, "model.lora_rank": 4, "optimizer.learning_rate": 3e-3}
+    folder = make(tmp_path / "project", {**TUNED, **named, **changes})
+    assert spawn(folder, 2, tmp_path / "whole", {}) == 0
+    before = cached(folder)
+    assert len(before) == 2
+    (checkpoints := tmp_path / "again" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "whole" / "checkpoints" / "checkpoint-00000003").rename(checkpoints / "checkpoint-00000003")
+    (tmp_path / "again" / "metrics.jsonl").write_text((tmp_path / "whole" / "metrics.jsonl").read_text())
+    assert spawn(folder, 2, tmp_path / "again", {"resume": "auto"}) == 0
+    assert cached(folder) == before
+    name = "model.safetensors" if adapter == "none" else "adapter_model.safetensors"
+    whole, again = (load_file(tmp_path / run / "model" / name) for run in ("whole", "again"))
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+    first = curve(tmp_path / "whole")[0]["loss"]
+    assert first == pytest.approx(math.log(2), abs=1e-6), "an adapter begins as its reference"
+
+
+@pytest.mark.train
+def test_references_that_were_found_before_a_stop_are_kept(named: dict[str, object], tmp_path: Path) -> None:
+    """And another model, or other data, has others."""
+    folder = make(tmp_path / "project", {**TUNED, **named, **SINGLE})
+    assert spawn(folder, 1, tmp_path / "out", {}) == 0
+    path = max(folder.rglob("references-*.npy"), key=lambda file: file.stat().st_size)
+    values = np.load(path)
+    partial = values.copy()
+    partial[:20] += 1.0  # what is known is not computed again
+    partial[20:] = np.nan
+    np.save(path, partial)
+    assert spawn(folder, 1, tmp_path / "again", {}) == 0
+    assert np.allclose(np.load(path)[:20], values[:20] + 1)
+    assert np.allclose(np.load(path)[20:], values[20:], atol=1e-4)
+    assert spawn(folder, 1, tmp_path / "shorter", {"sequence_length": 60}) == 0
+    assert len(cached(folder)) == 4
+    (Path(str(named["model.name"])) / "model.safetensors").touch()
+    assert spawn(folder, 1, tmp_path / "other", {}) == 0
+    assert len(cached(folder)) == 6

@@ -63,14 +63,15 @@ def preference_of(row: Any) -> Preference:
     if not isinstance(row, dict):
         raise ValueError(f"not a JSON object: {shown(row)}")
     columns = {name: value for name, value in row.items() if value is not None}
-    names = [name for name, value in columns.items() if value not in ("", [])]
+    names = [name for name, value in columns.items() if value not in ("", []) or name in (*CHOSEN, *REJECTED)]
     if isinstance(columns.get("input"), dict):  # OpenAI's form: the messages and tools are one column
         columns |= columns.pop("input")
     chosen, rejected = taken(columns, *CHOSEN), taken(columns, *REJECTED)
     if chosen is None and rejected is None:
         found = judged(columns)
     elif chosen is None or rejected is None:
-        raise ValueError(f"it has {'a rejected answer, but no chosen' if chosen is None else 'a chosen answer, but no rejected'} one")
+        there, lacking = ("rejected", "chosen") if chosen is None else ("chosen", "rejected")
+        raise ValueError(f"it has a {there} answer, but no {lacking} one")
     else:
         found = compared(columns, answer_of(columns, chosen), answer_of(columns, rejected))
     ignored = set.intersection(*(talk.ignored for talk in found.answers))
@@ -83,7 +84,8 @@ def judged(columns: dict[str, Any]) -> Preference:
     names = ", ".join(columns)
     label = taken(columns, *LABELS)
     if label is None:
-        raise ValueError(f"neither chosen and rejected answers nor an answer with a label; it has {names or 'no columns'}")
+        found = names or "no columns"
+        raise ValueError(f"neither chosen and rejected answers nor an answer with a label; it has {found}")
     good = TRUTHS.get(str(label).strip().lower())
     if good is None:
         raise ValueError(f"the label is {label!r}; an answer is good (true, 1) or bad (false, 0)")
