@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from projects import SMALL, launch, make, trainwiz
+from projects import SMALL, make
 from safetensors.torch import load_file
-from test_sft import CHATML, adapter_hash, curve, instructed
+from test_sft import CHATML, curve, instructed
 from test_tasks import load
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import spawn
@@ -73,7 +73,9 @@ def computed(folder: Path, loss: str, rows: list[dict[str, Any]], **changes: Any
     return task, model, data, batch
 
 
-def trained_by_trl(folder: Path, loss: str, rows: list[dict[str, Any]], data: Any) -> tuple[float, Any, dict[str, float]]:
+def trained_by_trl(
+    folder: Path, loss: str, rows: list[dict[str, Any]], data: Any
+) -> tuple[float, Any, dict[str, float]]:
     """TRL's mean loss over the same preferences, the model with its gradient, and what it records of rewards."""
     pytest.importorskip("trl")  # docs/requirements-dev.txt
     from datasets import Dataset
@@ -155,7 +157,10 @@ HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: " + ASKED + "\n\nAssistant:
 FORMS: dict[str, tuple[dict[str, Any], list[dict[str, str]]]] = {
     "texts": ({"prompt": ASKED, "chosen": GOOD, "rejected": BAD}, TURN),
     "orca": ({"system": "be brief", "question": ASKED, "chosen": GOOD, "rejected": BAD}, [LONGER[0], *TURN]),
-    "explicit": ({"prompt": LONGER, "chosen": [message("assistant", GOOD)], "rejected": [message("assistant", BAD)]}, LONGER),
+    "explicit": (
+        {"prompt": LONGER, "chosen": [message("assistant", GOOD)], "rejected": [message("assistant", BAD)]},
+        LONGER,
+    ),
     "implicit": (
         {"chosen": [*LONGER, message("assistant", GOOD)], "rejected": [*LONGER, message("assistant", BAD)]},
         LONGER,
@@ -255,15 +260,28 @@ def test_answers_with_a_label_are_read(label: object, read: Any) -> None:
         ({"messages": LONGER, "label": True}, "the row does not end with an answer"),
         ({"prompt": "a", "chosen": [message("user", "a")], "rejected": [message("user", "a")]}, "chosen does not end"),
         (
-            {"chosen": [*TURN, message("assistant", "b")], "rejected": [message("user", "x"), message("assistant", "b")]},
+            {
+                "chosen": [*TURN, message("assistant", "b")],
+                "rejected": [message("user", "x"), message("assistant", "b")],
+            },
             "chosen and rejected do not begin with the same question",
         ),
-        ({"prompt": "a", "chosen": [*TURN, message("assistant", "b")], "rejected": "c"}, "one of chosen and rejected is"),
         (
-            {"prompt": "x", "chosen": [*TURN, message("assistant", "b")], "rejected": [*TURN, message("assistant", "c")]},
+            {"prompt": "a", "chosen": [*TURN, message("assistant", "b")], "rejected": "c"},
+            "one of chosen and rejected is",
+        ),
+        (
+            {
+                "prompt": "x",
+                "chosen": [*TURN, message("assistant", "b")],
+                "rejected": [*TURN, message("assistant", "c")],
+            },
             "chosen is a whole conversation, and prompt is none of its messages: 'x'",
         ),
-        ({"conversations": [*GPT, {"from": "gpt", "value": "b"}], "chosen": "c", "rejected": "d"}, "ends with an answer"),
+        (
+            {"conversations": [*GPT, {"from": "gpt", "value": "b"}], "chosen": "c", "rejected": "d"},
+            "ends with an answer",
+        ),
         ({"prompt": "a", "query": "b", "chosen": "c", "rejected": "d"}, "it has prompt and query, which mean the same"),
         ({"prompt": "a", "chosen": [], "rejected": ["b"]}, "not a list of messages: []"),
         ({"prompt": "a", "chosen": 3, "rejected": 4}, "the assistant says 3, which is not text"),
@@ -428,3 +446,29 @@ def test_references_that_were_found_before_a_stop_are_kept(named: dict[str, obje
     (Path(str(named["model.name"])) / "model.safetensors").touch()
     assert spawn(folder, 1, tmp_path / "other", {}) == 0
     assert len(cached(folder)) == 6
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("fsdp", {"preference.loss": "kto"}),
+        ("fsdp", {"model.adapter": "lora", "model.lora_rank": 4}),
+        ("zero2", {"preference.loss": "ipo"}),
+        ("zero3", {"preference.loss": "kto"}),
+    ],
+)
+def test_every_way_to_shard_gives_the_curve_of_one_rank(
+    name: str, changes: dict[str, object], named: dict[str, object], tmp_path: Path
+) -> None:
+    settings = {**TUNED, **named, **changes, "schedule.n_steps": 3, "optimizer.gradient_clipping": 0}
+    plain = make(tmp_path / "plain", {**settings, **SINGLE})
+    assert spawn(plain, 1, tmp_path / "one", {}) == 0
+    folder = make(tmp_path / "project", {**settings, **STRATEGIES[name]})
+    assert spawn(folder, 2, tmp_path / "sharded", {}, env=ON_STANDIN if name == "fsdp" else None) == 0
+    for mine, theirs in zip(curve(tmp_path / "sharded"), curve(tmp_path / "one"), strict=True):
+        for field in mine.keys() & {"loss", "grad_norm_pre_clip", "weight_norm", *EVALUATED}:
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-3, abs=1e-5), (field, mine["update"])
+    files = [{file.name for file in (tmp_path / run / "model").iterdir()} for run in ("one", "sharded")]
+    assert files[0] == files[1]
+    assert "chat_template.jinja" in files[0]

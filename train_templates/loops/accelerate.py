@@ -371,7 +371,10 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     sums: Any = 0
     model.eval()
     # feature: real_batch_mean
-    every = ({name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()} for batch, _ in load_batches(config, data, batches))
+    every = (
+        {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+        for batch, _ in load_batches(config, data, batches)
+    )
     mean = task.real_batch_mean(model, every, accelerator.reduce)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
@@ -573,7 +576,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
         # feature: real_batch_mean
-        micro_batches = [({name: tensor.to(accelerator.device) for name, tensor in batch.items()}, n) for batch, n in micro_batches]
+        micro_batches = [
+            ({name: tensor.to(accelerator.device) for name, tensor in batch.items()}, n) for batch, n in micro_batches
+        ]
         mean = task.real_batch_mean(model, (batch for batch, _ in micro_batches), accelerator.reduce)
         micro_batches = [({**batch, "mean": mean}, n) for batch, n in micro_batches]
         # end: real_batch_mean

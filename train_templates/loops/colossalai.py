@@ -500,7 +500,10 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     sums: Any = 0
     model.eval()
     # feature: real_batch_mean
-    every = ({name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch, _ in load_batches(config, data, batches))
+    every = (
+        {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        for batch, _ in load_batches(config, data, batches)
+    )
     mean = task.real_batch_mean(model, every, summed)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):

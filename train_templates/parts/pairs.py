@@ -46,9 +46,7 @@ SINGLE = True  # a row may have one answer only
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the preferences of a source become tokens."""
     embedded, code = preferences.embedded_preferences, [__file__, preferences.__file__]
-    return chat.recipe_of(
-        config, source, split, embedded=embedded, encode=encoded, decided_by=[SINGLE], code=code
-    )
+    return chat.recipe_of(config, source, split, embedded=embedded, encode=encoded, decided_by=[SINGLE], code=code)
 
 
 def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:

@@ -3,7 +3,7 @@
 Each row of a data set has one of these forms. The conversation around the answers is read as in conversations.py.
 
 - `chosen` and `rejected` as texts, beside `prompt`, `question` or `instruction` (with `input`, `system`, `history`)
-- both as messages: the answers, beside a `prompt`, `messages` or `conversations`; or whole conversations that begin alike
+- both as messages: the answers beside a `prompt`, `messages` or `conversations`, or whole conversations
 - both as transcripts: "Human: … Assistant: …"
 - `prompt` and `completion`, or `messages`, with a `label` (`kto_tag`) that says whether the answer is good
 

@@ -68,6 +68,4 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
     )
 
 
-PREFERENCES = Kind(
-    embedded=_embedded, folder=_folder, file=lambda path, reading: _files([path], reading), files=_files
-)
+PREFERENCES = Kind(embedded=_embedded, folder=_folder, file=lambda path, reading: _files([path], reading), files=_files)

@@ -14,6 +14,8 @@ class Loss:
 
     beta: float
     """The usual value of preference.beta."""
+    learning_rate: float
+    """The usual rate for all weights; that of adapters is about ten times larger."""
     two_answers: bool = True
     """A sample is two answers to one prompt; else one answer that is good or bad."""
     reference: bool = True
@@ -41,9 +43,14 @@ class Loss:
 
 
 LOSSES: Mapping[PreferenceLoss, Loss] = {
-    "dpo": Loss(beta=0.1),  # https://arxiv.org/abs/2305.18290, appendix B
-    "ipo": Loss(beta=0.1),  # https://arxiv.org/abs/2310.12036, section 5
-    "orpo": Loss(beta=0.1, reference=False, real_batch_mean=True),  # https://arxiv.org/abs/2403.07691, section 5
-    "kto": Loss(beta=0.1, two_answers=False, real_batch_mean=True),  # https://arxiv.org/abs/2402.01306, section 4.3
-    "simpo": Loss(beta=2.0, reference=False, has_margin=True),  # https://arxiv.org/abs/2405.14734, section 4.2
+    # https://arxiv.org/abs/2310.16944 (Zephyr), section 4.4
+    "dpo": Loss(beta=0.1, learning_rate=5e-7),
+    # https://arxiv.org/abs/2310.12036, section 5; the rate as for dpo
+    "ipo": Loss(beta=0.1, learning_rate=5e-7),
+    # https://arxiv.org/abs/2403.07691, appendix C
+    "orpo": Loss(beta=0.1, learning_rate=5e-6, reference=False, real_batch_mean=True),
+    # https://arxiv.org/abs/2402.01306, section 4.3
+    "kto": Loss(beta=0.1, learning_rate=5e-7, two_answers=False, real_batch_mean=True),
+    # https://arxiv.org/abs/2405.14734, section 4.2
+    "simpo": Loss(beta=2.0, learning_rate=6e-7, reference=False, has_margin=True),
 }

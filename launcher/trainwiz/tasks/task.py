@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from trainwiz.vocabulary import Task as TaskName
 
 Shape = ModelShape | NetworkShape
-Samples = Literal[
-    "documents", "conversations", "preferences", "labelled_texts", "scored_texts", "pictures", "own"
-]
+Samples = Literal["documents", "conversations", "preferences", "labelled_texts", "scored_texts", "pictures", "own"]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
 DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, with commas between")
