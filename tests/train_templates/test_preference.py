@@ -1,5 +1,6 @@
 """Tuning on preferences: the rows that are read, and losses, rewards and gradients against TRL and the papers."""
 
+import importlib
 import json
 import math
 import sys
@@ -68,8 +69,10 @@ def computed(folder: Path, loss: str, rows: list[dict[str, Any]], **changes: Any
     shifted(model)
     batch, count = task.collate(list(data), counted)
     assert count == len(data) == len(rows)
-    if hasattr(task, "real_batch_mean"):
-        batch["mean"] = task.real_batch_mean(model, [batch], lambda sums: sums)
+    if hasattr(task, "real_batch_sums"):
+        mean_over = importlib.import_module("batches").mean_over
+        batch["mean"] = mean_over(model, [(batch, count)], torch.device("cpu"), lambda sums: sums)
+        assert float(batch["mean"]) > 0.01
     return task, model, data, batch
 
 

@@ -83,6 +83,15 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import task
 from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
+
+# feature: real_batch_mean
+# feature: eval
+from batches import mean_over
+
+# end: eval
+from batches import with_mean
+
+# end: real_batch_mean
 from checkpoints import Checkpoints
 
 # feature: recut
@@ -371,11 +380,7 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     sums: Any = 0
     model.eval()
     # feature: real_batch_mean
-    every = (
-        {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
-        for batch, _ in load_batches(config, data, batches)
-    )
-    mean = task.real_batch_mean(model, every, accelerator.reduce)
+    mean = mean_over(model, load_batches(config, data, batches), accelerator.device, accelerator.reduce)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
@@ -576,11 +581,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
         # feature: real_batch_mean
-        micro_batches = [
-            ({name: tensor.to(accelerator.device) for name, tensor in batch.items()}, n) for batch, n in micro_batches
-        ]
-        mean = task.real_batch_mean(model, (batch for batch, _ in micro_batches), accelerator.reduce)
-        micro_batches = [({**batch, "mean": mean}, n) for batch, n in micro_batches]
+        micro_batches = with_mean(model, micro_batches, accelerator.device, accelerator.reduce)
         # end: real_batch_mean
         # The engine divides by the accumulation steps and averages over ranks. Undo both, and divide by the count.
         scale = config.gradient_accumulation_steps * config.num_processes / count

@@ -86,6 +86,15 @@ from torch.utils.tensorboard import SummaryWriter
 
 import task
 from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
+
+# feature: real_batch_mean
+# feature: eval
+from batches import mean_over
+
+# end: eval
+from batches import with_mean
+
+# end: real_batch_mean
 from checkpoints import Checkpoints
 from metrics import Metrics
 
@@ -500,11 +509,7 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     sums: Any = 0
     model.eval()
     # feature: real_batch_mean
-    every = (
-        {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        for batch, _ in load_batches(config, data, batches)
-    )
-    mean = task.real_batch_mean(model, every, summed)
+    mean = mean_over(model, load_batches(config, data, batches), device, summed)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
@@ -598,9 +603,7 @@ def train(config: Config, agreement: Agreement) -> bool:
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
         # feature: real_batch_mean
-        micro_batches = [({name: tensor.to(device) for name, tensor in batch.items()}, n) for batch, n in micro_batches]
-        mean = task.real_batch_mean(model, (batch for batch, _ in micro_batches), summed)
-        micro_batches = [({**batch, "mean": mean}, n) for batch, n in micro_batches]
+        micro_batches = with_mean(model, micro_batches, device, summed)
         # end: real_batch_mean
         # Booster averages over ranks, but does not divide by the accumulation. Undo that and divide by the count.
         scale = config.num_processes / count

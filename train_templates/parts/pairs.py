@@ -128,14 +128,15 @@ class Answers(Dataset[Any]):
         told = f"{(cut & learnable).sum()} cut to {self.length} tokens, {(used & ~learnable).sum()} dropped"
         if os.environ.get("RANK", "0") == "0":
             print(f"{name}: samples: {used.sum()}, {told}", flush=True)
-        rows = np.flatnonzero(used & learnable)
+        used &= learnable
         # feature: eval
-        if is_part(config.eval_data) and len(rows):
+        if is_part(config.eval_data) and used.any():
             # Preferences with the same prompt stay together, so that none is trained on and evaluated.
-            prompts = np.array([hash_of(self.prompt(row).tobytes()) for row in rows.tolist()], dtype=np.uint64)
-            rows = rows[held_out(prompts, config.eval_data) == evaluation]
+            rows = np.flatnonzero(used).tolist()
+            prompts = np.array([hash_of(self.prompt(row).tobytes()) for row in rows], dtype=np.uint64)
+            used[used] = held_out(prompts, config.eval_data) == evaluation
         # end: eval
-        return rows
+        return np.flatnonzero(used)
 
     # feature: prompts
     def prompt(self, row: int) -> Ids:

@@ -6,15 +6,14 @@ of the whole real batch, over all micro-batches and ranks, so the gradient is th
 
 from __future__ import annotations
 
-# feature: real_batch_mean
-from collections.abc import Callable, Iterable
-
-# end: real_batch_mean
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# feature: torch_functions
 import torch
+
+# end: torch_functions
 import transformers
 from torch import Tensor, nn
 
@@ -274,7 +273,7 @@ def losses_and_rewards(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def real_batch_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the tokens of the chosen answers and their prompts, and the samples, of which the loop makes `mean`."""
+    """Return the tokens of the chosen answers and their prompts, and the samples, of which batches.py makes `mean`."""
     tokens = (batch["labels"][: len(batch["counted"])] != rows.IGNORED).sum(1)
     return torch.stack(((tokens * batch["counted"]).sum(), batch["counted"].sum()))
 
@@ -292,21 +291,12 @@ def losses_and_rewards(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def real_batch_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the summed log-ratios of answers to other prompts, and their number, of which the loop makes `mean`."""
+    """Return the summed log-ratios of answers to other prompts, and their number, of which batches.py makes `mean`."""
     others = log_probs_of(model, batch["other_inputs"], batch["other_labels"]).sum(1) - batch["references"][:, 1]
     return torch.stack(((others * batch["counted"]).sum(), batch["counted"].sum()))
 
 
 # end: kto
-# feature: real_batch_mean
-@torch.no_grad()
-def real_batch_mean(model: nn.Module, batches: Iterable[Batch], reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the mean over the samples of all micro-batches and ranks, which the loss of each of them needs."""
-    total, count = reduce(sum(real_batch_sums(model, batch) for batch in batches))
-    return total / count
-
-
-# end: real_batch_mean
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     """Return the loss **summed** over the samples that count, a scalar in fp32. The loop divides it."""
     return (losses_and_rewards(model, batch)[0] * batch["counted"]).sum()

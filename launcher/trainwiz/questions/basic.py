@@ -50,8 +50,8 @@ BASIC: tuple[Question, ...] = (
         help="The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
         "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the answers "
         "only, with all its weights or with an adapter (LoRA, QLoRA). preference tunes it on answers that people "
-        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify texts or "
-        "images and report accuracy and F1. text_regression predicts a number for each text, such as a rating, and "
+        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify texts "
+        "or images and report accuracy and F1. text_regression predicts a number for each text, such as a rating, and "
         "reports R². custom writes a small regression with marked places for your own data, module and loss. Changing "
         "it later costs nothing: only task.py depends on it.",
     ),

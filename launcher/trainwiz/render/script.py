@@ -94,6 +94,7 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "answers": True,
         plan.preference.loss: True,
         "prompts": not loss.two_answers or plan.data.eval is not None,
+        "torch_functions": loss.real_batch_mean or plan.data.eval is not None,
         "loaded_weights": not plan.model.from_scratch,
         "random_weights": plan.model.from_scratch,
         **loss.regions,
