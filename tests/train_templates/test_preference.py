@@ -1,6 +1,5 @@
 """Tuning on preferences: the rows that are read, and losses, rewards and gradients against TRL and the papers."""
 
-import importlib
 import json
 import math
 import sys
@@ -45,12 +44,13 @@ def ragged(loss: str) -> list[dict[str, Any]]:
     ]
 
 
-def shifted(model: Any) -> None:
-    """Move the weights away from those of the reference."""
+def shifted(model: Any) -> Any:
+    """Return the model as a reference: with other weights."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for _, parameter in sorted(model.named_parameters()):
             parameter += 0.03 * torch.randn(parameter.shape, generator=generator)
+    return model
 
 
 def computed(folder: Path, loss: str, rows: list[dict[str, Any]], **changes: Any) -> tuple[Any, Any, Any, Any]:
@@ -59,19 +59,19 @@ def computed(folder: Path, loss: str, rows: list[dict[str, Any]], **changes: Any
     name = str(instructed(folder / "model", CHATML))
     settings = {"preference__loss": loss, "preference__beta": BETA[loss], "batch__sequence_length": 64, **changes}
     named = {"model__name": name, "model__from_scratch": False, "data__train": str(folder / "rows.jsonl")}
-    task = load(folder / "code", "preference", **settings, **named)
+    batches = load(folder / "code", "preference", "batches", **settings, **named)
+    task = batches.task
     config = task.TaskConfig(cache_dir=str(folder / "cache"))
     data, model = task.load_train_data(config), task.build_model(config)
     counted = [True] * len(data)
     if hasattr(data, "references"):
         with torch.no_grad():
-            data.references.copy_(task.answer_log_probs(model, task.collate(list(data), counted)[0]))
-    shifted(model)
+            reference = shifted(task.build_model(config))
+            data.references.copy_(task.answer_log_probs(reference, task.collate(list(data), counted)[0]))
     batch, count = task.collate(list(data), counted)
     assert count == len(data) == len(rows)
     if hasattr(task, "real_batch_sums"):
-        mean_over = importlib.import_module("batches").mean_over
-        batch["mean"] = mean_over(model, [(batch, count)], torch.device("cpu"), lambda sums: sums)
+        batch["mean"] = batches.mean_over(model, [(batch, count)], torch.device("cpu"), lambda sums: sums)
         assert float(batch["mean"]) > 0.01
     return task, model, data, batch
 
@@ -85,7 +85,7 @@ def trained_by_trl(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, reference = (AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32) for _ in range(2))
-    shifted(model)
+    shifted(reference)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     tokenizer.pad_token = "<|end|>"
     settings = {"output_dir": str(folder / "trl"), "per_device_train_batch_size": len(rows), "report_to": "none"}
@@ -386,6 +386,7 @@ def cached(folder: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in folder.rglob("references-*.npy")}
 
 
+# docs/decisions/tasks.md: What a loss needs of the whole real batch is a mean that is taken first
 @pytest.mark.train
 @pytest.mark.parametrize("loss", ["dpo", "kto", "orpo"])
 def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, object], tmp_path: Path) -> None:
@@ -408,6 +409,7 @@ def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, 
     assert len(cached(folder)) == (0 if loss == "orpo" else 2)
 
 
+# docs/decisions/tasks.md: References are computed once, by the model that is trained
 @pytest.mark.train
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 def test_it_goes_on_bit_for_bit_with_the_references_of_before(
