@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plans import BASE
 from projects import SMALL, make
 from safetensors.torch import load_file
 from test_sft import CHATML, curve, instructed
 from test_tasks import load
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import spawn
+
+from trainwiz import plan as plans
+from trainwiz.decide import decide
+from trainwiz.estimate import estimate
+from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -355,6 +361,46 @@ def test_a_prompt_is_trained_on_or_evaluated_never_both(tmp_path: Path) -> None:
     assert [len(part) for part in parts] == [54, 6]
     prompts = [{part.prompt(row).tobytes() for row, _ in part.chosen} for part in parts]
     assert not prompts[0] & prompts[1]
+
+
+@pytest.mark.parametrize(("loss", "length"), [("dpo", 48), ("dpo", 256), ("kto", 256)])
+def test_the_probe_counts_the_samples_that_the_task_makes(loss: str, length: int, tmp_path: Path) -> None:
+    changes = {"preference.loss": loss, "batch.sequence_length": length}
+    found = project(plans.with_changes(BASE, {"task": "preference", **changes}), str(tmp_path))
+    task = load(tmp_path, "preference", **{key.replace(".", "__"): value for key, value in changes.items()})
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+    assert found.train is not None
+    assert found.eval is not None
+    assert found.train.samples == len(task.load_train_data(config))
+    assert found.eval.samples == len(task.load_eval_data(config))
+
+
+@pytest.mark.parametrize(
+    ("row", "loss", "problem"),
+    [
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "dpo", ""),
+        ({"prompt": "a", "completion": "b", "label": True}, "kto", ""),
+        ({"prompt": "a", "completion": "b", "label": True}, "dpo", "which only the loss kto learns from"),
+        ({"instruction": "a", "output": "b"}, "dpo", "neither chosen and rejected answers nor an answer with a label"),
+    ],
+)
+def test_what_a_loss_cannot_learn_from_is_named_before(row: Any, loss: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    changes = {"task": "preference", "preference.loss": loss, "data.train": "rows.jsonl"}
+    found = project(plans.with_changes(BASE, changes), str(tmp_path)).train
+    assert found is not None
+    assert (problem in found.detail, bool(problem)) == (True, bool(found.detail))
+
+
+def test_the_data_and_the_loss_decide_the_defaults() -> None:
+    tuned = {"task": "preference", "model.name": "org/model", "model.parameters": 7_000_000_000}
+    judged = decide(tuned, None, first={"prompt": "a", "completion": "b", "label": True}).plan
+    assert judged.preference.loss == "kto"
+    plan = decide({**tuned, "model.adapter": "lora"}, None, first={"chosen": "a", "rejected": "b", "label": 1}).plan
+    assert (plan.preference.loss, plan.optimizer.learning_rate, plan.data.packing) == ("dpo", 5e-6, False)
+    both = [plans.with_changes(plan, {"preference.loss": loss, "model.adapter": "none"}) for loss in ("dpo", "kto")]
+    pair, single = (estimate(each, 7_000_000_000).activation_bytes_per_rank for each in both)
+    assert 1.8 < pair / single <= 2
 
 
 TUNED = {

@@ -175,7 +175,7 @@ def decide_optimizer(d: Decision) -> None:
         d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
     elif d.task.compares and not d.values["model.from_scratch"]:
         loss, factor = d.values["preference.loss"], 1 if d.values["model.adapter"] == "none" else _ADAPTER_FACTOR
-        rate = LOSSES[loss].learning_rate * factor
+        rate = round(LOSSES[loss].learning_rate * factor, 10)
         d.settle("optimizer.learning_rate", rate, say("usual with {loss}; larger ones make answers worse", loss=loss))
     elif d.values["model.adapter"] != "none":
         d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("common for adapters (used by QLoRA)"))
