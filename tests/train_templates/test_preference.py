@@ -1,7 +1,9 @@
 """Tuning on preferences: the rows that are read, and losses, rewards and gradients against TRL and the papers."""
 
+import dataclasses
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -434,7 +436,7 @@ def cached(folder: Path) -> dict[str, int]:
 
 # docs/decisions/tasks.md: What a loss needs of the whole real batch is a mean that is taken first
 @pytest.mark.train
-@pytest.mark.parametrize("loss", ["dpo", "kto", "orpo"])
+@pytest.mark.parametrize("loss", ["kto", "orpo"])
 def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**TUNED, **named, "preference.loss": loss})
     curves = []
@@ -449,8 +451,6 @@ def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, 
             assert mine[field] == pytest.approx(theirs[field], rel=2e-4, abs=1e-5), (field, mine["update"])
     assert curves[0][-1].keys() - {"update"} == EVALUATED - ({"eval_accuracy"} if loss == "kto" else set())
     assert curves[0][-1]["eval_margin"] > 0
-    if loss == "dpo":
-        assert curves[0][0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
     # One file for the training data and one for the evaluation, whatever the number of ranks.
     assert len(cached(folder)) == (0 if loss == "orpo" else 2)
 
@@ -480,7 +480,6 @@ def test_it_goes_on_bit_for_bit_with_the_references_of_before(
 
 @pytest.mark.train
 def test_references_that_were_found_before_a_stop_are_kept(named: dict[str, object], tmp_path: Path) -> None:
-    """And another model, or other data, has others."""
     folder = make(tmp_path / "project", {**TUNED, **named, **SINGLE})
     assert spawn(folder, 1, tmp_path / "out", {}) == 0
     path = max(folder.rglob("references-*.npy"), key=lambda file: file.stat().st_size)
@@ -492,11 +491,21 @@ def test_references_that_were_found_before_a_stop_are_kept(named: dict[str, obje
     assert spawn(folder, 1, tmp_path / "again", {}) == 0
     assert np.allclose(np.load(path)[:20], values[:20] + 1)
     assert np.allclose(np.load(path)[20:], values[20:], atol=1e-4)
-    assert spawn(folder, 1, tmp_path / "shorter", {"sequence_length": 60}) == 0
-    assert len(cached(folder)) == 4
-    (Path(str(named["model.name"])) / "model.safetensors").touch()
-    assert spawn(folder, 1, tmp_path / "other", {}) == 0
-    assert len(cached(folder)) == 6
+
+
+def test_references_are_named_by_what_decides_them(named: dict[str, object], tmp_path: Path) -> None:
+    changes = {key.replace(".", "__"): value for key, value in named.items()}
+    train = load(tmp_path, "preference", "train", model__from_scratch=False, **changes)
+    task, references = train.task, sys.modules["references"]
+    config = train.Config(cache_dir=str(tmp_path / "cache"))
+    data = task.load_train_data(config)
+    key = references.key_of(config, data)
+    assert references.key_of(dataclasses.replace(config, beta=0.7, learning_rate=1.0), data) == key
+    assert references.key_of(config, task.load_eval_data(config)) != key
+    for other in ({"sequence_length": 60}, {"mixed_precision": "bf16"}):
+        assert references.key_of(dataclasses.replace(config, **other), data) != key, other
+    os.utime(Path(str(named["model.name"])) / "model.safetensors", ns=(1, 1))
+    assert references.key_of(config, data) != key
 
 
 @pytest.mark.train
