@@ -56,6 +56,15 @@ def unwritten(text: str) -> dict[str, int]:
     return found
 
 
+def functions(text: str) -> dict[str, int]:
+    """The functions of a module, each with its line."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    return {node.name: node.lineno for node in body if isinstance(node, ast.FunctionDef)}
+
+
 def literals(text: str) -> dict[str, Any]:
     """The defaults that are written down, by name."""
     return {name: field.value for name, field in declared(text).items() if field.is_literal}
@@ -94,12 +103,24 @@ def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str
     return b"".join(lines).decode()
 
 
-def with_constant(source: str, name: str, value: str) -> str:
+def with_constant(source: str, name: str, value: str | Mapping[str, str]) -> str:
     """The source with another literal in an assignment of the module."""
-    node = next(n for n in ast.parse(source).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name)
+    assigned = (n for n in ast.parse(source).body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value)
+    node = next(n for n in assigned if ast.unparse(n.target if isinstance(n, ast.AnnAssign) else n.targets[0]) == name)
     lines = source.splitlines()
-    lines[node.lineno - 1] = f"{name} = {_literal(value)}"
+    first = node.lineno - 1
+    head, _, _ = lines[first].partition(" = ")
+    lines[first : node.end_lineno] = f"{head} = {_shown(value)}".splitlines()
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: str | Mapping[str, str]) -> str:
+    if isinstance(value, str):
+        return _literal(value)
+    if not value:
+        return "{}"
+    items = (f"    {_literal(key)}: {_literal(one)},\n" for key, one in value.items())
+    return f"{{\n{''.join(items)}}}"
 
 
 def _annotated(config: ast.ClassDef | None) -> list[tuple[ast.Name, ast.expr]]:

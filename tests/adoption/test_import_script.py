@@ -207,6 +207,8 @@ def test_the_numbers_of_a_loop_by_hand() -> None:
         "learning_rate": 0.1,
         "weight_decay": 0.0,
         "momentum": 0.9,
+        "schedule": "constant",
+        "warmup": 0,
         "clipping": 0.0,
         "epochs": 5,
     }

@@ -1,8 +1,8 @@
 """Many runs of one generated train.py over CPU ranks, forked from a process that has imported torch once.
 
 Arguments: the project's folder and a file with a JSON list of runs. Each run says its `ranks`, `output` folder and
-`arguments`, and may ask for `sent` (the bytes that DDP sends in each update). The exit codes and notes of all ranks go
-to stdout as JSON; what the ranks say goes to `rank-N.log` in the output folder.
+`arguments`, may name another `project`, and may ask for `sent` (the bytes that DDP sends in each update). The exit
+codes and notes of all ranks go to stdout as JSON; what the ranks say goes to `rank-N.log` in the output folder.
 """
 
 import json
@@ -25,10 +25,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 def main():
     folder, runs = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
-    os.chdir(folder)
-    sys.path[0] = folder
     ended = []
     for run in runs:
+        sys.path[0] = run.get("project", folder)
+        os.chdir(sys.path[0])
         output = Path(run["output"])
         output.mkdir(parents=True, exist_ok=True)
         port = claimed.port()

@@ -174,6 +174,17 @@ def test_tw527_what_is_not_written_stops_the_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
+def test_tw529_a_hook_that_the_engine_cannot_call_stops_the_ranks(tmp_path: Path) -> None:
+    sharded = {"strategy.kind": "deepspeed", "strategy.zero_stage": 1, "data.eval": ""}
+    folder = make(tmp_path / "project", {**REGRESSION, **sharded})
+    task = folder / "task.py"
+    task.write_text(task.read_text() + "\n\ndef after_update(config, model, update):\n    pass\n")
+    stopped = launch(folder, "--ignore", "TW529")
+    assert stopped.code != 0
+    assert "task.py has after_update, which this project cannot use: DeepSpeed keeps" in stopped.out + stopped.err
+
+
+@pytest.mark.train
 def test_tw540_the_example_is_trained_instead(tmp_path: Path) -> None:
     alone = {"machine.num_processes": 1, "strategy.kind": "single", "batch.per_device_batch_size": 16}
     named = {"data.train": "no-such-file.txt", "ignore": {"TW540": "to see what becomes of it"}}

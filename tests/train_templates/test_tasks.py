@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
     *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-    *("metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
+    *("hooks", "streams", "metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
     *("pairs", "preferences", "references", "token_cache"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}

@@ -103,7 +103,7 @@ def test_a_script_that_is_not_python_has_no_values(project: Path) -> None:
 
 
 def test_an_edited_script_follows_the_plan(project: Path) -> None:
-    edit(project / "train.py", "    optimizer = build_optimizer", "    print('mine')\n    optimizer = build_optimizer")
+    edit(project / "train.py", "    metrics = Metrics(", "    print('mine')\n    metrics = Metrics(")
     said = init(project, "--learning-rate", "0.002", "--steps", "3")
     assert "train.py: your edits were kept, and the plan's new values were set" in said
     text = (project / "train.py").read_text()

@@ -1,13 +1,12 @@
 """The task: data, model and loss of the script that this project was imported from. Edit it freely.
 
 The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
-batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. `trainwiz rehearse`
-shows whether the loss here does its part.
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. hooks.py lists what
+else can be decided here. `trainwiz rehearse` shows whether the loss here does its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-Batch = dict[str, Tensor]
+Batch = tuple[Any, Tensor]
+"""What `collator` makes, and the number that its loss is the mean of."""
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """edit: names of the repeated module classes. FSDP shards each such module as one unit."""
@@ -45,29 +45,14 @@ def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
     stays and counts zero.
     """
     kept = [sample for sample, counts in zip(samples, counted, strict=True) if counts]
-    batch = named(collator()(kept or samples[:1]))
+    batch = collator()(kept or samples[:1])
     n = count(batch, len(kept)) if kept else 0
-    return {**batch, "n": torch.tensor(n)}, n
+    return (batch, torch.tensor(n)), n
 
 
-def count(batch: Batch, samples: int) -> int:
+def count(batch: Any, samples: int) -> int:
     """edit: what the script's loss is the mean of."""
     return samples
-
-
-def named(batch: Any) -> Batch:
-    """Return a batch as tensors by name. Those of a tuple are named by their position."""
-    if isinstance(batch, Tensor):
-        return {"tensor": batch}
-    return dict(batch) if isinstance(batch, Mapping) else {str(i): part for i, part in enumerate(batch)}
-
-
-def as_collated(batch: Batch) -> Any:
-    """Return a batch as `collator` made it."""
-    parts = {name: part for name, part in batch.items() if name != "n"}
-    if "tensor" in parts:
-        return parts["tensor"]
-    return tuple(parts.values()) if all(name.isdigit() for name in parts) else parts
 
 
 def build_model(config: TaskConfig) -> nn.Module:

@@ -84,9 +84,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 # end: fsdp
 
-import task
-from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
+# feature: own_hooks
+import hooks
 
+# end: own_hooks
+import task
+from batches import Agreement, RealBatches, check_batch, keyed_seed
+
+# feature: named_tensors
+from batches import load_batches
+
+# end: named_tensors
 # feature: real_batch_mean
 # feature: eval
 from batches import mean_over
@@ -115,6 +123,10 @@ from references import add_references
 from sharding import build, prepare
 
 # end: built_once
+# feature: own_hooks
+from streams import indexed, load_batches
+
+# end: own_hooks
 
 
 @dataclass
@@ -343,6 +355,9 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
     accelerator.backward(loss)
     if not accelerator.sync_gradients:
         return None
+    # feature: turns
+    hooks.average_gradients(accelerator, model)
+    # end: turns
     return accelerator.clip_grad_norm_(model.parameters(), config.gradient_clipping or math.inf)
 
 
@@ -381,18 +396,35 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
     sums: Any = 0
+    # feature: own_hooks
+    outputs = hooks.Outputs(batches)
+    # end: own_hooks
+    # feature: turns
+    model = hooks.bare(model)
+    # end: turns
     model.eval()
     # feature: real_batch_mean
     mean = mean_over(model, load_batches(config, data, batches), accelerator.device, accelerator.reduce)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
+        # feature: named_tensors
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
         # feature: real_batch_mean
         batch["mean"] = mean
         # end: real_batch_mean
+        # end: named_tensors
+        # feature: own_hooks
+        batch = hooks.moved(batch, accelerator.device)
+        outputs.add(model, batch)
+        # end: own_hooks
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
+    # feature: named_tensors
     return task.evaluation_metrics(accelerator.reduce(sums).tolist())
+    # end: named_tensors
+    # feature: own_hooks
+    return {**task.evaluation_metrics(accelerator.reduce(sums).tolist()), **outputs.metrics()}
+    # end: own_hooks
 
 
 # end: eval
@@ -507,11 +539,21 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     """Train. Return whether training finished, and was not stopped before."""
     agreement = Agreement()  # first, so that a stop request is noticed while data and model load
     torch.manual_seed(config.seed)  # the same initial weights on every rank
+    # feature: named_tensors
     train_data = task.load_train_data(config)
+    # end: named_tensors
+    # feature: own_hooks
+    train_data = indexed(task.load_train_data(config), config)
+    # end: own_hooks
     if len(train_data) == 0:
         raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
     # feature: eval
+    # feature: named_tensors
     eval_data = task.load_eval_data(config)
+    # end: named_tensors
+    # feature: own_hooks
+    eval_data = indexed(task.load_eval_data(config), config, ends=True)
+    # end: own_hooks
     if len(eval_data) == 0:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
@@ -530,16 +572,28 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: compile
     compile_layers(model)
     # end: compile
+    # feature: named_tensors
     optimizer = build_optimizer(config, model, accelerator.device)
+    # end: named_tensors
+    # feature: own_hooks
+    optimizer, rates = hooks.build_optimizers(config, model, build_optimizer(config, model, accelerator.device))
+    # end: own_hooks
     # feature: built_by_all
+    # feature: one_turn
     model, optimizer = accelerator.prepare(model, optimizer)
+    # end: one_turn
+    # feature: turns
+    model, optimizer = hooks.prepare(accelerator, model, optimizer)
+    # end: turns
     # end: built_by_all
     # feature: built_once
     model, optimizer = prepare(accelerator, model, optimizer)
     # end: built_once
     # feature: plain
+    # feature: one_turn
     if accelerator.scaler is None:  # then accelerate's wrapper only adds a disk lookup to each step
         optimizer = optimizer.optimizer
+    # end: one_turn
     # end: plain
     model.train()
     # feature: zero0_16bit
@@ -576,9 +630,14 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     began, (_, stop) = time.perf_counter(), agreement.reach(0)
     for update in range(start, start if stop else total):
         seed_generators(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
+        # feature: named_tensors
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
             group["lr"] = rate
+        # end: named_tensors
+        # feature: own_hooks
+        rate = hooks.set_rates(config, optimizer, rates, update, total, learning_rate(config, update, total))
+        # end: own_hooks
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
@@ -588,14 +647,35 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # end: real_batch_mean
         # The engine divides by the accumulation steps and averages over ranks. Undo both, and divide by the count.
         scale = config.gradient_accumulation_steps * config.num_processes / count
+        # feature: one_turn
         for batch, _ in micro_batches:
+            # feature: named_tensors
             batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+            # end: named_tensors
+            # feature: own_hooks
+            batch = hooks.moved(batch, accelerator.device)
+            # end: own_hooks
             with accelerator.accumulate(model):  # ranks communicate only after the last micro-batch
                 loss = task.loss_sum(model, batch)
                 loss_since += loss.detach() / count
                 norm = backward(config, accelerator, model, loss * scale)
         optimizer.step()
         optimizer.zero_grad()
+        # end: one_turn
+        # feature: turns
+        for _ in hooks.turns(accelerator, model, optimizer):  # one for each optimizer
+            for batch, _ in micro_batches:
+                batch = hooks.moved(batch, accelerator.device)
+                with accelerator.accumulate(model):  # ranks communicate only after the last micro-batch
+                    loss = hooks.loss_sum(accelerator, model, batch, optimizer, count)
+                    loss_since += loss.detach() / count
+                    norm = backward(config, accelerator, model, loss * scale)
+            optimizer.step()
+            optimizer.zero_grad()
+        # end: turns
+        # feature: after_update
+        hooks.after_update(config, model, update + 1)
+        # end: after_update
         # feature: fp16
         skipped += accelerator.optimizer_step_was_skipped
         # end: fp16
@@ -620,6 +700,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                     "update": done,
                     "epoch": done / updates_per_epoch,
                     "loss": mean_loss,
+                    # feature: turns
+                    **hooks.losses_of_turns(accelerator, optimizer, updates_since),
+                    # end: turns
                     "lr": rate,
                     "grad_norm_pre_clip": pre_clip,
                     "grad_norm_post_clip": min(pre_clip, config.gradient_clipping or math.inf),

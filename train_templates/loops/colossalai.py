@@ -84,9 +84,17 @@ from torch.utils.tensorboard import SummaryWriter
 
 # end: tensorboard
 
-import task
-from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
+# feature: own_hooks
+import hooks
 
+# end: own_hooks
+import task
+from batches import Agreement, RealBatches, check_batch, keyed_seed
+
+# feature: named_tensors
+from batches import load_batches
+
+# end: named_tensors
 # feature: real_batch_mean
 # feature: eval
 from batches import mean_over
@@ -106,6 +114,10 @@ from recompute import recompute_layers
 from references import add_references
 
 # end: reference
+# feature: own_hooks
+from streams import indexed, load_batches
+
+# end: own_hooks
 
 
 @dataclass
@@ -507,19 +519,33 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), dist.get_rank(), 0, end)
     sums: Any = 0
+    # feature: own_hooks
+    outputs = hooks.Outputs(batches)
+    # end: own_hooks
     model.eval()
     # feature: real_batch_mean
     mean = mean_over(model, load_batches(config, data, batches), device, summed)
     # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
+        # feature: named_tensors
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # feature: real_batch_mean
         batch["mean"] = mean
         # end: real_batch_mean
+        # end: named_tensors
+        # feature: own_hooks
+        batch = hooks.moved(batch, device)
+        outputs.add(model, batch)
+        # end: own_hooks
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
     dist.all_reduce(sums)
+    # feature: named_tensors
     return task.evaluation_metrics(sums.tolist())
+    # end: named_tensors
+    # feature: own_hooks
+    return {**task.evaluation_metrics(sums.tolist()), **outputs.metrics()}
+    # end: own_hooks
 
 
 # end: eval
@@ -541,11 +567,24 @@ def train(config: Config, agreement: Agreement) -> bool:
     """Train. Return whether training finished, and was not stopped before."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     device = get_accelerator().get_current_device()
+    # feature: own_hooks
+    hooks.refuse_others()
+    # end: own_hooks
+    # feature: named_tensors
     train_data = task.load_train_data(config)
+    # end: named_tensors
+    # feature: own_hooks
+    train_data = indexed(task.load_train_data(config), config)
+    # end: own_hooks
     if len(train_data) == 0:
         raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
     # feature: eval
+    # feature: named_tensors
     eval_data = task.load_eval_data(config)
+    # end: named_tensors
+    # feature: own_hooks
+    eval_data = indexed(task.load_eval_data(config), config, ends=True)
+    # end: own_hooks
     if len(eval_data) == 0:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
@@ -596,6 +635,9 @@ def train(config: Config, agreement: Agreement) -> bool:
     for update in range(start, start if stop else total):
         torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
         rate = learning_rate(config, update, total)
+        # feature: own_hooks
+        rate = hooks.scheduled(config, update, total, rate)
+        # end: own_hooks
         for group in optimizer.param_groups:
             group["lr"] = rate
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
@@ -609,7 +651,12 @@ def train(config: Config, agreement: Agreement) -> bool:
         scale = config.num_processes / count
         # feature: no_sync
         for i, (batch, _) in enumerate(micro_batches):
+            # feature: named_tensors
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            # end: named_tensors
+            # feature: own_hooks
+            batch = hooks.moved(batch, device)
+            # end: own_hooks
             boundary = (i + 1) % config.gradient_accumulation_steps == 0
             # Ranks communicate only after the last micro-batch.
             with contextlib.nullcontext() if boundary else booster.no_sync(synced, optimizer):
@@ -619,7 +666,12 @@ def train(config: Config, agreement: Agreement) -> bool:
         # end: no_sync
         # feature: repeated_backward
         for batch, _ in micro_batches:  # without no_sync, each backward reduces and adds its gradient
+            # feature: named_tensors
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            # end: named_tensors
+            # feature: own_hooks
+            batch = hooks.moved(batch, device)
+            # end: own_hooks
             loss = task.loss_sum(model, batch)
             loss_since += loss.detach() / count
             booster.backward(loss * scale, optimizer)

@@ -1,7 +1,8 @@
 """The task: your own data, model and loss. The example is a small regression; replace what is marked `edit`.
 
 The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
-batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split.
+batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. hooks.py lists what
+else can be decided here: parameter groups, optimizers, a schedule, averages of the weights, metrics over all samples.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     options = _options(script, pieces) if as_code else ()
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
     found += [*_order(script, pieces.loader), *_rest(script, pieces)]
+    if pieces.sums_means is not None:
+        why = say("the Trainer adds up such losses of micro-batches; here an update's loss is the mean over its batch")
+        found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
     return tuple(sorted(found, key=lambda one: one.place.line))
 
 

@@ -80,9 +80,23 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
         for number in found.get(kind, []):
             if number.value != ours:
                 ledger.add("lost", number.name, _shown(number.value), script.place(number.node), why)
+    if accelerate is None and settings is None and not script.engines.several:
+        _of_one_process(ledger)
     for name, others in _WITH.items():
         if all(other in ledger.carried for other in others):
             ledger.settle(name)
+
+
+def _of_one_process(ledger: Ledger) -> None:
+    """What a script takes for an update by itself is the real batch, however many ranks share it here."""
+    batch, steps = (ledger.carried.get(key) for key in _WITH["batch.real_batch_size"])
+    if batch is None or any(one.key == "batch.gradient_accumulation_steps" for one in ledger.left):
+        return
+    why = say("the script trains in one process")
+    size = batch.value * (steps.value if steps else 1)
+    for key in _WITH["batch.real_batch_size"]:
+        ledger.carried.pop(key, None)
+    ledger.fill("batch.real_batch_size", size, batch.place, batch.path, why)
 
 
 def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accelerate: Accelerate | None) -> None:
@@ -118,8 +132,10 @@ def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accel
 
 
 def _why(number: Number) -> Message | None:
-    if number.left_out == "script":
+    if number.left_out == "script" and number.kind == "clipping":
         return say("the script does not clip gradients")
+    if number.left_out == "script":
+        return say("the script has no schedule")
     if number.left_out:
         return say("not set; {owner} defaults to {value}", owner=number.left_out, value=_shown(number.value))
     return say("the default of {option}", option=number.option) if number.option else None

@@ -30,6 +30,7 @@ COMMANDS = {
     "rehearse": say("Train a small version of the project on this machine's CPU: kill, resume, compare."),
     "check": say("Check projects, and accelerate and DeepSpeed files, against the rules only."),
     "import": say("Create a project from accelerate and DeepSpeed files; report what does not fit."),
+    "adopt": say("Create a project from your own training script: its model, data and loss, read and never run."),
     "lint": say("Read your own training script and point out what goes wrong on several ranks."),
     "explain": say("Show the manual entry for a rule or for the plan's keys."),
     "runs": say("List a project's runs: state, updates, loss, speed, and why each one ended."),

@@ -11,9 +11,9 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "metrics"),
+        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "hooks", "metrics"),
         *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
-        *("pairs", "preferences", "references", "train"),
+        *("pairs", "preferences", "references", "streams", "train"),
     }
 )
 """The modules of a project, which import each other by these names."""

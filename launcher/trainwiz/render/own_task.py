@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from trainwiz.fields import with_constant
 from trainwiz.render.artifact import Artifact
+from trainwiz.script.lightning import Lightning
 from trainwiz.script.pieces import Counted, Piece, Pieces
 from trainwiz.script.slices import DEVICE, OWN, Slice
 
@@ -21,12 +23,20 @@ _SHOWN_LINES = 12
 
 
 def files(
-    pieces: Pieces, example: str, templates: Mapping[str, str], *, script: str, name: str, lines: list[str]
+    pieces: Pieces,
+    example: str,
+    templates: Mapping[str, str],
+    *,
+    script: str,
+    name: str,
+    lines: list[str],
+    decided: Collection[str] = (),
 ) -> tuple[Artifact, ...]:
     """`task.py`, and `own.py` where it uses the script itself.
 
     `example` is the task.py that the plan generates, `script` the script's path from the project's folder, `name` its
-    name for people, and `lines` its text.
+    name for people, `lines` its text, and `decided` the optimizer's keys in the plan that the script decides; empty
+    where the strategy takes no optimizer of the script's own.
     """
     text = templates["train_templates/imported/task.py"]
     shown = _Marks(name, lines)
@@ -38,10 +48,27 @@ def files(
     }
     if pieces.collate.gap or (pieces.collate.taken and pieces.collate.taken.expression):
         bodies["collator"] = _returned(pieces.collate, shown, "collator")
+    if pieces.lightning:
+        if taken_model := pieces.model.taken:
+            wrapped = replace(taken_model, expression=f"Stepped({taken_model.expression})")
+            bodies["build_model"] = _returned(replace(pieces.model, taken=wrapped), shown, "build_model")
+        bodies["save_model"] = _SAVED
     for function, body in bodies.items():
         text = with_body(text, function, body)
     slices = [piece.taken for piece in pieces.all if piece.taken]
+    if pieces.lightning:
+        text = text.replace("def build_model(", f"{_stepped(pieces.lightning)}def build_model(")
+    if pieces.whole_loader:
+        text = text.replace("def load_train_data(", f"{_loader(pieces)}def load_train_data(")
+        slices.append(pieces.whole_loader)
+    if pieces.late_warmup:
+        text = text.replace("def save_model(", f"{_SCHEDULE}def save_model(")
+        slices.append(Slice(expression="", imports=("import math",)))
+    if decided and (function := _optimizer(pieces, decided)):
+        text = text.replace("def save_model(", f"{function}def save_model(")
+        slices += [pieces.optimizer.taken] if pieces.optimizer and pieces.optimizer.taken else []
     taken = {line: None for one in slices for line in one.imports}
+    taken |= {"import functools": None} if pieces.whole_loader else {}
     if pieces.loss.taken and pieces.loss.taken.outer:
         text = _with_surroundings(text, pieces.loss.taken)
         taken |= {"import functools": None, "from types import SimpleNamespace": None}
@@ -49,6 +76,9 @@ def files(
     found = [Artifact("task.py", text, generated=example)]
     if f"import {OWN}" in taken:
         own = with_constant(templates["train_templates/imported/own.py"], "SCRIPT", script)
+        if pieces.lightning:
+            own = own.replace("\nSCRIPT", "\nimport stand_in\n\nstand_in.for_lightning()\n\nSCRIPT", 1)
+            found.append(Artifact("stand_in.py", templates["train_templates/imported/stand_in.py"], generated=""))
         found.append(Artifact("own.py", own, generated=""))
     return tuple(found)
 
@@ -89,12 +119,123 @@ def _loss(pieces: Pieces, marks: _Marks) -> str:
             else []
         ),
         *([f"{DEVICE} = next(model.parameters()).device"] if outside or re.search(rf"\b{DEVICE}\b", text) else []),
-        f"{pieces.batch} = as_collated(batch)",
         *(f"{name} = {outside}.{name}" for name in taken.from_outside),
         *taken.inner,
         f"return ({taken.expression}).float() * {_COUNT}",
     ]
-    return "\n".join([f'{_COUNT} = batch["n"]', *lines])
+    first = f"{pieces.batch or 'batch'}, {_COUNT} = batch"
+    return "\n".join([first, *lines])
+
+
+def _stepped(found: Lightning) -> str:
+    """A module whose forward is the step, so that what the engine does around a forward is around all of it."""
+    given = "batch, 0" if found.takes_index else "batch"
+    return (
+        "class Stepped(nn.Module):\n"
+        '    """The script\'s LightningModule. Its forward is the training step."""\n\n'
+        "    def __init__(self, module: Any) -> None:\n"
+        "        super().__init__()\n"
+        "        self.module = module\n\n"
+        "    def forward(self, batch: Any) -> Tensor:\n"
+        '        """Return the loss of a micro-batch, a mean."""\n'
+        f"        step = self.module.training_step({given})\n"
+        '        return step["loss"] if isinstance(step, dict) else step\n\n\n'
+    )
+
+
+_SCHEDULE = '''\
+def schedule(config: Any, update: int, total: int) -> float:
+    """Return the share of the learning rate as transformers has it: the first update of a warm-up has rate 0."""
+    if update < config.n_warmup_steps:
+        return update / config.n_warmup_steps
+    progress = (update - config.n_warmup_steps) / max(1, total - config.n_warmup_steps)
+    shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return shares[config.lr_scheduler_type]
+
+
+'''
+_SAVED = """\
+folder.mkdir(parents=True, exist_ok=True)
+named = {name.removeprefix("module."): tensor.contiguous() for name, tensor in weights.items()}
+save_file(named, folder / "model.safetensors")"""
+
+
+def _loader(pieces: Pieces) -> str:
+    """The function that makes the loader of a data module."""
+    taken = pieces.whole_loader
+    assert taken
+    lines = [
+        *(*taken.outer, *taken.inner),
+        f"made = {taken.expression}",
+        'for name, given in (("prepare_data", ()), ("setup", ("fit",))):',
+        "    getattr(made, name, lambda *_: None)(*given)",
+        "return made.train_dataloader()",
+    ]
+    body = textwrap.indent("\n".join(lines), "    ")
+    return (
+        "@functools.cache\n"
+        "def loader() -> Any:\n"
+        '    """Return the script\'s own loader; only its data and its collate function are used."""\n'
+        f"{body}\n\n\n"
+    )
+
+
+def _optimizer(pieces: Pieces, decided: Collection[str]) -> str:
+    """The hook that makes the script's own optimizer, with the plan's rate where the plan has the script's."""
+    rate = "optimizer.learning_rate" in decided
+    if pieces.lightning:
+        if not pieces.lightning.configures:
+            return ""
+        lines = [
+            "made = model.module.configure_optimizers()",
+            "made = made[0] if isinstance(made, tuple) else made  # optimizers, then schedules",
+            'made = made["optimizer"] if isinstance(made, dict) else made',
+            "optimizer = made[0] if isinstance(made, list) and len(made) == 1 else made",
+            *(['for group in optimizer.param_groups:\n    group["lr"] = config.learning_rate'] if rate else []),
+            "return optimizer",
+        ]
+    elif pieces.betas:
+        lines = [
+            "trained = [p for p in model.parameters() if p.requires_grad]",
+            "decayed = [p for p in trained if p.ndim > 1]",
+            "rest = [p for p in trained if p.ndim < 2]  # biases and norms",
+            'decaying = {"params": decayed, "weight_decay": config.weight_decay}',
+            'groups = [decaying, {"params": rest, "weight_decay": 0.0}]',
+            f"return torch.optim.AdamW(groups, lr=config.learning_rate, betas={pieces.betas!r})",
+        ]
+    else:
+        taken = pieces.optimizer.taken if pieces.optimizer else None
+        if taken is None:
+            return ""
+        name = pieces.model_name
+        named = [f"{name} = model"] if name != "model" else []
+        expression = _with_plan(taken.expression, decided)
+        lines = [*named, *taken.outer, *taken.inner, f"return {expression}"]
+    body = textwrap.indent("\n".join(lines), "    ")
+    return (
+        "def build_optimizers(config: Any, model: Any) -> Any:\n"
+        '    """Return the script\'s optimizer. hooks.py says what it may be."""\n'
+        f"{body}\n\n\n"
+    )
+
+
+def _with_plan(expression: str, decided: Collection[str]) -> str:
+    """The call that makes the optimizer, with the plan's values where the plan has the script's."""
+    call = ast.parse(expression, mode="eval").body
+    assert isinstance(call, ast.Call)
+    spread = any(keyword.arg is None for keyword in call.keywords)
+    for name, key in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+        if f"optimizer.{key}" not in decided or spread:
+            continue
+        value = ast.parse(f"config.{key}", mode="eval").body
+        given = next((keyword for keyword in call.keywords if keyword.arg == name), None)
+        if given is not None:
+            given.value = value
+        elif name == "lr" and len(call.args) > 1:
+            call.args[1] = value
+        elif name == "lr":
+            call.keywords.append(ast.keyword(name, value))
+    return ast.unparse(call)
 
 
 _COUNT = "n_of_the_mean"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Set
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.estimate import loading
-from trainwiz.fields import set_literals
+from trainwiz.fields import set_literals, with_constant
 from trainwiz.plan import Plan
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
@@ -22,6 +22,7 @@ from trainwiz.tasks.preference_losses import LOSSES
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
+_HOOKS = "hooks.py"
 
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
@@ -39,8 +40,15 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
         Artifact("task.py", set_literals(task, "TaskConfig", values)),
-        *(Artifact(name, _cut(templates[f"train_templates/parts/{name}"], wanted)) for name in parts),
+        *(Artifact(name, _part(name, plan, templates, wanted)) for name in parts),
     )
+
+
+def _part(name: str, plan: Plan, templates: Mapping[str, str], wanted: Set[str]) -> str:
+    text = _cut(templates[f"train_templates/parts/{name}"], wanted)
+    if name != _HOOKS:
+        return text
+    return with_constant(text, "REFUSED", {hook: str(why) for hook, why in strategies.of(plan).refused_hooks.items()})
 
 
 def features(plan: Plan) -> frozenset[str]:
@@ -71,6 +79,7 @@ def features(plan: Plan) -> frozenset[str]:
         "built_once": loading.built_once(plan),
         "built_by_all": not loading.built_once(plan),
         **strategy.regions(plan),
+        **_hook_features(plan),
         **_row_features(plan),
         **_preference_features(plan),
         **_model_features(plan),
@@ -78,6 +87,19 @@ def features(plan: Plan) -> frozenset[str]:
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
     return frozenset(wanted - unwanted)
+
+
+def _hook_features(plan: Plan) -> dict[str, bool]:
+    """What a task of the user's own code may decide beside data, model and loss."""
+    strategy, own = strategies.of(plan), tasks.of(plan).own_code
+    return {
+        "own_hooks": own,
+        "named_tensors": not own,
+        "own_optimizers": own and plan.engine == "accelerate",
+        "after_update": own and "after_update" not in strategy.refused_hooks,
+        "turns": own and strategy.takes_turns,
+        "one_turn": not (own and strategy.takes_turns),
+    }
 
 
 def _row_features(plan: Plan) -> dict[str, bool]:

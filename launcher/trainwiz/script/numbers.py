@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
+from trainwiz.script import lightning
 from trainwiz.script.arguments import Number, is_trainer, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
@@ -36,8 +37,10 @@ def numbers(script: Script) -> list[Number]:
     """Everything that could be found, readable or not; of what is said in several places, all of them."""
     trainer = [call for call in script.calls if is_trainer(call.name)]
     if trainer:
-        return [n for call in trainer for n in of_trainer(script, call)]
+        seeds = list(_of_seeds(script))  # the model's weights come from this one, where there is another
+        return [*seeds, *(n for call in trainer for n in of_trainer(script, call) if not (seeds and n.kind == "seed"))]
     return [
+        *lightning.numbers(script),
         *_of_accelerator(script),
         *_of_loaders(script),
         *_of_optimizers(script),
@@ -152,6 +155,24 @@ def _literal(script: Script, call: Call, name: str, kind: str, default: Any) -> 
 
 
 def _of_schedules(script: Script) -> Iterator[Number]:
+    found = list(_schedules(script))
+    yield from found
+    made = lightning.of(script)
+    step: ast.Call | None = next(iter((*script.training.steps, *([made.trainer.node] if made else ()))), None)
+    by_hand = next((node for node in script.tree.nodes if _sets_rate(node)), None)
+    if not found and by_hand is not None:
+        yield Number(kind="schedule", name=ast.unparse(by_hand), node=by_hand)
+    elif not found and step is not None:
+        for kind, value in (("schedule", "constant"), ("warmup", 0)):
+            yield Number(kind=kind, name=ast.unparse(step.func), node=step, value=value, left_out="script")
+
+
+def _sets_rate(node: ast.AST) -> bool:
+    """Whether it is `group["lr"] = …`."""
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and constant(node.slice) == "lr"
+
+
+def _schedules(script: Script) -> Iterator[Number]:
     for call in script.calls:
         last = call.last
         if last in ("get_scheduler", "DummyScheduler"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import say
-from trainwiz.script.slices import Gap, Slice, Slicer, flat
+from trainwiz.script import lightning
+from trainwiz.script.lightning import Lightning
+from trainwiz.script.numbers import numbers
+from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Loop, dotted, method
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 Counted = Literal["samples", "labels", "next_labels"]
 """What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
+_TWO = 2
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _LOOP = """
 append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
@@ -59,6 +63,18 @@ class Pieces:
     """The other loaders."""
     rest: tuple[ast.stmt, ...] = ()
     """Statements of the loop that the project's loop has no counterpart for."""
+    optimizer: Piece | None = None
+    """The only optimizer, where the script makes it from the model's name."""
+    lightning: Lightning | None = None
+    """The LightningModule that makes loss and optimizer."""
+    betas: tuple[float, float] | None = None
+    """Those of the AdamW that a Trainer makes; None where it makes another optimizer."""
+    sums_means: ast.AST | None = None
+    """Where a Trainer adds up the means of micro-batches, because its loss is not its own."""
+    late_warmup: bool = False
+    """Whether the first update has rate 0, as in the schedules of transformers."""
+    whole_loader: Slice | None = None
+    """The loader of a data module; data and collate function are taken from it."""
 
     @property
     def all(self) -> tuple[Piece, ...]:
@@ -70,13 +86,57 @@ class Pieces:
 class _Reader:
     script: Script
     trainer: Call | None = field(init=False)
+    lightning: Lightning | None = field(init=False)
     loop: Loop | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trainer = next((call for call in self.script.calls if call.last.endswith("Trainer")), None)
+        self.lightning = lightning.of(self.script)
+        classes = (node for node in self.script.tree.nodes if isinstance(node, ast.ClassDef))
+        own = {one.name for one in classes if any(dotted(base).endswith("Trainer") for base in one.bases)}
+        self.trainer = (
+            None
+            if self.lightning
+            else next((call for call in self.script.calls if call.last.endswith("Trainer") or call.last in own), None)
+        )
         self.loop = next(iter(self.script.training.loops), None)
 
     def pieces(self) -> Pieces:
+        return self._of_lightning(self.lightning) if self.lightning else self._of_loop()
+
+    def _of_lightning(self, found: Lightning) -> Pieces:
+        """The module with its own loss; the data of a loader, or of a module that makes one."""
+        by_hand = found.steps_by_hand
+        loss = Piece(name="loss", node=found.step, taken=Slice(expression="model(batch)"))
+        if by_hand is not None:
+            why = say("its training_step makes the updates itself")
+            loss = Piece(name="loss", node=found.step, gap=Gap(by_hand, why))
+        given = [] if found.loader is None else [id(node) for node in self.script.names.feeding(found.loader)]
+        loader = next((call for call in self._loaders() if id(call.node) in given), self._loader())
+        made = found.data_module
+        if made is None and found.loader is None and found.own_loader:
+            made = found.model
+        model = self._piece("model", found.model, found.trainer.node)
+        whole = self._piece("data", made, None) if made is not None else None
+        if whole is None:
+            data = self._piece("data", self._dataset(loader), loader.node if loader else None)
+            collate = self._collate(loader)
+        elif whole.taken is None:
+            data, collate = whole, replace(whole, name="collate")
+        else:
+            data = replace(whole, taken=Slice(expression="loader().dataset"))
+            collate = replace(whole, name="collate", taken=Slice(expression="loader().collate_fn"))
+        return Pieces(
+            model=model,
+            data=data,
+            collate=collate,
+            loss=loss,
+            batch="batch",
+            loader=loader if whole is None else None,
+            lightning=found,
+            whole_loader=whole.taken if whole else None,
+        )
+
+    def _of_loop(self) -> Pieces:
         models = self._models()
         model = next(iter(models.values()), None)
         name = self._in_the_loop(next(iter(models), "model"))
@@ -94,7 +154,34 @@ class _Reader:
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
+            optimizer=self._optimizer(models),
+            betas=self._betas(),
+            sums_means=self._sums_means(),
+            late_warmup=bool(self.trainer) or any(_is_schedule(call) for call in self.script.calls),
         )
+
+    def _betas(self) -> tuple[float, float] | None:
+        asked = self.trainer and (self.trainer.keyword("optimizers") or self.script.names.function("create_optimizer"))
+        if self.trainer is None or asked:
+            return None
+        found = [one.value for one in numbers(self.script) if one.kind == "betas"]
+        return found[0] if found and len(found[0]) == _TWO else None
+
+    def _sums_means(self) -> ast.AST | None:
+        """The accumulation of a Trainer whose compute_loss is its own: only its own loss is divided."""
+        steps = [one for one in numbers(self.script) if one.kind == "accumulation"]
+        own = self.script.names.function("compute_loss")
+        return steps[0].node if self.trainer and own and steps and steps[0].value != 1 else None
+
+    def _optimizer(self, models: Mapping[str, ast.expr]) -> Piece | None:
+        """The optimizer with its parameter groups; None where the plan's keys must do: several, or one unknown."""
+        made = [call for call in self.script.calls if self.script.engines.kind(call.node) == "Optimizer"]
+        made = [call for call in made if call.method != "prepare" and call.arguments]
+        if self.trainer or len(models) != 1 or len(made) != 1 or self.script.engines.deepspeed:
+            return None
+        node = made[0].node
+        piece = _cut("optimizer", node, lambda: Slicer(self.script, bound=set(models)).of(node))
+        return piece if piece.taken else None
 
     def _models(self) -> dict[str, ast.expr]:
         """What the optimizer changes, by name: `x` of `x.parameters()`, or what a Trainer is given."""
@@ -213,10 +300,34 @@ class _Reader:
         assert self.trainer
         given = own or self.trainer.keyword("compute_loss_func")
         if given is not None:
-            gap = Gap(given, say("the Trainer has a loss of its own"))
-            return Piece(name="loss", node=given, gap=gap), [], ""
+            return self._own_loss_of_trainer(given), [], "batch"
         taken = Slice(expression="model(**batch).loss")
         return Piece(name="loss", node=self.trainer.node, taken=taken), [], "batch"
+
+    def _own_loss_of_trainer(self, given: ast.AST) -> Piece:
+        """A Trainer's compute_loss, called without a Trainer, where it does not ask for one."""
+        owner = next(
+            (one for one in self.script.tree.nodes if isinstance(one, ast.ClassDef) and given in one.body), None
+        )
+        if owner is None or not isinstance(given, ast.FunctionDef) or not given.args.args:
+            return Piece(name="loss", node=given, gap=Gap(given, say("the Trainer has a loss of its own")))
+        own = given.args.args[0].arg
+        asked = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id in (own, "super")), None)
+        counts = "num_items_in_batch"
+        counted = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id == counts), None)
+        if asked or counted:
+            why = say("compute_loss asks the Trainer") if asked else say("compute_loss divides by num_items_in_batch")
+            return Piece(name="loss", node=given, gap=Gap(asked or counted or given, why))
+        if self.script.runs_when_imported:
+            line = self.script.runs_when_imported.lineno
+            why = say(
+                "{name} cannot be imported: the script trains on import (line {line})", name=owner.name, line=line
+            )
+            return Piece(name="loss", node=given, gap=Gap(given, why))
+        taken = Slice(
+            expression=f"{OWN}.{owner.name}.compute_loss(None, model, dict(batch))", imports=(f"import {OWN}",)
+        )
+        return Piece(name="loss", node=given, taken=taken)
 
     def _counted(self, model: ast.expr | None) -> Counted:
         """By the class of transformers that the model is made by; its own losses are means over labels that count."""
@@ -243,6 +354,11 @@ def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
         return Piece(name=name, node=node, taken=cut())
     except Gap as gap:
         return Piece(name=name, node=node, gap=gap)
+
+
+def _is_schedule(call: Call) -> bool:
+    """Whether a call makes a schedule of transformers."""
+    return call.last == "get_scheduler" or (call.last.startswith("get_") and call.last.endswith("_with_warmup"))
 
 
 def _is_enumerate(node: ast.AST) -> bool:

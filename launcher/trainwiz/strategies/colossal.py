@@ -6,9 +6,11 @@ partition the same parts of the state as ddp, zero1, zero2 and fsdp.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.strategies.fsdp import Sharded
 from trainwiz.strategies.single import replicated_bytes
 from trainwiz.strategies.strategy import WHOLE, Strategy, Training
@@ -26,6 +28,12 @@ class Plugin(Strategy):
     """A plugin of the Booster."""
 
     engine: ClassVar[Engine] = "colossalai"
+    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
+        dict.fromkeys(
+            ("parameter_groups", "build_optimizers", "after_update"),
+            say("Colossal-AI's Booster builds the optimizer anew and holds the weights"),
+        )
+    )
     replaces: ClassVar[tuple[str, ...]] = ()
     """The strategies of accelerate's that it is the counterpart of."""
 

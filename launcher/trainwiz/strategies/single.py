@@ -20,6 +20,7 @@ class Plain(Strategy):
     """What the strategies without sharding have in common."""
 
     keeps_frozen_dtype: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     layout = WHOLE
 

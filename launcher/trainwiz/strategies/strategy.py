@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import Message
@@ -123,6 +125,10 @@ class Strategy:
     """Gradients of micro-batches are added up in the precision that the backward pass computes in."""
     needs_every_gradient: ClassVar[bool] = False
     """A trained parameter without a gradient stops the training at the second update."""
+    takes_turns: ClassVar[bool] = False
+    """Several optimizers can take turns on parts of one model."""
+    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType({})
+    """Functions of a custom project's task.py that it cannot call, and why."""
     needs_process_group: ClassVar[bool] = True
     """Even one rank needs torch.distributed's process group."""
     layout: str

@@ -19,6 +19,8 @@ section 3) and DeepSpeed's stage_1_and_2.py, stage3.py, bf16_optimizer.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import Message, say
@@ -52,6 +54,12 @@ class Zero(Strategy):
     kind = "deepspeed"
     uses_deepspeed: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
+    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
+        {
+            "build_optimizers": say("DeepSpeed makes the optimizer its own, and replaces it where it offloads"),
+            "after_update": say("DeepSpeed keeps the weights that it updates to itself, in fp32 or in shards"),
+        }
+    )
 
     def __init__(self, stage: int, *, speed: int | None, offload_speed: int | None = None) -> None:
         self.stage = self.zero_stage = stage

@@ -9,6 +9,7 @@ TASK = Task(
     name="custom",
     summary=say("your own Dataset and Module, starting from a small regression"),
     samples="own",
+    parts=("hooks.py", "streams.py"),
     sharded_layer="Block",
     weight_decay=(0.0, say("off for a small regression task")),
     regions={"sample": False, "own_samples": True, "keyed_samples": True, "plain_samples": False},

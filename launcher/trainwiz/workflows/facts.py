@@ -88,6 +88,12 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         unwritten=tuple(
             (path, name, line) for path, text in edited.items() for name, line in fields.unwritten(text).items()
         ),
+        own_functions=tuple(
+            (path, name, line)
+            for path, text in edited.items()
+            if path == SETTINGS[0]
+            for name, line in fields.functions(text).items()
+        ),
         conflict_markers=artifacts.conflict_markers(folder, changed),
         kept_files=artifacts.kept(folder),
     )

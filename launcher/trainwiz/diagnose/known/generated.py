@@ -32,6 +32,34 @@ SIGNATURES = {
         cause="the loss is 0 from the first update on, so there is nothing to learn",
         remedy="look at the labels: are all alike, or is none of them counted? Then at loss_sum in task.py",
     ),
+    "refused_hook": Signature(
+        r"task\.py has \w+, which this project cannot use: (?P<why>.+)$",
+        r"build_optimizers returns (?P<why>several optimizers \(.+\); they need one rank, or DDP)",
+        r"(?P<why>several optimizers do not share fp16's loss scaler)",
+        r"task\.py has build_optimizers and parameter_groups: (?P<why>the first one makes the groups itself)",
+        cause="task.py has a function that does not go with this plan: {why}",
+        remedy="choose another strategy or precision, such as strategy.kind ddp, or remove the function; hooks.py says "
+        "what each does",
+    ),
+    "parts_of_optimizers": Signature(
+        r"parameters without an optimizer: (?P<what>.+); give them one",
+        r"two optimizers have the same parameter: (?P<what>\S+)",
+        cause="the optimizers in task.py do not have each parameter of the model once: {what}",
+        remedy="give each parameter to one group or optimizer, and set requires_grad to False for those that are not "
+        "trained",
+    ),
+    "rows_of_outputs": Signature(
+        r"evaluation_outputs: (?P<name>.+) has (?P<rows>\d+) rows for \d+ of (?P<size>\d+) samples",
+        cause="evaluation_outputs returned {rows} rows of {name} for a micro-batch of {size} samples",
+        remedy="return one row for each sample, in the order of the micro-batch",
+    ),
+    "length_of_stream": Signature(
+        r"the stream (?P<what>(?:ended|goes on) after \d+ samples.*)$",
+        r"(?P<what>\w+ is a stream without a length)",
+        r"(?P<what>\w+ is no data: it needs __len__ and __getitem__, or __iter__)",
+        cause="the data does not have the length that it says or needs: {what}",
+        remedy="make its __len__ return the samples of one epoch, or repeat the stream and set schedule.n_steps",
+    ),
     "nan_gradient": Signature(
         r"the gradient is (?P<value>-?(?:nan|inf))\b",
         cause="the loss is finite, but its gradient is not ({value})",

@@ -10,6 +10,7 @@ from its loss). The working directory is the project's folder.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -78,9 +79,12 @@ def watch_dropout(seen: dict[str, Any], *, off: bool) -> None:
         seen["dropout"] += bool(training and p)
         return drop(input, p, training and not off, inplace)
 
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    # torch's own layers give all by position.
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    ) -> Any:
         seen["dropout"] += bool(dropout_p)
-        return attend(query, key, value, attn_mask, 0.0 if off else dropout_p, **more)
+        return attend(query, key, value, attn_mask, 0.0 if off else dropout_p, *rest, **more)
 
     functions.dropout, functions.scaled_dot_product_attention = dropout, attention
 
@@ -109,12 +113,15 @@ def watch_task(seen: dict[str, Any], asked: dict[str, Any]) -> None:
     task: Any = importlib.import_module("task")
     loss_sum = task.loss_sum
 
-    def counted(model: Any, batch: Any) -> Any:
-        if torch.is_grad_enabled():
+    first: list[tuple[str, ...]] = []  # the turn of the first of several optimizers, or none
+
+    def counted(model: Any, batch: Any, *turn: str) -> Any:
+        if torch.is_grad_enabled() and turn == (first or [turn])[0]:
+            first[:] = [turn]
             seen["micro_batches"] += 1
             if seen["micro_batches"] == asked["kill_at"]:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return loss_sum(model, batch)
+        return loss_sum(model, batch, *turn)
 
     task.loss_sum = counted
     if asked["same_noise"]:
@@ -130,10 +137,10 @@ def with_same_noise(loss: Any) -> Any:
     """The loss with the same random numbers for each sample of each micro-batch."""
     same_for_all = runpy.run_path(str(INSIDE / "rehearsed_noise.py"))["SameForAll"]
 
-    def computed(model: Any, batch: Any) -> Any:
+    def computed(model: Any, batch: Any, *turn: str) -> Any:
         torch.default_generator.manual_seed(7)
         with same_for_all():
-            return loss(model, batch)
+            return loss(model, batch, *turn)
 
     return computed
 
@@ -141,10 +148,29 @@ def with_same_noise(loss: Any) -> Any:
 def first_part_of(load: Any, samples: int) -> Any:
     """The loading function, which returns only the first samples."""
 
-    def load_first_part(*given: Any, **named: Any) -> FirstPart:
-        return FirstPart(load(*given, **named), samples)
+    def load_first_part(*given: Any, **named: Any) -> Any:
+        data = load(*given, **named)
+        if isinstance(data, torch.utils.data.IterableDataset) or not hasattr(data, "__getitem__"):
+            return FirstOfStream(data, samples) if hasattr(data, "__len__") else data
+        return FirstPart(data, samples)
 
     return load_first_part
+
+
+class FirstOfStream(torch.utils.data.IterableDataset[Any]):
+    """The first samples of each epoch of a stream."""
+
+    def __init__(self, data: Any, samples: int) -> None:
+        self.data, self.samples = data, min(samples, len(data))
+        for name in ("set_epoch", "augment"):
+            if hasattr(data, name):
+                setattr(self, name, getattr(data, name))
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Any:
+        return itertools.islice(self.data, self.samples)
 
 
 class FirstPart(torch.utils.data.Dataset[Any]):

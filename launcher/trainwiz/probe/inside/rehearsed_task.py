@@ -9,8 +9,10 @@ working directory is the project's folder.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import math
 import os
@@ -66,7 +68,7 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     config = train.Config(**asked["values"])
     found["stage"] = "load_train_data"
     seed_all(config.seed)
-    data = task.load_train_data(config)
+    data = indexed(task.load_train_data(config), config)
     found["length"] = len(data)
     found["schedule"] = schedule(train, asked, len(data))
     found["stage"] = "samples"
@@ -82,8 +84,39 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     found["stage"] = "loss_sum"
     if hasattr(data, "references"):
         fill_in_references(task, model.eval(), data, samples)
-    found["loss"] = losses(task, model.train(), samples)
+    found["loss"] = losses(task, model.train(), samples, summed_over_turns(task, config, model))
     found["stage"] = "done"
+
+
+def indexed(data: Any, config: Any) -> Any:
+    """The data as the loop takes it; of a stream, the first samples have an index, each read anew."""
+    if not Path("streams.py").exists():
+        return data
+    data = importlib.import_module("streams").indexed(data, config)
+    return FirstOfStream(data) if hasattr(data, "epoch") else data
+
+
+class FirstOfStream:
+    """A stream whose samples are read from its beginning, whichever is asked for."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        if hasattr(stream.data, "augment"):
+            self.augment = stream.data.augment
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def __getitem__(self, index: int) -> Any:
+        return next(itertools.islice(self.stream.epoch(0), index, None))
+
+
+def summed_over_turns(task: Any, config: Any, model: Any) -> Callable[[Any, Any], Any]:
+    """`loss_sum`, or the sum of those of several optimizers that take turns."""
+    built = task.build_optimizers(config, model) if hasattr(task, "build_optimizers") else None
+    if not isinstance(built, dict) or len(built) < 2:
+        return task.loss_sum  # type: ignore[no-any-return]
+    return lambda model, batch: sum(task.loss_sum(model, batch, name) for name in built)
 
 
 def seed_all(seed: int, torch_seed: int | None = None) -> None:
@@ -109,6 +142,8 @@ def same(one: Any, other: Any) -> bool:
         return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        return same(vars(one), vars(other))
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     equal = one == other
@@ -139,17 +174,17 @@ def fill_in_references(task: Any, model: Any, data: Any, samples: list[Any]) -> 
         data.references[:many] = task.answer_log_probs(model, batch)  # of which each sample has a view
 
 
-def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
+def losses(task: Any, model: Any, samples: list[Any], loss_sum: Callable[[Any, Any], Any]) -> dict[str, Any]:
     """Check whether `loss_sum` sums what `collate` counts, waits for the device, and reaches every parameter."""
 
     def loss(chosen: list[Any], counted: list[bool]) -> tuple[float, int]:
         batch, count = task.collate(chosen, counted)
         seed_all(7)
         with NOISE["SameForAll"]() if found["random"] else contextlib.nullcontext():
-            return float(task.loss_sum(model, batch).detach()), int(count)
+            return float(loss_sum(model, batch).detach()), int(count)
 
     def all_together() -> Any:
-        return task.loss_sum(model, task.collate(samples, [True] * many)[0]).detach()
+        return loss_sum(model, task.collate(samples, [True] * many)[0]).detach()
 
     many = len(samples)
     found: dict[str, Any] = {"unkeyed": not twice(all_together, keyed=7)}
@@ -169,7 +204,7 @@ def losses(task: Any, model: Any, samples: list[Any]) -> dict[str, Any]:
     model.zero_grad(set_to_none=True)
     batch = task.collate(samples, [True] * many)[0]
     with Waits() as waits:
-        total = task.loss_sum(model, batch)
+        total = loss_sum(model, batch)
     total.backward()
     found["waits"] = waits.seen
     found["without_gradient"] = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -206,10 +241,13 @@ def without_dropout() -> list[list[str]]:
             asked.append(["dropout", NOISE["innermost"](in_project)])
         return drop(input, p, False, inplace)
 
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    # torch's own layers give all by position.
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **more: Any
+    ) -> Any:
         if dropout_p:
             asked.append(["scaled_dot_product_attention", NOISE["innermost"](in_project)])
-        return attend(query, key, value, attn_mask, 0.0, **more)
+        return attend(query, key, value, attn_mask, 0.0, *rest, **more)
 
     functions.dropout, functions.scaled_dot_product_attention = dropout, attention
     return asked

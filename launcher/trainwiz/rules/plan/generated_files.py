@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
 _PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "sharding.py")
 _OF_TASKS = (
-    *("model_folder.py", "rows.py", "conversations.py", "chat.py", "adapter.py", "texts.py"),
-    *("preferences.py", "pairs.py", "references.py"),
+    "model_folder.py",
+    "rows.py",
+    "conversations.py",
+    "chat.py",
+    "adapter.py",
+    "texts.py",
+    "hooks.py",
+    "streams.py",
+    "preferences.py",
+    "pairs.py",
+    "references.py",
 )
 _PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
 NEEDED = (*_PROGRAM, "ds_config.json")
@@ -168,6 +179,31 @@ def functions_are_written(project: Project) -> Violations:
             file=f"{path}:{line}",
             where=path,
         )
+
+
+@rule("TW529", level=Level.ERROR, field="strategy.kind")
+def hooks_go_with_the_strategy(plan: Plan, project: Project) -> Violations:
+    """A function of task.py that the loop calls must be one that the strategy can call.
+
+    Without it: every rank starts, builds the model, and stops with `task.py has build_optimizers, which this project
+    cannot use`.
+    Why: DeepSpeed and Colossal-AI make the optimizer their own and keep the weights, so an optimizer of the task's, or
+    an average of the weights, would be another one than what is trained.
+    Instead: a strategy that leaves both to the loop (single, ddp, fsdp), or no such function.
+    Source: hooks.py of the project, which names what it refuses
+    """
+    refused = strategies.of(plan).refused_hooks if tasks.of(plan).own_code else {}
+    for path, name, line in project.own_functions:
+        if name in refused:
+            yield violation(
+                "{name} in {file} does not go with {strategy}: {why}",
+                remedy("set strategy.kind to ddp, or remove {name}", name=name),
+                name=name,
+                file=f"{path}:{line}",
+                strategy=strategies.of(plan).label,
+                why=refused[name],
+                where=path,
+            )
 
 
 @rule("TW528", level=Level.ERROR, field="project")

@@ -49,7 +49,7 @@ def import_(request: ImportRequest) -> None:
     resolution = project_files.resolution(request.force, request.on_conflict or None)
     planner = Planner(folder=request.folder, machine_file=request.machine or None, python=request.python or None)
     planner.look()
-    accelerate, deepspeed = import_files.pair(request.files, default=request.default, versions=request.engine_version)
+    accelerate, deepspeed = import_files.of(request)
     given = collect({}, request.assignments, None, {}, set()).given
     script = scripts.read(request.script) if request.script else None
     adoption = adopt(accelerate, deepspeed, script)
@@ -70,7 +70,7 @@ def import_(request: ImportRequest) -> None:
             imported.answers,
             resolution,
             may_ask=may_ask,
-            own=own.files(request.folder) if own else None,
+            own=own.files(request.folder, imported.decided.plan, imported.adoption.carried) if own else None,
         )
     _report(request, imported, written)
 
@@ -109,7 +109,8 @@ def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any], own:
         # What `--set` decides is no longer unknown.
         left=[
             replace(one, kind="lost") if one.kind == "unknown" and one.key in given else one
-            for one in (*lost, *rest, *code)
+            for one in (own.told(one, decided.plan) if own else one for one in (*lost, *rest, *code))
+            if not (own and own.covers(one, decided.plan))
         ],
         findings=planner.findings(decided.plan, complete=True),
     )

@@ -12,6 +12,14 @@ from trainwiz.message import say
 from trainwiz.store import configurations as files_on_disk
 from trainwiz.workflows.check import configurations, targets
 from trainwiz.workflows.check.configurations import Files
+from trainwiz.workflows.create.request import ImportRequest
+
+
+def of(request: ImportRequest) -> tuple[Accelerate | None, DeepSpeed | None]:
+    """The files by engine; none where a script alone becomes a project. Raises `UsageError`."""
+    if request.script and not request.files and not request.default:
+        return None, None
+    return pair(request.files, default=request.default, versions=request.engine_version)
 
 
 def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tuple[Accelerate | None, DeepSpeed | None]:

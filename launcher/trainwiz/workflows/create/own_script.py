@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwiz import tasks
+from trainwiz import strategies, tasks
 from trainwiz.adoption import Left, own_code
 from trainwiz.decide import Source
 from trainwiz.message import say
+from trainwiz.plan import Plan
 from trainwiz.render import own_task
 from trainwiz.render.artifact import Artifact
 from trainwiz.script import Script
 from trainwiz.script.pieces import Pieces, pieces
 from trainwiz.store import templates
+
+_HOOK = "build_optimizers"
+_RATE = "optimizer.learning_rate"
+_OF_OPTIMIZER = ("optimizer.name", "optimizer.weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,27 @@ class OwnScript:
         found = (one for one in self.pieces.all if one.taken and not isinstance(one.node, ast.Module))
         return {one.name: getattr(one.node, "lineno", 1) for one in found}
 
-    def files(self, folder: Path) -> Callable[[str], tuple[Artifact, ...]] | None:
+    def makes_optimizer(self, plan: Plan) -> bool:
+        """Whether task.py can make the script's own optimizer."""
+        found = (
+            self.pieces.optimizer or self.pieces.betas or (self.pieces.lightning and self.pieces.lightning.configures)
+        )
+        return self.as_code and bool(found) and _HOOK not in strategies.of(plan).refused_hooks
+
+    def covers(self, left: Left, plan: Plan) -> bool:
+        """Whether task.py does what an entry says the plan cannot."""
+        return self.makes_optimizer(plan) and (
+            left.path.endswith(("(betas)", "(momentum)", "adam_beta2)"))
+            or (left.kind == "open" and left.key in _OF_OPTIMIZER)
+        )
+
+    def told(self, left: Left, plan: Plan) -> Left:
+        """An entry as it is, or what task.py makes of it."""
+        if left.kind == "open" and left.key == _RATE and self.makes_optimizer(plan):
+            return replace(left, kind="code", why=say("build_optimizers takes it from the script, not from the plan"))
+        return left
+
+    def files(self, folder: Path, plan: Plan, carried: Collection[str]) -> Callable[[str], tuple[Artifact, ...]] | None:
         """Makes `task.py` and what it needs from the example that the plan generates."""
         if not self.as_code:
             return None
@@ -64,6 +89,7 @@ class OwnScript:
             script=path,
             name=Path(self.script.file).name,
             lines=self.script.lines,
+            decided=("optimizer", *carried) if self.makes_optimizer(plan) else (),
         )
 
 

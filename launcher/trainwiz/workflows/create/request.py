@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.workflows.option import argument, flag, option
 
@@ -117,6 +118,34 @@ class ImportRequest:
     def folder(self) -> Path:
         """The project's folder; may be missing."""
         return Path(os.path.expanduser(self.into))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptRequest:
+    """The command line of `trainwiz adopt`. What is empty was not typed."""
+
+    script: str = argument("SCRIPT.py", say("Your training script; it is read, and never run."))
+    into: str = option("DIR", say("Project folder; SCRIPT-adopted beside the script if it is not given."))
+    assignments: tuple[str, ...] = option(
+        "KEY=VALUE", say("Set any key of the plan; overrides the script."), names="--set"
+    )
+    machine: str = option("FILE", _MACHINE)
+    python: str = option("PATH", _PYTHON)
+    dry_run: bool = flag(say("Show the plan; write nothing."))
+    json: bool = flag(say("Print the plan, and what does not fit, as JSON."))
+    yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
+    force: bool = flag(_FORCE)
+    on_conflict: str = option("WAY", _ON_CONFLICT)
+
+    @property
+    def as_import(self) -> ImportRequest:
+        """The import of this script without any configuration file. Raises `UsageError`."""
+        if not self.script:
+            raise UsageError(say("no script given"), say("run: trainwiz adopt train.py --into my-project"))
+        script = Path(os.path.expanduser(self.script))
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        into = self.into or str(script.with_name(f"{script.stem}-adopted"))
+        return ImportRequest(**{**given, "script": str(script), "into": into})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,200 @@
+"""`trainwiz adopt`: a training script becomes a project with the same losses, or a mark where it could not."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import projects
+import pytest
+
+from trainwiz.cli import run
+from trainwiz.script import read
+from trainwiz.script.numbers import numbers
+from trainwiz.script.pieces import Pieces, pieces
+
+HERE = Path(__file__).parents[1]
+SCRIPTS = HERE / "own_scripts"
+CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
+NAMES = ("by_hand", "with_accelerate", "with_trainer", "with_lightning")
+PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
+
+
+def adopted(folder: Path, name: str, *arguments: str, code: int = 0) -> Path:
+    """The project of one of the scripts, which lie in the folder."""
+    into = folder / f"{name}-adopted"
+    assert run(["adopt", str(folder / f"{name}.py"), "--yes", *CPU, *arguments]) == code
+    return into
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(SCRIPTS, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def function(project: Path, name: str) -> str:
+    node = next(
+        n
+        for n in ast.parse((project / "task.py").read_text()).body
+        if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name
+    )
+    return ast.unparse(node)
+
+
+def found(text: str) -> Pieces:
+    return pieces(read("train.py", textwrap.dedent(text)))
+
+
+def said(text: str) -> dict[str, Any]:
+    return {one.kind: one.value for one in numbers(read("train.py", textwrap.dedent(text)))}
+
+
+@pytest.mark.train
+def test_the_project_trains_to_the_losses_of_the_script(folder: Path) -> None:
+    """Each on one rank; the one with accelerate also over two, in other micro-batches."""
+    scripts = [f"{name}.py" for name in NAMES[:-1]] + ["lightning_by_hand.py"]
+    theirs = subprocess.run(
+        [sys.executable, "run_all.py", *scripts],
+        cwd=folder,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert theirs.returncode == 0, theirs.stderr
+    expected = json.loads(theirs.stdout.splitlines()[-1])
+    expected["with_lightning.py"] = expected.pop("lightning_by_hand.py")
+    runs = []
+    for name in NAMES:
+        project = adopted(folder, name, *PLANNED)
+        runs.append({"project": str(project), "ranks": 1, "output": str(folder / name), "arguments": {}})
+    halves = {"per_device_batch_size": 6, "gradient_accumulation_steps": 2}
+    two = {"project": str(folder / "with_accelerate-adopted"), "ranks": 2, "arguments": halves}
+    runs.append({**two, "output": str(folder / "two")})
+    (folder / "runs.json").write_text(json.dumps(runs))
+    child = HERE / "engine_children" / "many_runs.py"
+    done = subprocess.run(
+        [sys.executable, str(child), runs[0]["project"], str(folder / "runs.json")],
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for each, ended in zip(runs, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        output = Path(str(each["output"]))
+        assert set(ended["codes"]) == {0}, (output / "rank-0.log").read_text()
+        lines = (output / "metrics.jsonl").read_text().splitlines()
+        mine = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+        wanted = expected[f"{'with_accelerate' if output.name == 'two' else output.name}.py"]
+        assert len(wanted) >= 5
+        # A Trainer rounds what it logs.
+        assert mine == pytest.approx(wanted, rel=1e-5 if output.name != "with_trainer" else 2e-4), output.name
+
+
+def test_the_optimizer_is_the_scripts_own_with_the_rate_of_the_plan(folder: Path) -> None:
+    project = adopted(folder, "by_hand")
+    assert "torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.8, 0.95))" in function(
+        project, "build_optimizers"
+    )
+    grouped = function(adopted(folder, "with_accelerate"), "build_optimizers")
+    assert "'lr': 0.004}], lr=config.learning_rate)" in grouped
+    assert "decay = [p for n, p in model.named_parameters() if 'weight' in n]" in grouped
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_strategy_with_an_optimizer_of_its_own_keeps_to_the_plan(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = adopted(folder, "by_hand", "--set", "strategy.kind=deepspeed", "--set", "strategy.zero_stage=2")
+    assert "build_optimizers" not in (project / "task.py").read_text()
+    assert "Adam(betas): [0.8, 0.95]" in capsys.readouterr().err
+
+
+def test_the_real_batch_is_that_of_the_script_on_any_number_of_ranks(folder: Path) -> None:
+    plan = (adopted(folder, "by_hand", "--set", "machine.num_processes=4") / "trainwiz.yaml").read_text()
+    assert "real_batch_size: 32" in plan
+    assert "lr_scheduler_type: constant  # file: by_hand.py:38 optimizer.step: the script has no schedule" in plan
+
+
+def test_lightning_has_a_stand_in_where_it_is_not_installed(folder: Path) -> None:
+    project = adopted(folder, "with_lightning")
+    assert "return Stepped(model)" in function(project, "build_model")
+    assert "training_step(batch, 0)" in function(project, "Stepped")
+    assert "stand_in.for_lightning()" in (project / "own.py").read_text()
+    plan = (project / "trainwiz.yaml").read_text()
+    assert "gradient_clipping: 0.5" in plan
+    assert "n_epochs: 6" in plan
+    assert "seed: 3" in plan
+
+
+def test_a_module_that_steps_by_itself_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = folder / "with_lightning.py"
+    script.write_text(script.read_text().replace("        return loss\n", "        self.manual_backward(loss)\n"))
+    project = adopted(folder, "with_lightning")
+    assert "its training_step makes the updates itself" in " ".join(capsys.readouterr().err.split())
+    assert "raise NotImplementedError" in function(project, "loss_sum")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("weight = torch", "self.seen = 1\n        weight = torch"), "compute_loss asks the Trainer"),
+        (
+            ("labels, weight=weight)", "labels, weight=weight) / num_items_in_batch"),
+            "compute_loss divides by num_items_in_batch",
+        ),
+    ],
+)
+def test_a_loss_that_needs_its_trainer_is_marked(change: tuple[str, str], why: str) -> None:
+    text = (SCRIPTS / "with_trainer.py").read_text()
+    assert change[0] in text
+    gap = found(text.replace(*change)).loss.gap
+    assert gap is not None
+    assert str(gap.why) == why
+
+
+def test_a_trainer_that_adds_up_means_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = folder / "with_trainer.py"
+    steps = "gradient_accumulation_steps=2, per_device_train_batch_size=12"
+    script.write_text(script.read_text().replace("per_device_train_batch_size=24", steps))
+    adopted(folder, "with_trainer", "--dry-run")
+    assert "the Trainer adds up such losses of micro-batches" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_rate_that_is_set_by_hand_is_no_constant() -> None:
+    text = (SCRIPTS / "by_hand.py").read_text()
+    assert said(text)["schedule"] == "constant"
+    changed = said(
+        text.replace(
+            "            loss.backward()",
+            "            optimizer.param_groups[0]['lr'] = 0.1\n            loss.backward()",
+        )
+    )
+    assert changed["schedule"] is None
+
+
+def test_a_loader_beside_the_module() -> None:
+    text = (SCRIPTS / "with_lightning.py").read_text()
+    own = text.replace(
+        "    data = Points()\n", "    loader = DataLoader(TensorDataset(torch.ones(8, 6)), batch_size=4)\n"
+    )
+    own = own.replace("datamodule=data", "loader")
+    script = found(own)
+    assert script.whole_loader is None
+    assert script.data.taken
+    assert script.data.taken.expression == "TensorDataset(torch.ones(8, 6))"
+
+
+def test_without_a_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["adopt", str(tmp_path / "none.py"), "--yes", *CPU]) == 2
+    assert "none.py" in capsys.readouterr().err
+    assert run(["adopt", "--yes", *CPU]) == 2

@@ -1,0 +1,3 @@
+"""How large they are."""
+
+SIZE = 8

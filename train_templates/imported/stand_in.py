@@ -1,0 +1,90 @@
+"""Stands in for Lightning where it is not installed: its modules are then modules of torch, which is all that is used.
+
+The project's own loop trains. What a script's classes ask of Lightning beyond this ends with an AttributeError.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import random
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+PARTS = ("callbacks", "loggers", "profilers", "strategies", "utilities", "utilities.types", "utilities.rank_zero")
+
+
+class LightningModule(torch.nn.Module):
+    """A module that logs nothing."""
+
+    trainer, current_epoch, global_step = None, 0, 0
+
+    @property
+    def device(self) -> torch.device:
+        """Return where its weights are."""
+        return next(self.parameters()).device
+
+    def save_hyperparameters(self, *_: Any, **__: Any) -> None:
+        """Keep the arguments of `__init__` as `hparams`."""
+        frame = inspect.currentframe()
+        values = frame.f_back.f_locals if frame and frame.f_back else {}
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        self.hparams = SimpleNamespace(**{name: values[name] for name in names if name in values})
+
+    def log(self, *_: Any, **__: Any) -> None:
+        """Do nothing: train.py writes the records."""
+
+    def log_dict(self, *_: Any, **__: Any) -> None:
+        """Do nothing, as `log`."""
+
+
+class LightningDataModule:
+    """Data in one place."""
+
+    save_hyperparameters = LightningModule.save_hyperparameters
+
+    def prepare_data(self) -> None:
+        """Do nothing."""
+
+    def setup(self, stage: str) -> None:
+        """Do nothing."""
+
+
+class Unused:
+    """Anything else that is imported; the project does not use it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def seed_everything(seed: int, **_: Any) -> int:
+    """Seed the generators."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    return seed
+
+
+def for_lightning() -> None:
+    """Let `import lightning` and `import pytorch_lightning` find these classes where there are no others."""
+    for package in ("lightning", "pytorch_lightning"):
+        if package in sys.modules or importlib.util.find_spec(package):
+            continue
+        inside = "pytorch." if package == "lightning" else ""
+        names = ["", *(["pytorch"] if inside else []), *(inside + part for part in PARTS), *PARTS]
+        for name in dict.fromkeys(names):
+            module: Any = ModuleType(f"{package}.{name}".rstrip("."))
+            module.__path__ = []
+            module.LightningModule, module.LightningDataModule = LightningModule, LightningDataModule
+            module.seed_everything = seed_everything
+            module.__getattr__ = lambda asked: Unused if asked[:1].isupper() else _missing(asked)
+            sys.modules[module.__name__] = module
+            parent, _, last = module.__name__.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], last, module)
+
+
+def _missing(name: str) -> Any:
+    raise AttributeError(f"Lightning is not installed, and {name} has no stand-in")
