@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-Task = Literal["causal_lm", "sft", "text_classification", "text_regression", "image_classification", "custom"]
+Task = Literal[
+    "causal_lm", "sft", "preference", "text_classification", "text_regression", "image_classification", "custom"
+]
 Engine = Literal["accelerate", "colossalai"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
 StrategyKind = Literal[
@@ -19,6 +21,7 @@ Adapter = Literal["none", "lora", "qlora"]
 OutputDtype = Literal["source", "float32", "bfloat16", "float16"]
 Tracker = Literal["none", "tensorboard", "wandb"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
+PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 

@@ -117,6 +117,24 @@ def test_the_preflight_names_the_device_before_the_plugin_does(kind: str, refere
     assert not (folder / "runs").exists()
 
 
+def test_preferences_follow_the_curve_of_accelerate(tmp_path: Path) -> None:
+    """KTO needs forward passes without gradients: for its references, and before the first micro-batch of an update."""
+    kto = {**SMALL, **PORT, "task": "preference", "preference.loss": "kto", "batch.sequence_length": 96}
+    rows = [{"prompt": f"{i}?", "completion": "o" * (i % 9 + 1), "label": i % 3 == 0} for i in range(40)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kto |= {"schedule.n_steps": 3, "data.train": str(tmp_path / "rows.jsonl"), "data.eval": "20%"}
+    theirs = make(tmp_path / "accelerate", {**kto, "strategy.kind": "ddp"})
+    assert warm.launch(theirs).code == 0
+    for kind in ("colossal_ddp", "gemini", "colossal_fsdp"):
+        changes = {"strategy.kind": kind, **PLUGINS.get(kind, {}), **(UNCHECKED if kind in PLUGINS else {})}
+        mine = make(tmp_path / kind, {**kto, **changes}, *HERE)
+        done = warm.launch(mine, *HERE, env=STANDIN if kind in PLUGINS else None)
+        assert done.code == 0, done.err
+        tolerance = 0.02 if kind == "gemini" else 1e-4
+        for one, other in zip(metrics(mine), metrics(theirs), strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], rel=tolerance), (kind, one["update"])
+
+
 # docs/decisions/colossalai.md: Gemini's chunks are at most as large as the model
 @pytest.mark.parametrize("kind", PLUGINS)
 def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference: Path, tmp_path: Path) -> None:

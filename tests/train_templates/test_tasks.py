@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 GENERATED = (
     *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
     *("hooks", "streams", "metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
-    *("token_cache", "trust"),
+    *("pairs", "preferences", "references", "token_cache", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

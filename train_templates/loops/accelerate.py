@@ -94,6 +94,14 @@ from batches import Agreement, RealBatches, check_batch, keyed_seed
 from batches import load_batches
 
 # end: named_tensors
+# feature: real_batch_mean
+# feature: eval
+from batches import mean_over
+
+# end: eval
+from batches import with_mean
+
+# end: real_batch_mean
 from checkpoints import Checkpoints
 
 # feature: recut
@@ -106,6 +114,10 @@ from metrics import Metrics
 from recompute import recompute_layers
 
 # end: recompute
+# feature: reference
+from references import add_references
+
+# end: reference
 # feature: built_once
 from sharding import build, prepare
 
@@ -395,9 +407,15 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     model = hooks.bare(model)
     # end: turns
     model.eval()
+    # feature: real_batch_mean
+    mean = mean_over(model, load_batches(config, data, batches), accelerator.device, accelerator.reduce)
+    # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         # feature: named_tensors
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
+        # feature: real_batch_mean
+        batch["mean"] = mean
+        # end: real_batch_mean
         # end: named_tensors
         # feature: own_hooks
         batch = hooks.moved(batch, accelerator.device)
@@ -571,6 +589,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     for state in optimizer.state.values():
         state.get("step", torch.zeros(())).zero_()  # DeepSpeed takes an empty first step, which Adam counts
     # end: zero0_16bit
+    # feature: reference
+    add_references(config, agreement, model, train_data, accelerator.device)
+    # feature: eval
+    add_references(config, agreement, model, eval_data, accelerator.device)
+    # end: eval
+    # end: reference
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
@@ -607,6 +631,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # feature: real_batch_mean
+        micro_batches = with_mean(model, micro_batches, accelerator.device, accelerator.reduce)
+        # end: real_batch_mean
         # The engine divides by the accumulation steps and averages over ranks. Undo both, and divide by the count.
         scale = config.gradient_accumulation_steps * config.num_processes / count
         # feature: one_turn

@@ -95,6 +95,14 @@ from batches import Agreement, RealBatches, check_batch, keyed_seed
 from batches import load_batches
 
 # end: named_tensors
+# feature: real_batch_mean
+# feature: eval
+from batches import mean_over
+
+# end: eval
+from batches import with_mean
+
+# end: real_batch_mean
 from checkpoints import Checkpoints
 from metrics import Metrics
 
@@ -102,6 +110,10 @@ from metrics import Metrics
 from recompute import recompute_layers
 
 # end: recompute
+# feature: reference
+from references import add_references
+
+# end: reference
 # feature: own_hooks
 from streams import indexed, load_batches
 
@@ -492,6 +504,14 @@ def loss_scaler(optimizer: Any) -> Any:
 
 
 # end: gemini_scaler
+# feature: real_batch_mean
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum over all ranks."""
+    dist.all_reduce(tensor)
+    return tensor
+
+
+# end: real_batch_mean
 # feature: eval
 @torch.no_grad()
 def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
@@ -504,9 +524,15 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     outputs = hooks.Outputs(batches)
     # end: own_hooks
     model.eval()
+    # feature: real_batch_mean
+    mean = mean_over(model, load_batches(config, data, batches), device, summed)
+    # end: real_batch_mean
     for batch, _ in load_batches(config, data, batches):
         # feature: named_tensors
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        # feature: real_batch_mean
+        batch["mean"] = mean
+        # end: real_batch_mean
         # end: named_tensors
         # feature: own_hooks
         batch = hooks.moved(batch, device)
@@ -575,6 +601,12 @@ def train(config: Config, agreement: Agreement) -> bool:
     synced = model
     # end: bare_no_sync
     model.train()
+    # feature: reference
+    add_references(config, agreement, model, train_data, device)
+    # feature: eval
+    add_references(config, agreement, model, eval_data, device)
+    # end: eval
+    # end: reference
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
@@ -613,6 +645,9 @@ def train(config: Config, agreement: Agreement) -> bool:
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
+        # feature: real_batch_mean
+        micro_batches = with_mean(model, micro_batches, device, summed)
+        # end: real_batch_mean
         # Booster averages over ranks, but does not divide by the accumulation. Undo that and divide by the count.
         scale = config.num_processes / count
         # feature: no_sync

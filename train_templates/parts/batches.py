@@ -12,6 +12,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+
+# feature: real_batch_mean
+from collections.abc import Iterable
+
+# end: real_batch_mean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -153,6 +158,32 @@ def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> Da
     )
 
 
+# feature: real_batch_mean
+MicroBatches = Iterable[tuple[task.Batch, int]]
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+"""Returns the sum over all ranks."""
+
+
+@torch.no_grad()
+def mean_over(model: nn.Module, micro_batches: MicroBatches, device: torch.device, reduce: Reduce) -> torch.Tensor:
+    """Return the mean over the samples of all micro-batches and ranks, which the loss of each micro-batch needs."""
+    sums: Any = 0
+    for batch, _ in micro_batches:
+        there = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        sums = sums + task.real_batch_sums(model, there)
+    total, count = reduce(sums)
+    return total / count
+
+
+def with_mean(
+    model: nn.Module, micro_batches: list[tuple[task.Batch, int]], device: torch.device, reduce: Reduce
+) -> list[tuple[task.Batch, int]]:
+    """Return the micro-batches of an update with the mean over its real batch."""
+    mean = mean_over(model, micro_batches, device, reduce)
+    return [({**batch, "mean": mean}, count) for batch, count in micro_batches]
+
+
+# end: real_batch_mean
 def keyed_seed(*keys: int) -> int:
     """Return a 63-bit seed that depends only on the keys."""
     return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1

@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 
 # end: tokenizer
+from collections.abc import Callable, Iterable
 from typing import Any
 
 # feature: tokenizer
@@ -34,7 +35,12 @@ from conversations import Conversation
 from conversations import Message
 
 # end: tokenizer
-from encoders import Encoder, Notes, merge
+from encoders import Encoder, Notes
+
+# feature: documents
+from encoders import merge
+
+# end: documents
 from sources import Row, Sources
 
 # feature: tokenizer
@@ -44,15 +50,31 @@ from token_cache import tokenizer_key, versions
 from token_cache import Recipe
 
 
+# feature: documents
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the conversations of a source become tokens."""
-    embedded = source == "embedded"
+    return recipe_of(config, source, split, embedded=conversations.embedded_conversations, encode=encoded)
+
+
+# end: documents
+def recipe_of(
+    config: Any,
+    source: str,
+    split: str,
+    *,
+    embedded: Callable[[str], Iterable[Any]],
+    encode: Callable[[Chat, list[Row]], tuple[list[list[int]], Notes]],
+    decided_by: Iterable[Any] = (),
+    code: Iterable[str] = (),
+) -> Recipe:
+    """Return how the rows of a source become tokens by `encode`; `embedded` makes those of the embedded data."""
+    is_embedded = source == "embedded"
 
     def encoder() -> Encoder:
         talker = Chat(config)
-        return Encoder(encode=lambda rows: encoded(talker, rows), vocabulary=len(talker.tokenizer), complemented=True)
+        return Encoder(encode=lambda rows: encode(talker, rows), vocabulary=len(talker.tokenizer), complemented=True)
 
-    talks = ((f"{source}: {talk.place}", talk) for talk in conversations.embedded_conversations(split))
+    talks = ((f"{source}: {talk.place}", talk) for talk in embedded(split))
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
     # end: tokenizer
@@ -61,13 +83,14 @@ def recipe(config: Any, source: str, split: str) -> Recipe:
     # end: bytes
     return Recipe(
         name=source,
-        rows=talks if embedded else Sources(source, split, config.max_rows),
-        decided_by=[tokenizer, *([split, sys.version] if embedded else [])],
-        code=[__file__, conversations.__file__],
+        rows=talks if is_embedded else Sources(source, split, config.max_rows),
+        decided_by=[tokenizer, *decided_by, *([split, sys.version] if is_embedded else [])],
+        code=[__file__, conversations.__file__, *code],
         encoder=encoder,
     )
 
 
+# feature: documents
 def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
     """Return the samples of conversations, and what of them is not used."""
     samples: list[list[int]] = []
@@ -75,13 +98,17 @@ def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
     for row in rows:
         talk = row[1] if isinstance(row[1], Conversation) else conversations.read(row)
         merge(notes, dict.fromkeys(conversations.notes_on(talk, talker.reads), (1, talk.place)))
-        try:
-            samples += talker.encode(talk)
-        except Exception as error:  # templates may refuse a system message or two questions in a row
-            raise SystemExit(
-                f"{talk.place}: this conversation cannot be used with the chat template: {error}"
-            ) from None
+        samples += samples_of(talker, talk)
     return samples, notes
+
+
+# end: documents
+def samples_of(talker: Chat, talk: Conversation) -> list[list[int]]:
+    """Return the samples of a conversation. Exit if the chat template does not render it."""
+    try:
+        return talker.encode(talk)
+    except Exception as error:  # templates may refuse a system message or two questions in a row
+        raise SystemExit(f"{talk.place}: this conversation cannot be used with the chat template: {error}") from None
 
 
 # feature: tokenizer

@@ -88,13 +88,13 @@ def embedded_conversations(split: str) -> Iterator[Conversation]:
             yield Conversation(messages, [role == "assistant" for role in roles], name)
 
 
-def read(row: Row) -> Conversation:
-    """Return the conversation of a row. Exit if it cannot be used."""
+def read(row: Row, convert: Callable[[Any], Any] | None = None) -> Any:
+    """Return the conversation of a row, or what `convert` makes of it. Exit if it cannot be used."""
     place, value = row
     try:
         value = json.loads(value) if isinstance(value, bytes | str) else value
         # In a table, None stands for what a row does not have, down to the arguments of calls.
-        conversation = conversation_of(dense(value) if isinstance(value, TableRow) else value)
+        conversation = (convert or conversation_of)(dense(value) if isinstance(value, TableRow) else value)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if type(error) is ValueError else repr(error)
         raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None

@@ -1,15 +1,18 @@
-"""Documents packed into rows of tokens, attention within each document, and the loss.
+"""Rows of tokens: what of them the model is given, attention within each document, and the logits' outcome.
 
-A document of n tokens gives n - 1 predictions: each token but the first, once per epoch. It is cut into pieces of at
-most `sequence_length` tokens, which fill the rows. The place of each piece depends only on the lengths of the pieces.
+A document of n tokens gives n - 1 predictions: each token but the first.
 """
 
 from __future__ import annotations
 
+# feature: documents
 import hashlib
 import os
 import time
+
+# end: documents
 import types
+from collections.abc import Callable, Iterable
 
 # feature: unpacked
 from contextlib import suppress
@@ -18,11 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+# feature: documents
 import numpy as np
+
+# end: documents
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+# feature: documents
 from torch.utils.data import Dataset
 
 import packing
@@ -30,6 +38,7 @@ from packing import FILES, Selection, write_rows
 from sources import hash_file
 from token_cache import Tokens, stoppable
 
+# end: documents
 Batch = dict[str, Tensor]
 IGNORED = -100  # a label that does not count; the default of cross_entropy
 # feature: preset_model
@@ -46,8 +55,13 @@ FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 # end: torch_dtype
 
 
+# feature: documents
 class Rows(Dataset[Tensor]):
-    """Rows of tokens as (inputs, labels, positions)."""
+    """Rows of tokens as (inputs, labels, positions).
+
+    A document is cut into pieces of at most `length` predictions, which fill the rows. The place of each piece depends
+    only on the lengths of the pieces.
+    """
 
     def __init__(self, tokens: Tokens, folder: Path, length: int) -> None:
         self.length, self.tokens = length, tokens.ids
@@ -119,6 +133,7 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 
 
 # end: unpacked
+# end: documents
 # feature: flash
 ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
 """flash-attn handles each document separately, if it is installed; else PyTorch's kernel does, or a mask."""
@@ -225,8 +240,10 @@ def refuse_what_mixes(model: Any) -> None:
 
 
 # end: packed
-def with_loss(model: Any, chunk: int) -> nn.Module:
-    """Make `model(**batch)` return the summed loss, with the logits of at most `chunk` tokens in memory at once.
+def in_chunks(
+    model: Any, chunk: int, outcome: Callable[..., Tensor], joined: Callable[[Iterable[Tensor]], Tensor]
+) -> nn.Module:
+    """Make `model(**batch)` return the outcome of logits and labels, with at most `chunk` tokens' logits in memory.
 
     The logits of a micro-batch (tokens × vocabulary) are often its largest tensor. They are computed in chunks and
     recomputed for the gradient. This happens in the model's forward, because engines gather the head's weights there.
@@ -246,17 +263,17 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
         chunk = 0  # its logits are not the output of its head alone, so they are not chunked
 
     def part(hidden: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy_sum(model.get_output_embeddings()(hidden), labels)
+        return outcome(model.get_output_embeddings()(hidden), labels)
 
     def forward(self: Any, inputs: Tensor, labels: Tensor, **documents: Tensor) -> Tensor:
         arguments, labels = given(config, inputs, **documents), labels.flatten()
         if chunk == 0:
-            return cross_entropy_sum(whole(**arguments, use_cache=False).logits.flatten(0, 1), labels)
+            return outcome(whole(**arguments, use_cache=False).logits.flatten(0, 1), labels)
         hidden = self.base_model(**arguments, use_cache=False)[0].flatten(0, 1)
         if len(labels) <= chunk:
             return part(hidden, labels)
         parts = zip(hidden.split(chunk), labels.split(chunk), strict=True)
-        return sum(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
+        return joined(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
 
     whole, model.forward = model.forward, types.MethodType(forward, model)
     return model
@@ -266,12 +283,37 @@ LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "l
 """Settings with which some models (Gemma 2, Cohere, Granite, Falcon-H1) change their logits after the head."""
 
 
+# feature: documents
+def with_loss(model: Any, chunk: int) -> nn.Module:
+    """Make `model(**batch)` return the summed loss, with the logits of at most `chunk` tokens in memory at once."""
+    return in_chunks(model, chunk, cross_entropy_sum, sum)
+
+
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the sum over the labels that count, in fp32 or fp64."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
 
+# end: documents
+# feature: answers
+def with_log_probs(model: Any, chunk: int) -> nn.Module:
+    """Make `model(inputs, labels)` return each label's log-probability: 0 where it does not count, in one dimension.
+
+    The logits of at most `chunk` tokens are in memory at once.
+    """
+    return in_chunks(model, chunk, log_probs, lambda parts: torch.cat(list(parts)))
+
+
+def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probability of each label, in fp32 or fp64."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    found = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(1)
+    return found * (labels != IGNORED)
+
+
+# end: answers
+# feature: documents
 # feature: eval
 def loss_and_count(loss: Tensor, batch: Batch) -> Tensor:
     """Return a summed loss and the number of labels that it sums over."""
@@ -279,6 +321,7 @@ def loss_and_count(loss: Tensor, batch: Batch) -> Tensor:
 
 
 # end: eval
+# end: documents
 def place_for(parameters: int) -> tuple[str, torch.dtype] | None:
     """Return the device and type to generate with: a GPU with room in 16 bits, the CPU for a small model, or None."""
     if torch.cuda.is_available() and 2.5 * parameters < torch.cuda.mem_get_info()[0]:

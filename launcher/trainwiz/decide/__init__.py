@@ -50,6 +50,7 @@ def decide(
     from trainwiz.decide import hardware, size, strategy, training
     from trainwiz.decide.adapter import decide_adapter
     from trainwiz.decide.columns import decide_columns
+    from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
     d = Decision(
@@ -73,6 +74,7 @@ def decide(
     d.settle("model.from_scratch", preset is not None, scratch)
     size.decide_size(d)
     decide_adapter(d)
+    decide_preference(d)
     hardware.decide_machine(d)
     hardware.decide_precision(d)
     training.decide_data(d)

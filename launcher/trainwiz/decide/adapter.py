@@ -9,7 +9,7 @@ from trainwiz.message import say
 def decide_adapter(d: Decision) -> None:
     """Decide whether there is an adapter, its size, and whether it is merged."""
     whole = say("trains all weights; lora needs only a fraction of the memory")
-    d.settle_default("model.adapter", whole if d.task.adapters else say("only sft supports adapters"))
+    d.settle_default("model.adapter", whole if d.task.adapters else say("only sft and preference support adapters"))
     rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))

@@ -73,6 +73,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         parameters=d.parameters,
         transformer=d.transformer,
         generates=d.task.generative,
+        rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
         precision=values["precision.mixed_precision"],

@@ -12,6 +12,7 @@ from trainwiz.errors import PlanError
 from trainwiz.estimate.device import needs
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
+from trainwiz.tasks.preference_losses import LOSSES
 
 _GPT3 = (
     (0.2e9, 6e-4, 2**19),
@@ -26,6 +27,8 @@ _GPT3 = (
 _SMALL_MODEL = 50e6
 _ADAPTER_RATE = 2e-4
 """https://arxiv.org/abs/2305.14314 (QLoRA, table 9)."""
+_ADAPTER_FACTOR = 10
+"""By how much adapters learn faster than all weights."""
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
@@ -53,7 +56,7 @@ def decide_data(d: Decision) -> None:
     else:
         d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
     d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
-    if d.task.generative:
+    if d.task.packs:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
         d.settle("data.packing", False, say("only causal_lm and sft support packing"))
@@ -170,6 +173,10 @@ def decide_optimizer(d: Decision) -> None:
     name = d.settle_default("optimizer.name", say("common default"))
     if name == "sgd":
         d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
+    elif d.task.compares and not d.values["model.from_scratch"]:
+        loss, factor = d.values["preference.loss"], 1 if d.values["model.adapter"] == "none" else _ADAPTER_FACTOR
+        rate = round(LOSSES[loss].learning_rate * factor, 10)
+        d.settle("optimizer.learning_rate", rate, say("usual with {loss}; larger ones make answers worse", loss=loss))
     elif d.values["model.adapter"] != "none":
         d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("common for adapters (used by QLoRA)"))
     elif d.task.own_code or _size(d) < _SMALL_MODEL:

@@ -65,8 +65,15 @@ class Work:
     loss: Loss = field(default_factory=Loss)
     samples: int = 1
     """The micro-batch."""
+    rows: int = 1
+    """Rows of tokens of each sample: two where a loss compares two answers."""
     length: int = 1
-    """Tokens of a sample."""
+    """Tokens of a row."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.samples * self.rows * self.length
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,12 +196,12 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         work.transformer,
         work.arithmetic or arithmetic(strategy, work.precision),
         work.checkpointing,
-        tokens=work.samples * work.length,
+        tokens=work.tokens,
         generates=work.generates,
         loss=work.loss,
         stream_bytes=work.stream_bytes or _stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
     )
-    dropped = _DROPPED_BYTES * work.samples * work.length * work.dropped_features
+    dropped = _DROPPED_BYTES * work.tokens * work.dropped_features
     layers = work.transformer.num_hidden_layers if work.checkpointing == "none" else 0
     return replace(found, saved=found.saved + layers * dropped, live=found.live + (dropped if found.live else 0))

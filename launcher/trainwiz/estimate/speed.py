@@ -88,7 +88,7 @@ def pace(
     model = work.transformer
     if model is None:
         return None
-    training, tokens = training_of(work), work.samples * work.length
+    training, tokens = training_of(work), work.tokens
     flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
     gain = _FP8_GAIN if work.precision == "fp8" and gpu.fp8_flops else 1
     products = tokens * _matrix_flops(model, work) / (flops * gain * gpu.matrix_efficiency)

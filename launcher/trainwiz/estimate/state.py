@@ -82,6 +82,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
         checkpointing=plan.model.activation_checkpointing,
         samples=plan.batch.per_device_batch_size,
+        rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
     )
 

@@ -176,6 +176,16 @@ class Optimizer(_Section):
     gradient_clipping: PositiveOrZero = 1.0
 
 
+class Preference(_Section):
+    """How the task preference compares answers; `beta` null is the loss's usual value, the other numbers are of one."""
+
+    loss: v.PreferenceLoss = "dpo"
+    beta: Positive | None = None
+    gamma: PositiveOrZero = 0.5
+    desirable_weight: PositiveOrZero = 1.0
+    undesirable_weight: PositiveOrZero = 1.0
+
+
 class Checkpoint(_Section):
     """`checkpointing_steps` in updates (0: only at the end); the limit counts complete checkpoints (null: all)."""
 
@@ -217,6 +227,7 @@ class Plan(_Section):
     batch: Batch
     schedule: Schedule
     optimizer: Optimizer
+    preference: Preference = Preference()
     checkpoint: Checkpoint
     tracking: Tracking
     supervision: Supervision = Supervision()

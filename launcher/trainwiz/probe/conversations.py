@@ -54,6 +54,12 @@ def _embedded(reading: Reading, split: str) -> DataFacts:
 
 def _lengths(split: str) -> Iterator[int]:
     """The tokens of each embedded conversation, one per byte: the role, the text, and an end token."""
+    for said in embedded_talks(split):
+        yield sum(len(part.encode()) + 1 for part in said)
+
+
+def embedded_talks(split: str) -> Iterator[list[str]]:
+    """The messages of each embedded conversation, behind the role of who says them."""
     documented: dict[str, str] = {}
     for module in map(importlib.import_module, MODULES.split()):
         for name, thing in sorted(vars(module).items()):
@@ -66,8 +72,7 @@ def _lengths(split: str) -> Iterator[int]:
         if (i % 10 == 9) == (split == "validation"):
             first, _, rest = text.partition("\n\n")
             said = [f"user:\nWhat is {name}?", f"assistant:\n{first}"]
-            said += ["user:\nTell me more.", f"assistant:\n{rest.strip()}"] if rest else []
-            yield sum(len(part.encode()) + 1 for part in said)
+            yield said + (["user:\nTell me more.", f"assistant:\n{rest.strip()}"] if rest else [])
 
 
 def _problem(file: Path, head: Head) -> str:

@@ -36,6 +36,8 @@ class Reading:
     """train or validation."""
     packing: bool = True
     """Whether several documents share a sample."""
+    two_answers: bool = True
+    """Whether a sample of preferences is two answers, or one."""
     text_column: str = "text"
     label_column: str = "label"
     fewer: bool = False

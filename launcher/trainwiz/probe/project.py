@@ -18,6 +18,7 @@ from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
 from trainwiz.probe.labelled import PICTURES, SCORED_TEXTS, TEXTS
+from trainwiz.probe.preferences import PREFERENCES
 from trainwiz.project import Project
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _KINDS = {
     "scored_texts": SCORED_TEXTS,
     "pictures": PICTURES,
     "conversations": CONVERSATIONS,
+    "preferences": PREFERENCES,
 }
 
 
@@ -60,6 +62,7 @@ def project(
         sequence_length=plan.batch.sequence_length,
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
+        two_answers=row.rows(plan.preference.loss) > 1,
         text_column=plan.data.text_column,
         label_column=plan.data.label_column,
         fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or data.is_part(plan.data.eval)),

@@ -8,8 +8,9 @@ from trainwiz import strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
-from trainwiz.questions.basic import names_data, reads_text, writes_text
+from trainwiz.questions.basic import compares, names_data, packs_rows, reads_text, writes_text
 from trainwiz.questions.table import Choice, Question, Values
+from trainwiz.tasks.preference_losses import LOSSES
 
 
 def _several_machines(values: Values) -> bool:
@@ -54,6 +55,14 @@ def _accelerate(values: Values) -> bool:
 
 def _shards_with_torch(values: Values) -> bool:
     return strategies.chosen(values.get("strategy.kind", "single"), None).uses_fsdp
+
+
+def _pushes_apart(values: Values) -> bool:
+    return compares(values) and LOSSES[values.get("preference.loss") or "dpo"].has_margin
+
+
+def _judges(values: Values) -> bool:
+    return compares(values) and not LOSSES[values.get("preference.loss") or "dpo"].two_answers
 
 
 def _never(_: Values) -> bool:
@@ -188,6 +197,51 @@ ADVANCED: tuple[Question, ...] = (
         "which it was loaded. Checkpoints and adapters keep the trained values whatever is chosen here.",
     ),
     Question(
+        key="preference.loss",
+        prompt=say("Loss on preferences"),
+        when=compares,
+        choices=(
+            Choice(value="dpo", label=say("DPO: the chosen answer becomes likelier than the rejected, by a reference")),
+            Choice(value="ipo", label=say("IPO: the same up to a fixed margin; harder to overfit")),
+            Choice(value="orpo", label=say("ORPO: no reference; also fine-tunes on the chosen answers")),
+            Choice(value="kto", label=say("KTO: single answers that are good or bad; pairs are taken apart")),
+            Choice(value="simpo", label=say("SimPO: no reference; mean log-probabilities and a margin")),
+        ),
+        help="How answers are compared. dpo, ipo and kto compare with what the model said before the training: its "
+        "log-probabilities are computed once, and kept with the tokenized data; no second model is in memory. orpo "
+        "and simpo need no reference. orpo starts from a base model, the others from one that was fine-tuned. kto "
+        "also reads rows of prompt, completion and label.",
+    ),
+    Question(
+        key="preference.beta",
+        prompt=say("Beta of the loss (null: its usual value)"),
+        when=compares,
+        help="With dpo, ipo and kto, how strongly the model is held to its reference: a larger beta changes it less "
+        "(0.01 to 0.5). With orpo, the weight of the comparison beside fine-tuning; with simpo, the scale of rewards "
+        "(2 to 10). null is 0.1, and 2 with simpo.",
+    ),
+    Question(
+        key="preference.gamma",
+        prompt=say("Margin between rewards"),
+        when=_pushes_apart,
+        help="With simpo, by how much the reward of the chosen answer should be the higher one: a quarter to a half of "
+        "beta is common.",
+    ),
+    Question(
+        key="preference.desirable_weight",
+        prompt=say("Weight of good answers"),
+        when=_judges,
+        help="With kto, how much good answers count in the loss. If there are several times more bad than good ones, "
+        "weigh the good ones so much more that both count about the same.",
+    ),
+    Question(
+        key="preference.undesirable_weight",
+        prompt=say("Weight of bad answers"),
+        when=_judges,
+        help="With kto, how much bad answers count in the loss. If there are several times more good than bad ones, "
+        "weigh the bad ones so much more that both count about the same.",
+    ),
+    Question(
         key="data.eval",
         paths=True,
         prompt=say("Evaluation data (5%: a part of the training data; null: none)"),
@@ -249,7 +303,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="data.packing",
         prompt=say("Pack several documents into a row"),
-        when=writes_text,
+        when=packs_rows,
         choices=YES_NO,
         help="true fills rows of batch.sequence_length with whole documents and pieces of long ones, by best fit: "
         "there is almost no padding. Positions restart in each document, and attention stays within it. false gives "

@@ -25,6 +25,16 @@ def writes_text(values: Values) -> bool:
     return _task(values).generative
 
 
+def packs_rows(values: Values) -> bool:
+    """Whether several documents may share a row."""
+    return _task(values).packs
+
+
+def compares(values: Values) -> bool:
+    """Whether the task compares answers."""
+    return _task(values).compares
+
+
 def names_data(values: Values) -> bool:
     """Whether model and data are named in the plan, and not written in task.py."""
     return not _task(values).own_code
@@ -39,10 +49,11 @@ BASIC: tuple[Question, ...] = (
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
         help="The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
         "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the answers "
-        "only, with all its weights or with an adapter (LoRA, QLoRA). text_classification and image_classification "
-        "classify texts or images and report accuracy and F1. text_regression predicts a number for each text, such "
-        "as a rating, and reports R². custom writes a small regression with marked places for your own data, module "
-        "and loss. Changing it later costs nothing: only task.py depends on it.",
+        "only, with all its weights or with an adapter (LoRA, QLoRA). preference tunes it on answers that people "
+        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify texts "
+        "or images and report accuracy and F1. text_regression predicts a number for each text, such as a rating, and "
+        "reports R². custom writes a small regression with marked places for your own data, module and loss. Changing "
+        "it later costs nothing: only task.py depends on it.",
     ),
     Question(
         key="model.name",

@@ -13,7 +13,7 @@ NEIGHBOURS = frozenset(
     {
         *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "hooks", "metrics"),
         *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
-        *("streams", "train", "trust"),
+        *("pairs", "preferences", "references", "streams", "train", "trust"),
     }
 )
 """The modules of a project, which import each other by these names."""

@@ -17,6 +17,7 @@ from trainwiz.plan import Plan
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
+from trainwiz.tasks.preference_losses import LOSSES
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py", "trust.py")
@@ -28,7 +29,12 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {"adapter.py": "lora", "recompute.py": "recompute", "sharding.py": "built_once"}
+    optional = {
+        "adapter.py": "lora",
+        "recompute.py": "recompute",
+        "references.py": "reference",
+        "sharding.py": "built_once",
+    }
     parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
@@ -75,6 +81,7 @@ def features(plan: Plan) -> frozenset[str]:
         **strategy.regions(plan),
         **_hook_features(plan),
         **_row_features(plan),
+        **_preference_features(plan),
         **_model_features(plan),
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
@@ -96,11 +103,26 @@ def _hook_features(plan: Plan) -> dict[str, bool]:
 
 
 def _row_features(plan: Plan) -> dict[str, bool]:
-    generative = tasks.of(plan).generative
-    packed = plan.data.packing and generative
+    task = tasks.of(plan)
+    packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
-    return {"packed": packed, "unpacked": generative and not packed, "flash": flash}
+    return {"packed": packed, "unpacked": task.generative and not packed, "flash": flash}
+
+
+def _preference_features(plan: Plan) -> dict[str, bool]:
+    if not tasks.of(plan).compares:
+        return {}
+    loss = LOSSES[plan.preference.loss]
+    return {
+        "answers": True,
+        plan.preference.loss: True,
+        "prompts": not loss.two_answers or plan.data.eval is not None,
+        "torch_functions": loss.real_batch_mean or plan.data.eval is not None,
+        "loaded_weights": not plan.model.from_scratch,
+        "random_weights": plan.model.from_scratch,
+        **loss.regions,
+    }
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:

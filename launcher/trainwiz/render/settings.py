@@ -7,6 +7,7 @@ from typing import Any
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.plan import Plan, flat
+from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
 
 _RENAMED = {"train_data": "data.train", "eval_data": "data.eval", "model_name": "model.name"}
@@ -36,6 +37,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "model_name": hub_id,
         "tokenizer_name": hub_id,
         "frozen_dtype": half or "float32",
+        "beta": plan.preference.beta or LOSSES[plan.preference.loss].beta,
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }

@@ -25,4 +25,5 @@ TASK = Task(
     packages=("transformers",),
     parts=("model_folder.py", "documents.py", "encoders.py", "packing.py", "rows.py", "sources.py", "token_cache.py"),
     weight_decay=(0.1, say("common for language models")),
+    regions={"documents": True},
 )

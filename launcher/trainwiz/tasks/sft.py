@@ -32,4 +32,5 @@ TASK = Task(
         "token_cache.py",
     ),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
+    regions={"documents": True},
 )

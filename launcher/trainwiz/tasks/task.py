@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import Message, say
 from trainwiz.tasks.networks import NetworkShape
+from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
+    from trainwiz.vocabulary import PreferenceLoss
     from trainwiz.vocabulary import Task as TaskName
 
 Shape = ModelShape | NetworkShape
-Samples = Literal["documents", "conversations", "labelled_texts", "scored_texts", "pictures", "own"]
+Samples = Literal["documents", "conversations", "preferences", "labelled_texts", "scored_texts", "pictures", "own"]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
 DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, with commas between")
@@ -43,7 +45,9 @@ class Task:
     auto_class: str = "AutoModelForCausalLM"
     """The class of transformers that makes them."""
     generative: bool = False
-    """The model writes text: samples are rows of tokens, which several documents may share."""
+    """The model writes text: each token has logits."""
+    compares: bool = False
+    """Samples are answers that a loss compares, each in a row of its own; else several documents may share a row."""
     labelled: bool = False
     """Each sample has a label to predict: a class or a number."""
     text_column: bool = False
@@ -70,9 +74,18 @@ class Task:
     """Regions of the templates that the task decides."""
 
     @property
+    def packs(self) -> bool:
+        """Several documents may share a row."""
+        return self.generative and not self.compares
+
+    @property
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"
+
+    def rows(self, loss: PreferenceLoss) -> int:
+        """Rows of tokens that one sample brings to a forward pass; `loss` compares answers."""
+        return LOSSES[loss].rows if self.compares else 1
 
     def state_is_whole(self, plan: Plan) -> bool:
         """Whether all weights are in the model's state dict, and the model itself says which of them it shares.

@@ -82,6 +82,8 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     found["parameters"] = sum(p.numel() for p in model.parameters())
     found["unfixed_weights"] = not twice(lambda: list(built(task, config).state_dict().values()), keyed=config.seed)
     found["stage"] = "loss_sum"
+    if hasattr(data, "references"):
+        fill_in_references(task, model.eval(), data, samples)
     found["loss"] = losses(task, model.train(), samples, summed_over_turns(task, config, model))
     found["stage"] = "done"
 
@@ -163,6 +165,13 @@ def built(task: Any, config: Any) -> Any:
     """The model with its initial weights, as the loop seeds them."""
     torch.manual_seed(config.seed)
     return task.build_model(config)
+
+
+def fill_in_references(task: Any, model: Any, data: Any, samples: list[Any]) -> None:
+    """Give the samples the log-probabilities that the loop computes before the training."""
+    batch, many = task.collate(samples, [True] * len(samples))
+    with torch.no_grad():
+        data.references[:many] = task.answer_log_probs(model, batch)  # of which each sample has a view
 
 
 def losses(task: Any, model: Any, samples: list[Any], loss_sum: Callable[[Any, Any], Any]) -> dict[str, Any]:

@@ -18,6 +18,9 @@ _OF_TASKS = (
     "texts.py",
     "hooks.py",
     "streams.py",
+    "preferences.py",
+    "pairs.py",
+    "references.py",
 )
 _PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
 NEEDED = (*_PROGRAM, "ds_config.json")

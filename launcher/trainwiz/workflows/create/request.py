@@ -45,7 +45,9 @@ class InitRequest:
     force: bool = flag(_FORCE)
     on_conflict: str | None = option("WAY", _ON_CONFLICT, None)
     task: str | None = _answer(
-        "TASK", "task", say("causal_lm, sft, text_classification, text_regression, image_classification or custom.")
+        "TASK",
+        "task",
+        say("causal_lm, sft, preference, text_classification, text_regression, image_classification or custom."),
     )
     model: str | None = _answer(
         "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")

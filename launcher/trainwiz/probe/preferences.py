@@ -1,0 +1,71 @@
+"""Preferences, as the task preference reads them, and how many samples they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainwiz.language import t
+from trainwiz.probe import first_rows, sources
+from trainwiz.probe.conversations import embedded_talks
+from trainwiz.probe.data import Kind, Reading
+from trainwiz.probe.first_rows import Head
+from trainwiz.project import DataFacts
+from trainwiz.vocabulary import EMBEDDED
+
+CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
+REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
+LABELS = ("label", "kto_tag")
+"""The columns of a preference, as the generated preferences.py names them."""
+_ANSWER_BEGINS = "assistant:\n"
+_LEAST_BYTES = 30
+"""The size of the shortest possible answer in a file, with its prompt."""
+
+
+def _folder(path: Path, reading: Reading) -> DataFacts:
+    every = path.rglob("*")
+    files = [path] if sources.is_saved(path) else sorted(f for f in every if first_rows.kind(f) in first_rows.TABLES)
+    return replace(_files(files, reading), kind="folder")
+
+
+def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
+    found = sources.looked_at(files, lambda file, head: _problem(file, head, reading))
+    plain = all(map(first_rows.plain, files))
+    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
+    return replace(found, samples_at_most=at_most)
+
+
+def _embedded(reading: Reading, split: str) -> DataFacts:
+    """A question with one answer makes a pair if its prompt leaves room for an answer."""
+    prompts = [len(talk[0].encode()) + 1 + len(_ANSWER_BEGINS) for talk in embedded_talks(split) if len(talk) == 2]
+    pairs = sum(prompt <= reading.sequence_length for prompt in prompts)
+    samples = pairs if reading.two_answers else 2 * pairs
+    known = samples if reading.as_bytes and not reading.fewer else None
+    return DataFacts(name=EMBEDDED, kind="embedded", samples=known, samples_at_most=samples)
+
+
+def _problem(file: Path, head: Head, reading: Reading) -> str:
+    """Why task.py cannot read the file, by its first row; empty if no reason is found."""
+    if not head.rows:
+        return ""
+    columns = {name for name, value in head.rows[0][1].items() if value is not None}
+    if columns & set(CHOSEN) and columns & set(REJECTED):
+        return ""
+    shown = ", ".join(sorted(columns)) or "-"
+    if columns & set(LABELS) and not columns & {*CHOSEN, *REJECTED}:
+        if not reading.two_answers:
+            return ""
+        return t(
+            "{file}: the first row has one answer with a label, which only the loss kto learns from; it has {columns}",
+            file=file.name,
+            columns=shown,
+        )
+    return t(
+        "{file}: the first row has neither chosen and rejected answers nor an answer with a label; it has {columns}",
+        file=file.name,
+        columns=shown,
+    )
+
+
+PREFERENCES = Kind(embedded=_embedded, folder=_folder, file=lambda path, reading: _files([path], reading), files=_files)

@@ -1,0 +1,38 @@
+"""Tuning on preferences: answers that are better or worse than others, or good or bad."""
+
+from __future__ import annotations
+
+from trainwiz.message import say
+from trainwiz.tasks.shapes import DECODERS
+from trainwiz.tasks.task import TABLE_NAMES, Task
+
+TASK = Task(
+    name="preference",
+    summary=say("a model that answers as people prefer; DPO, IPO, ORPO, KTO and SimPO"),
+    samples="preferences",
+    presets=DECODERS,
+    from_hub=True,
+    generative=True,
+    compares=True,
+    adapters=True,
+    data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, with commas between"),
+    data_names=TABLE_NAMES,
+    data_forms=say(
+        'a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts; or "prompt", '
+        '"completion" and "label"'
+    ),
+    packages=("transformers",),
+    parts=(
+        "model_folder.py",
+        "rows.py",
+        "chat.py",
+        "conversations.py",
+        "preferences.py",
+        "pairs.py",
+        "encoders.py",
+        "sources.py",
+        "token_cache.py",
+    ),
+    weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
+    regions={"grouped": True},
+)
