@@ -246,6 +246,14 @@ FAILURES = {
     "already_trained": generated(
         '"$PYTHON" train.py --n_steps 2 > first.txt 2>&1; "$PYTHON" train.py --resume auto --n_steps 1'
     ),
+    "unknown_metric": Failure(
+        "",
+        shell=GENERATED.replace(
+            "--set data.eval=", "--set evaluation.best_metric=eval_ndcg --set evaluation.best_mode=max"
+        )
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
     "malformed_data--table": Failure(
         "",
         packages=("transformers",),

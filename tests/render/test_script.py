@@ -74,6 +74,10 @@ REST: list[dict[str, object]] = [
         "precision.mixed_precision": "fp16",
         "data.packing": False,
         "model.activation_checkpointing": "full",
+        "schedule.lr_scheduler_type": "wsd",
+        "evaluation.evaluation_steps": 5,
+        "evaluation.best_metric": "eval_loss",
+        "evaluation.gather_outputs": True,
     },
 ]
 

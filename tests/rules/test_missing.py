@@ -127,6 +127,23 @@ def test_an_adapter_that_nobody_makes(values: dict[str, Any]) -> None:
     assert scripts({**tuned, "model.adapter": "lora"}) != scripts(tuned)
 
 
+EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.evaluation_steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        pytest.param({"data.eval": None}, EVALUATED, id="tw421"),
+        pytest.param({}, {"evaluation.gather_outputs": True}, id="tw422"),
+        pytest.param({}, {"evaluation.patience": 3}, id="tw423"),
+    ],
+)
+def test_an_option_that_nothing_acts_on(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    """The scripts are those of a plan without it."""
+    assert scripts({**base, **changes}) == scripts(base)
+    assert scripts(EVALUATED) != scripts({})
+
+
 def scripts(values: dict[str, Any]) -> dict[str, str]:
     made = training_files(plans.with_changes(BASE, values), templates.load())
     return {artifact.path: artifact.text for artifact in made if artifact.path.endswith(".py")}

@@ -246,7 +246,7 @@ def test_ids_belong_to_their_subject() -> None:
         "1": {"environment", "packages", "colossalai", "compilation", "adapters"},
         "2": {"precision", "colossalai", "compilation"},
         "3": {"sharding", "offload", "memory", "colossalai"},
-        "4": {"equation", "schedule"},
+        "4": {"equation", "evaluation", "schedule"},
         "5": {"checkpoint", "data", "generated_files", "adapters"},
         "6": {"cluster", "machines"},
     }

@@ -41,7 +41,8 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
     *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-    *("metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
+    *("evaluation", "metrics", "model_folder", "packing", "recompute", "rows", "scores", "sharding", "sources"),
+    "texts",
     "token_cache",
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}

@@ -118,7 +118,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return (errors.square() * batch["weights"]).sum()
 
 
-# feature: eval
+# feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """edit: what the loop adds up over all evaluation batches and ranks: the loss and its count."""
     return torch.stack((loss_sum(model, batch), batch["weights"].sum()))
@@ -130,7 +130,22 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
     return {"eval_loss": loss / count}
 
 
-# end: eval
+# end: summed
+# feature: gathered
+def evaluation_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """edit: what the metrics need of each sample, as (samples, …); the loop gathers it over batches and ranks."""
+    inputs = batch["inputs"].to(next(model.parameters()).dtype)
+    return torch.stack([model(inputs).float(), batch["targets"]], 1)
+
+
+def evaluation_metrics(outputs: Tensor) -> dict[str, float]:
+    """edit: the metrics of the whole evaluation set, from the outputs for all samples, each of them once."""
+    predicted, targets = outputs.double().unbind(1)
+    pairs = torch.stack([predicted, targets])
+    return {"eval_loss": float((predicted - targets).square().mean()), "eval_pearson": float(pairs.corrcoef()[0, 1])}
+
+
+# end: gathered
 def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -157,12 +157,19 @@ def decide_schedule(d: Decision) -> None:
         else:
             d.settle("schedule.n_steps", 1000, say("enough for a first test of a larger model"))
     updates = updates_of(d)
-    if updates is None:
+    ratio = d.settle_default("schedule.warmup_ratio", say("n_warmup_steps counts the updates"))
+    if ratio:
+        d.settle("schedule.n_warmup_steps", 0, say("warmup_ratio sets the length"))
+    elif updates is None:
         why = say("a small number; the number of updates is only known once the data is read")
         d.settle("schedule.n_warmup_steps", 10, why)
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
     d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
+    d.settle_default("schedule.min_lr_ratio", say("the rate reaches 0 with the last update"))
+    d.settle_default("schedule.decay_ratio", say("enough to reach the loss of a cosine schedule"))
+    d.settle_default("schedule.decay_type", say("better than a straight line in published comparisons"))
+    d.settle_default("schedule.polynomial_power", say("the default of transformers"))
 
 
 def decide_optimizer(d: Decision) -> None:
@@ -196,6 +203,11 @@ def decide_records(d: Decision) -> None:
         d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))), why)
         why = say("a twentieth of {updates} updates, at most 10", updates=updates)
         d.settle("tracking.logging_steps", min(10, max(1, updates // 20)), why)
+    d.settle_default("evaluation.evaluation_steps", say("an epoch is the usual unit"))
+    d.settle_default("evaluation.best_metric", say("the last weights become the model"))
+    d.settle_default("evaluation.best_mode", say("the direction of known metrics is known"))
+    d.settle_default("evaluation.patience", say("the schedule is planned for the whole length"))
+    d.settle_default("evaluation.gather_outputs", say("sums over samples need no memory"))
     d.settle_default("checkpoint.checkpoints_total_limit", say("the newest checkpoint and two to go back to"))
     d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
     d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))

@@ -158,13 +158,18 @@ class Batch(_Section):
 
 
 class Schedule(_Section):
-    """How long, and how the learning rate moves; all counted in optimizer updates."""
+    """How long, and how the learning rate moves; counted in optimizer updates, or in shares of all of them."""
 
     train_strategy: v.TrainStrategy
     n_epochs: Count | None
     n_steps: Count | None
     n_warmup_steps: CountOrZero
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     lr_scheduler_type: v.SchedulerType = "cosine"
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
+    decay_type: v.DecayType = "1-sqrt"
+    polynomial_power: Positive = 1.0
 
 
 class Optimizer(_Section):
@@ -174,6 +179,16 @@ class Optimizer(_Section):
     learning_rate: Positive
     weight_decay: PositiveOrZero
     gradient_clipping: PositiveOrZero = 1.0
+
+
+class Evaluation(_Section):
+    """When the model is evaluated (`evaluation_steps` in updates, 0: after each epoch), and what is made of it."""
+
+    evaluation_steps: CountOrZero = 0
+    best_metric: Annotated[Text, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    best_mode: v.BestMode = "auto"
+    patience: CountOrZero = 0
+    gather_outputs: bool = False
 
 
 class Checkpoint(_Section):
@@ -217,6 +232,7 @@ class Plan(_Section):
     batch: Batch
     schedule: Schedule
     optimizer: Optimizer
+    evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint
     tracking: Tracking
     supervision: Supervision = Supervision()

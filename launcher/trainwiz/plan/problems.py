@@ -27,8 +27,15 @@ OTHER_WORDS = {
     "precision.mixed_precision": ("bf16", "dtype", "fp16"),
     "schedule.n_epochs": ("epochs", "num_epochs", "num_train_epochs"),
     "schedule.n_steps": ("max_steps", "num_steps", "steps", "updates"),
+    "schedule.min_lr_ratio": ("lr_end", "min_lr", "min_lr_rate"),
+    "schedule.warmup_ratio": ("warmup_fraction",),
+    "schedule.polynomial_power": ("power",),
     "schedule.n_warmup_steps": ("num_warmup_steps", "warmup", "warmup_steps"),
     "schedule.lr_scheduler_type": ("scheduler",),
+    "evaluation.evaluation_steps": ("eval_every", "eval_interval", "eval_steps"),
+    "evaluation.best_metric": ("load_best_model_at_end", "metric_for_best_model"),
+    "evaluation.best_mode": ("greater_is_better",),
+    "evaluation.patience": ("early_stopping", "early_stopping_patience"),
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
     "tracking.log_with": ("report_to", "wandb"),
@@ -74,6 +81,8 @@ def problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} must be greater than {limit}", key=key, value=value, limit=context["gt"])
         case "greater_than_equal":
             return say("{key}: {value} must be at least {limit}", key=key, value=value, limit=context["ge"])
+        case "less_than":
+            return say("{key}: {value} must be less than {limit}", key=key, value=value, limit=context["lt"])
         case "less_than_equal":
             return say("{key}: {value} must be at most {limit}", key=key, value=value, limit=context["le"])
         case "int_parsing" | "int_type" | "int_from_float":
@@ -92,6 +101,8 @@ def problem(error: ErrorDetails) -> Message:
             return say(
                 "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
+        case "string_pattern_mismatch" if key == "evaluation.best_metric":
+            return say("{key}: {value} is not the name of a metric (eval_loss)", key=key, value=value)
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule id (TW401) nor a prefix of one (TW4)", value=value)
         case "setting_decided":

@@ -48,6 +48,26 @@ def _reads_labels(values: Values) -> bool:
     return _reads_columns(values) and tasks.named(values.get("task", v.USUAL_TASK)).labelled
 
 
+def _evaluates(values: Values) -> bool:
+    return values.get("data.eval") is not None
+
+
+def _chooses(values: Values) -> bool:
+    return _evaluates(values) and values.get("evaluation.best_metric") is not None
+
+
+def _falls(values: Values) -> bool:
+    return values.get("schedule.lr_scheduler_type") != "constant"
+
+
+def _stays(values: Values) -> bool:
+    return values.get("schedule.lr_scheduler_type") == "wsd"
+
+
+def _is_polynomial(values: Values) -> bool:
+    return values.get("schedule.lr_scheduler_type") == "polynomial"
+
+
 def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
@@ -371,15 +391,57 @@ ADVANCED: tuple[Question, ...] = (
         "high learning rate can ruin the weights at the start. Must be shorter than the training.",
     ),
     Question(
+        key="schedule.warmup_ratio",
+        prompt=say("Warm-up as a share of all updates (0: n_warmup_steps counts)"),
+        help="0.03 warms up in the first 3 % of the updates, however many they are. It applies where "
+        "schedule.n_warmup_steps is 0.",
+    ),
+    Question(
         key="schedule.lr_scheduler_type",
         prompt=say("Learning rate after warm-up"),
         choices=(
             Choice(value="cosine", label=say("falls along a cosine curve; common for pretraining")),
             Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
+            Choice(value="polynomial", label=say("falls along a power of what is left; polynomial_power")),
+            Choice(
+                value="wsd", label=say("stays the same, and falls in the last updates (WSD); decay_ratio, decay_type")
+            ),
             Choice(value="constant", label=say("stays the same")),
         ),
-        help="How the learning rate changes after warm-up, counted in updates. cosine and linear reach zero exactly at "
-        "the end of training.",
+        help="How the learning rate changes after warm-up, counted in updates. All but constant reach their floor "
+        "(schedule.min_lr_ratio, usually zero) exactly at the end of training.",
+    ),
+    Question(
+        key="schedule.min_lr_ratio",
+        prompt=say("Floor of the learning rate, as a share of the highest"),
+        when=_falls,
+        help="The rate falls to this share of optimizer.learning_rate and no further: 0.1 is common for pretraining "
+        "with cosine, 0 lets it reach zero.",
+    ),
+    Question(
+        key="schedule.decay_ratio",
+        prompt=say("Share of all updates in which the rate falls (wsd)"),
+        when=_stays,
+        help="Under wsd the rate stays at its peak until this share of the updates is left. 0.1 to 0.2 is common. A "
+        "checkpoint from before the fall can be trained on for longer, which no other schedule allows.",
+    ),
+    Question(
+        key="schedule.decay_type",
+        prompt=say("Course of the fall (wsd)"),
+        when=_stays,
+        choices=(
+            Choice(value="1-sqrt", label=say("fast at first, then ever slower")),
+            Choice(value="linear", label=say("a straight line")),
+            Choice(value="cosine", label=say("a cosine curve")),
+        ),
+        help="How the rate falls in the last updates under wsd.",
+    ),
+    Question(
+        key="schedule.polynomial_power",
+        prompt=say("Power of the polynomial"),
+        when=_is_polynomial,
+        help="Under polynomial the rate is (what is left of the training) to this power: 1 is a straight line, 2 falls "
+        "fast at first.",
     ),
     Question(
         key="optimizer.name",
@@ -406,6 +468,49 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Gradient clipping (0: off)"),
         help="Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run from "
         "single bad batches and costs one norm computation per update.",
+    ),
+    Question(
+        key="evaluation.evaluation_steps",
+        prompt=say("Evaluate every N updates (0: after each epoch)"),
+        when=_evaluates,
+        help="How often the model is evaluated on data.eval, and always at the end. Training waits meanwhile. Evaluate "
+        "often enough that the best checkpoint is close to the best moment.",
+    ),
+    Question(
+        key="evaluation.best_metric",
+        prompt=say("Metric of the best checkpoint (null: keep none)"),
+        when=_evaluates,
+        help="With a metric (eval_loss; eval_accuracy or eval_f1 of classifiers; eval_mae or eval_r2 of "
+        "text_regression; your own of custom), each evaluation that is better than all before is followed by a "
+        "checkpoint, which is kept whatever checkpoints_total_limit says, and whose weights become the model at the "
+        "end. null takes the last weights.",
+    ),
+    Question(
+        key="evaluation.best_mode",
+        prompt=say("Is the metric better when it is small or large?"),
+        when=_chooses,
+        choices=(
+            Choice(value="auto", label=say("known by the metric's name")),
+            Choice(value="min", label=say("small is better: losses and errors")),
+            Choice(value="max", label=say("large is better: accuracy, F1, R²")),
+        ),
+        help="Only metrics of your own code (custom) need min or max.",
+    ),
+    Question(
+        key="evaluation.patience",
+        prompt=say("Evaluations without improvement that end the training (0: off)"),
+        when=_chooses,
+        help="Early stopping: the training ends once evaluation.best_metric has not improved in so many evaluations "
+        "in a row. The count is part of each checkpoint, so a resumed training ends where it would have ended.",
+    ),
+    Question(
+        key="evaluation.gather_outputs",
+        prompt=say("Compute metrics from the outputs for all samples"),
+        when=_evaluates,
+        choices=YES_NO,
+        help="Some metrics are no sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
+        "text_regression, and what you write for custom. true gathers the outputs of all ranks in the order of the "
+        "data, each sample once, and computes all metrics from them; they must fit in the memory of one rank.",
     ),
     Question(
         key="checkpoint.checkpointing_steps",

@@ -34,6 +34,11 @@ _SCHEDULE = (
     "n_warmup_steps",
     "learning_rate",
     "lr_scheduler_type",
+    "warmup_ratio",
+    "min_lr_ratio",
+    "decay_ratio",
+    "decay_type",
+    "polynomial_power",
 )
 """Fields of Config that decide the learning rate of each update."""
 RESERVED = (

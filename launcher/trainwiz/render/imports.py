@@ -11,9 +11,9 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "metrics"),
-        *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
-        "train",
+        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "evaluation"),
+        *("metrics", "model_folder", "packing", "recompute", "rows", "schedule", "scores", "sharding"),
+        *("sources", "task", "texts", "token_cache", "train"),
     }
 )
 """The modules of a project, which import each other by these names."""

@@ -22,12 +22,22 @@ _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
 
+USUAL_SCHEDULES = ("constant", "linear", "cosine")
+"""What train.py itself has, without a floor and with a warm-up that is counted; schedule.py has the others."""
+
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {"adapter.py": "lora", "recompute.py": "recompute", "sharding.py": "built_once"}
+    optional = {
+        "adapter.py": "lora",
+        "evaluation.py": "selected",
+        "recompute.py": "recompute",
+        "schedule.py": "own_schedule",
+        "scores.py": "scores",
+        "sharding.py": "built_once",
+    }
     parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
@@ -65,6 +75,8 @@ def features(plan: Plan) -> frozenset[str]:
         **strategy.regions(plan),
         **_row_features(plan),
         **_model_features(plan),
+        **_evaluation_features(plan),
+        **_schedule_features(plan),
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
@@ -77,6 +89,29 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
     return {"packed": packed, "unpacked": generative and not packed, "flash": flash}
+
+
+def _evaluation_features(plan: Plan) -> dict[str, bool]:
+    evaluation, task = plan.evaluation, tasks.of(plan)
+    on, region = plan.data.eval is not None, task.gathered_region
+    best = on and evaluation.best_metric is not None
+    gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
+    selected = on and (best or gathered or evaluation.evaluation_steps > 0)
+    return {
+        "selected": selected,
+        "each_epoch": on and not selected,
+        "best": best,
+        "gathered": gathered,
+        "summed": on and not gathered,
+        "scores": gathered and bool(region),
+        **({region: gathered} if region else {}),
+    }
+
+
+def _schedule_features(plan: Plan) -> dict[str, bool]:
+    schedule = plan.schedule
+    usual = schedule.lr_scheduler_type in USUAL_SCHEDULES and not (schedule.warmup_ratio or schedule.min_lr_ratio)
+    return {"usual_schedule": usual, "own_schedule": not usual}
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:

@@ -31,6 +31,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "n_steps": (schedule.n_steps or 0) if by_steps else 0,
         "n_epochs": 0 if by_steps else (schedule.n_epochs or 0),
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
+        "best_mode": _best_mode(plan),
         "train_data": plan.data.train,
         "eval_data": plan.data.eval,
         "model_name": hub_id,
@@ -39,6 +40,13 @@ def settings(plan: Plan) -> dict[str, Any]:
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }
+
+
+def _best_mode(plan: Plan) -> str:
+    """min or max. A metric of unknown direction is a finding of its own, if the plan does not say it."""
+    evaluation = plan.evaluation
+    known = tasks.of(plan).measured(gathered=evaluation.gather_outputs)
+    return known.get(evaluation.best_metric or "", "min") if evaluation.best_mode == "auto" else evaluation.best_mode
 
 
 def key_of(plan: Plan, field: str) -> str | None:

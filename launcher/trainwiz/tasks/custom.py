@@ -12,4 +12,5 @@ TASK = Task(
     sharded_layer="Block",
     weight_decay=(0.0, say("off for a small regression task")),
     regions={"sample": False, "own_samples": True, "keyed_samples": True, "plain_samples": False},
+    gathered_metrics={"eval_loss": "min", "eval_pearson": "max"},
 )

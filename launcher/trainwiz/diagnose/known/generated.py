@@ -57,6 +57,11 @@ SIGNATURES = {
         cause="the checkpoint has {done} updates, but the training ends after {total}",
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
+    "unknown_metric": Signature(
+        r"best_metric (?P<name>\w+) is not among the metrics of the evaluation: (?P<known>[\w, ]+)",
+        cause="evaluation.best_metric is {name}, but the evaluation measures {known}",
+        remedy="set evaluation.best_metric to one of these, or return {name} from evaluation_metrics in task.py",
+    ),
     "other_layout": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was saved as (?P<before>\w+), and cannot be loaded as (?P<now>\w+)",
         cause="{checkpoint} was saved with another strategy ({before}) than the current one ({now})",

@@ -1,0 +1,164 @@
+"""When to evaluate, which update was best, and when to stop because nothing improves.
+
+All ranks have the same metrics, so they decide alike. What was best so far is part of each checkpoint: a resumed
+training decides as an uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+# feature: best
+import math
+
+# end: best
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+# feature: gathered
+from torch import Tensor
+
+# end: gathered
+from torch import nn
+
+import task
+from batches import RealBatches, load_batches
+from checkpoints import Checkpoints
+from metrics import Metrics
+
+if TYPE_CHECKING:
+    from train import Config
+
+
+class Evaluation:
+    """The evaluations of one training. `checkpoints.kept` holds what a resumed training must know of them."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: nn.Module,
+        data: Any,
+        device: torch.device,
+        checkpoints: Checkpoints,
+        metrics: Metrics,
+        total: int,
+    ) -> None:
+        self.config, self.model, self.data, self.device = config, model, data, device
+        self.checkpoints, self.metrics, self.total = checkpoints, metrics, total
+        self.every = config.evaluation_steps or -(-checkpoints.samples // config.real_batch_size)  # an epoch
+        self.kept = checkpoints.kept
+        self.kept.setdefault("evaluated", 0)  # the last update after which the model was evaluated
+        # feature: best
+        metric = f"{config.best_mode} {config.best_metric}"
+        if self.kept.get("metric") != metric:  # also after a resume with another metric
+            # The best value, the update that it was measured after (0: none yet), and the evaluations since then.
+            self.kept.update(metric=metric, best=None, best_update=0, waited=0)
+        # end: best
+
+    # feature: best
+    @property
+    def best_update(self) -> int:
+        """The update after which the metric was best."""
+        return int(self.kept["best_update"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the training ends early: nothing improved in `patience` evaluations."""
+        return 0 < self.config.patience <= self.kept["waited"]
+
+    # end: best
+    def due(self, update: int, stop: bool) -> bool:
+        """Whether to evaluate after this update. A stop does not wait for an evaluation; `catch_up` does it later."""
+        return update == self.total or (update % self.every == 0 and not stop)
+
+    def catch_up(self, start: int) -> None:
+        """Do the evaluation that was due when the training was stopped."""
+        if start > self.kept["evaluated"] and self.due(start, stop=False):
+            self.run(start)
+
+    def run(self, update: int) -> bool:
+        """Evaluate after this update. Return whether it must be saved: it is the best one, or the training ends."""
+        record = self.measure()
+        self.kept["evaluated"] = update
+        needed = False
+        # feature: best
+        needed = self.compare(update, record)
+        record["best_update"] = self.best_update
+        # end: best
+        self.metrics.write({"update": update, **record})
+        return needed
+
+    # feature: best
+    def compare(self, update: int, record: dict[str, float]) -> bool:
+        """Note whether this update is the best so far. Return whether it is, or whether the training ends with it."""
+        name = self.config.best_metric
+        if name not in record:
+            raise SystemExit(f"best_metric {name} is not among the metrics of the evaluation: {', '.join(record)}")
+        better = self.is_better(record[name])
+        if better:
+            self.kept.update(best=record[name], best_update=update, waited=0)
+        else:
+            self.kept["waited"] += 1
+        if self.ended and self.metrics.is_main:
+            print(
+                f"update {update}: {name} has not improved in {self.kept['waited']} evaluations, so the training ends; "
+                f"the best was {self.kept['best']} after update {self.best_update}",
+                flush=True,
+            )
+        return better or self.ended
+
+    def is_better(self, value: float) -> bool:
+        """Whether a value is better than the best so far. What is not a finite number never is."""
+        if not math.isfinite(value) or self.kept["best"] is None:
+            return math.isfinite(value)
+        return value < self.kept["best"] if self.config.best_mode == "min" else value > self.kept["best"]
+
+    # end: best
+    # feature: summed
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
+        sums: Any = 0
+        self.model.eval()
+        for batch in self.batches():
+            sums = sums + task.evaluation_sums(self.model, batch).double()
+        self.model.train()
+        if dist.is_initialized():
+            dist.all_reduce(sums)
+        return task.evaluation_metrics(sums.tolist())
+
+    # end: summed
+    # feature: gathered
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Return the task's metrics from the outputs for all samples, each of them once."""
+        self.model.eval()
+        outputs = [task.evaluation_outputs(self.model, batch) for batch in self.batches()]
+        self.model.train()
+        return task.evaluation_metrics(in_order(outputs, len(self.data)))
+
+    # end: gathered
+    def batches(self) -> Any:
+        """Yield this rank's micro-batches of the evaluation set."""
+        end = -(-len(self.data) // self.config.real_batch_size)
+        order = RealBatches(self.config, len(self.data), self.checkpoints.rank, 0, end)
+        for batch, _ in load_batches(self.config, self.data, order):
+            yield {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+
+
+# feature: gathered
+def in_order(outputs: list[Tensor], samples: int) -> Tensor:
+    """Return the outputs for all samples (samples, …), from those of each rank's micro-batches.
+
+    `RealBatches` cuts each real batch into (accumulation, world, micro) and pads the last one at its end. Put together
+    like that, the samples have the same order for any split, and all behind their number is padding.
+    """
+    mine = torch.stack(outputs)
+    ranks = [mine]
+    if dist.is_initialized():
+        ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(ranks, mine)
+    return torch.stack(ranks, dim=1).flatten(0, 2)[:samples].cpu()
+
+
+# end: gathered
