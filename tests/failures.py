@@ -246,6 +246,20 @@ FAILURES = {
     "already_trained": generated(
         '"$PYTHON" train.py --n_steps 2 > first.txt 2>&1; "$PYTHON" train.py --resume auto --n_steps 1'
     ),
+    "unmatched_parameters": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set optimizer.rates=lm_head=10")
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "muon_without_matrices": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set optimizer.name=muon")
+        + "sed -i 's/self.blocks(self.embed(inputs))/inputs/; s/nn.Linear(config.hidden_size, 1)/"
+        "nn.Linear(config.n_features, 1)/; /self.embed =/d; /self.blocks =/d' task.py && "
+        '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
     "unknown_metric": Failure(
         "",
         shell=GENERATED.replace(

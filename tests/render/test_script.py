@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from plans import BASE
 
+from trainwiz import optimizers, strategies, tasks
 from trainwiz import plan as plans
-from trainwiz import strategies, tasks
 from trainwiz.plan import Plan
 from trainwiz.render import imports, script
 from trainwiz.render.artifact import Artifact
@@ -35,6 +35,9 @@ STRATEGIES: list[dict[str, object]] = [
         "strategy.offload_param_device": "nvme",
         "strategy.nvme_path": "/scratch",
     },
+]
+OPTIMIZERS: list[dict[str, object]] = [
+    {"optimizer.name": row.name, **further} for row in optimizers.every() for further in ({}, {"optimizer.beta1": 0.5})
 ]
 COLOSSAL: list[dict[str, object]] = [{"engine": "colossalai", "strategy.kind": kind} for kind in COLOSSAL_KINDS]
 NAMED: list[dict[str, object]] = [
@@ -75,6 +78,8 @@ REST: list[dict[str, object]] = [
         "data.packing": False,
         "model.activation_checkpointing": "full",
         "schedule.lr_scheduler_type": "wsd",
+        "optimizer.rates": "head=10",
+        "optimizer.ema_decay": 0.9,
         "evaluation.evaluation_steps": 5,
         "evaluation.best_metric": "eval_loss",
         "evaluation.gather_outputs": True,
@@ -85,7 +90,9 @@ REST: list[dict[str, object]] = [
 def variants() -> list[Plan]:
     # The tasks are the same under every engine.
     combined = itertools.chain(
-        itertools.product(STRATEGIES, TASKS, REST), itertools.product(COLOSSAL, [{}, *NAMED[1::2]], REST)
+        itertools.product(STRATEGIES, TASKS, REST),
+        itertools.product(COLOSSAL, [{}, *NAMED[1::2]], REST),
+        itertools.product([{}, *COLOSSAL], [{}], OPTIMIZERS),
     )
     return [plans.with_changes(BASE, {**s, **t, **r}) for s, t, r in combined]
 

@@ -40,8 +40,31 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-    *("evaluation", "metrics", "model_folder", "packing", "recompute", "rows", "scores", "sharding", "sources"),
+    *(
+        "task",
+        "train",
+        "adapter",
+        "average",
+        "batches",
+        "chat",
+        "checkpoints",
+        "conversations",
+        "documents",
+        "encoders",
+    ),
+    *(
+        "evaluation",
+        "metrics",
+        "model_folder",
+        "optimizers",
+        "packing",
+        "recompute",
+        "rows",
+        "schedule",
+        "scores",
+        "sharding",
+        "sources",
+    ),
     "texts",
     "token_cache",
 )

@@ -82,6 +82,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 # end: fsdp
 
 import task
+
+# feature: ema
+from average import keep_average, swap
+
+# end: ema
 from batches import Agreement, RealBatches, check_batch, keyed_seed, load_batches
 from checkpoints import Checkpoints
 
@@ -95,6 +100,10 @@ from evaluation import Evaluation
 # end: selected
 from metrics import Metrics
 
+# feature: own_optimizer
+from optimizers import build_optimizer
+
+# end: own_optimizer
 # feature: recompute
 from recompute import recompute_layers
 
@@ -137,6 +146,16 @@ class Config(task.TaskConfig):
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
     gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
+    # feature: ema
+    ema_decay: float = 0.999  # of the average of the weights, which becomes the model
+    # end: ema
+    # feature: own_optimizer
+    beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
+    beta2: float = 0.95  # decay of the mean of their squares
+    epsilon: float = 1e-8
+    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    decays: str = ""  # weight decays, in the same form
+    # end: own_optimizer
     mixed_precision: str = "no"
     logging_steps: int = 10
     checkpointing_steps: int = 100  # 0: only at the end
@@ -542,6 +561,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     compile_layers(model)
     # end: compile
     optimizer = build_optimizer(config, model, accelerator.device)
+    # feature: ema
+    keep_average(optimizer, config.ema_decay)
+    # end: ema
     # feature: built_by_all
     model, optimizer = accelerator.prepare(model, optimizer)
     # end: built_by_all
@@ -571,6 +593,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # end: tracker
     # feature: selected
     evaluation = Evaluation(config, model, eval_data, accelerator.device, checkpoints, metrics, total)
+    # feature: ema
+    evaluation.optimizer = optimizer
+    # end: ema
     evaluation.catch_up(start)
     # end: selected
     # feature: best
@@ -590,7 +615,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         seed_generators(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
+            # feature: one_rate
             group["lr"] = rate
+            # end: one_rate
+            # feature: own_optimizer
+            group["lr"] = rate * group["factor"]
+            # end: own_optimizer
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
@@ -673,6 +703,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: best
         checkpoints.go_back(evaluation.best_update)
         # end: best
+        # feature: ema
+        swap(optimizer)
+        # end: ema
         weights = accelerator.get_state_dict(model)
         # feature: zero3
         accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models

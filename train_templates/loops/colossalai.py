@@ -94,6 +94,10 @@ from evaluation import Evaluation
 # end: selected
 from metrics import Metrics
 
+# feature: own_optimizer
+from optimizers import build_optimizer
+
+# end: own_optimizer
 # feature: recompute
 from recompute import recompute_layers
 
@@ -132,6 +136,13 @@ class Config(task.TaskConfig):
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
     gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
+    # feature: own_optimizer
+    beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
+    beta2: float = 0.95  # decay of the mean of their squares
+    epsilon: float = 1e-8
+    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    decays: str = ""  # weight decays, in the same form
+    # end: own_optimizer
     mixed_precision: str = "no"
     # feature: colossal_zero
     zero_stage: int = 2
@@ -605,7 +616,12 @@ def train(config: Config, agreement: Agreement) -> bool:
         torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
+            # feature: one_rate
             group["lr"] = rate
+            # end: one_rate
+            # feature: own_optimizer
+            group["lr"] = rate * group["factor"]
+            # end: own_optimizer
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:

@@ -22,6 +22,11 @@ from torch import Tensor
 from torch import nn
 
 import task
+
+# feature: ema
+from average import averaged
+
+# end: ema
 from batches import RealBatches, load_batches
 from checkpoints import Checkpoints
 from metrics import Metrics
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
 
 class Evaluation:
     """The evaluations of one training. `checkpoints.kept` holds what a resumed training must know of them."""
+
+    # feature: ema
+    optimizer: Any
+    """Its state holds the averages of the weights, which are evaluated."""
+    # end: ema
 
     def __init__(
         self,
@@ -78,7 +88,13 @@ class Evaluation:
 
     def run(self, update: int) -> bool:
         """Evaluate after this update. Return whether it must be saved: it is the best one, or the training ends."""
+        # feature: last_weights
         record = self.measure()
+        # end: last_weights
+        # feature: ema
+        with averaged(self.optimizer):
+            record = self.measure()
+        # end: ema
         self.kept["evaluated"] = update
         needed = False
         # feature: best

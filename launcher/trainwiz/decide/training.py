@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from trainwiz import batch, quantities
+from trainwiz import batch, optimizers, quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
@@ -174,22 +174,35 @@ def decide_schedule(d: Decision) -> None:
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    name = d.settle_default("optimizer.name", say("common default"))
-    if name == "sgd":
-        d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
-    elif d.values["model.adapter"] != "none":
-        d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("common for adapters (used by QLoRA)"))
-    elif d.task.own_code or _size(d) < _SMALL_MODEL:
-        d.settle("optimizer.learning_rate", 1e-3, say("the model is small"))
-    elif not d.values["model.from_scratch"]:
-        d.settle(
-            "optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
-        )
+    row = optimizers.named(d.settle_default("optimizer.name", say("common default")))
+    if row.learning_rate is not None:
+        why = say("common starting point for {optimizer}", optimizer=row.name)
+        d.settle("optimizer.learning_rate", row.learning_rate, why)
+    elif row.rate_factor != 1:
+        rate, _ = _usual_rate(d)
+        why = say("{factor:g} times that of adamw, whose updates are smaller", factor=row.rate_factor)
+        d.settle("optimizer.learning_rate", float(f"{rate * row.rate_factor:.3g}"), why)
     else:
-        rate = _gpt3_row(d)[1]
-        d.settle("optimizer.learning_rate", rate, say("value used by GPT-3 at a similar size"))
+        d.settle("optimizer.learning_rate", *_usual_rate(d))
     d.settle("optimizer.weight_decay", *d.task.weight_decay)
     d.settle_default("optimizer.gradient_clipping", say("common default; guards against single bad batches"))
+    usual = say("the usual value of the optimizer")
+    for key in ("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"):
+        d.settle_default(key, usual)
+    d.settle_default("optimizer.ema_decay", say("the last weights become the model"))
+    d.settle_default("optimizer.rates", say("one learning rate for all parameters"))
+    d.settle_default("optimizer.decays", say("matrices and embeddings decay, biases and norms do not"))
+
+
+def _usual_rate(d: Decision) -> tuple[float, Message]:
+    """A learning rate for adamw."""
+    if d.values["model.adapter"] != "none":
+        return _ADAPTER_RATE, say("common for adapters (used by QLoRA)")
+    if d.task.own_code or _size(d) < _SMALL_MODEL:
+        return 1e-3, say("the model is small")
+    if not d.values["model.from_scratch"]:
+        return _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
+    return _gpt3_row(d)[1], say("value used by GPT-3 at a similar size")
 
 
 def decide_records(d: Decision) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainwiz import models, strategies, tasks
+from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.estimate.device import Work, needs, training_of
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
@@ -70,7 +70,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         lora_rank=plan.model.lora_rank,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
-        moment_bytes=8 if plan.optimizer.name == "adamw" else 4,
+        moment_bytes=optimizers.named(plan.optimizer.name).moment_bytes + (4 if plan.optimizer.ema_decay else 0),
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,

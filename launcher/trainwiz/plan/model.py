@@ -70,6 +70,9 @@ Sources = Annotated[
 """One source of data, or several: a list, or their names with commas between."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
+"""Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -164,7 +167,7 @@ class Schedule(_Section):
     n_epochs: Count | None
     n_steps: Count | None
     n_warmup_steps: CountOrZero
-    warmup_ratio: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    warmup_ratio: Share = 0.0
     lr_scheduler_type: v.SchedulerType = "cosine"
     min_lr_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
@@ -173,12 +176,18 @@ class Schedule(_Section):
 
 
 class Optimizer(_Section):
-    """The optimizer; `gradient_clipping` 0 means off."""
+    """The optimizer; `gradient_clipping` 0 means off, betas and epsilon of null are the usual ones of the optimizer."""
 
     name: v.OptimizerName = "adamw"
     learning_rate: Positive
     weight_decay: PositiveOrZero
     gradient_clipping: PositiveOrZero = 1.0
+    beta1: Share | None = None
+    beta2: Share | None = None
+    epsilon: Positive | None = None
+    ema_decay: Share = 0.0
+    rates: ByName | None = None
+    decays: ByName | None = None
 
 
 class Evaluation(_Section):

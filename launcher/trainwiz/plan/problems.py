@@ -23,6 +23,11 @@ OTHER_WORDS = {
     "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
     "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
     "optimizer.learning_rate": ("lr",),
+    "optimizer.name": ("optim",),
+    "optimizer.beta1": ("adam_beta1", "momentum"),
+    "optimizer.beta2": ("adam_beta2",),
+    "optimizer.ema_decay": ("ema",),
+    "optimizer.epsilon": ("adam_epsilon", "eps"),
     "optimizer.gradient_clipping": ("clip_grad_norm", "grad_clip", "max_grad_norm"),
     "precision.mixed_precision": ("bf16", "dtype", "fp16"),
     "schedule.n_epochs": ("epochs", "num_epochs", "num_train_epochs"),
@@ -101,6 +106,8 @@ def problem(error: ErrorDetails) -> Message:
             return say(
                 "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
+        case "string_pattern_mismatch" if key in ("optimizer.rates", "optimizer.decays"):
+            return say("{key}: {value} is not of the form head=10,embed=0.1", key=key, value=value)
         case "string_pattern_mismatch" if key == "evaluation.best_metric":
             return say("{key}: {value} is not the name of a metric (eval_loss)", key=key, value=value)
         case "string_pattern_mismatch":

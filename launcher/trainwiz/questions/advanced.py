@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from trainwiz import strategies, tasks
+from trainwiz import optimizers, strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
@@ -446,11 +446,10 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="optimizer.name",
         prompt=say("Optimizer"),
-        choices=(
-            Choice(value="adamw", label=say("Adam with decoupled weight decay; 8 bytes of state per parameter")),
-            Choice(value="sgd", label=say("stochastic gradient descent")),
-        ),
-        help="How gradients become an update. adamw for transformers; sgd for vision models and regressions.",
+        choices=tuple(Choice(value=row.name, label=row.summary) for row in optimizers.every()),
+        help="How gradients become an update. adamw for transformers; sgd for vision models and regressions. lion, "
+        "adafactor and the 8-bit optimizers keep less state; muon needs fewer updates for language models. muon, "
+        "adafactor and the 8-bit optimizers need whole parameters: single and ddp.",
     ),
     Question(
         key="optimizer.learning_rate",
@@ -468,6 +467,43 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Gradient clipping (0: off)"),
         help="Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run from "
         "single bad batches and costs one norm computation per update.",
+    ),
+    Question(
+        key="optimizer.beta1",
+        prompt=say("beta1, or momentum (null: the optimizer's own)"),
+        help="How slowly the mean of gradients forgets: 0.9 for adamw, lion and sgd (its momentum), 0.95 for muon.",
+    ),
+    Question(
+        key="optimizer.beta2",
+        prompt=say("beta2 (null: the optimizer's own)"),
+        help="How slowly the mean of squared gradients forgets: 0.95 for adamw (0.999 is usual for small batches), "
+        "0.99 for lion.",
+    ),
+    Question(
+        key="optimizer.epsilon",
+        prompt=say("epsilon (null: the optimizer's own)"),
+        help="What is added to the denominator of a step: 1e-8 for adamw. Larger values calm down weights with tiny "
+        "gradients.",
+    ),
+    Question(
+        key="optimizer.ema_decay",
+        prompt=say("Average of the weights: its decay (0: off)"),
+        help="An exponential moving average of the trained weights, of about the last 1 / (1 - decay) updates: 0.999 is "
+        "common for thousands of updates. The average is evaluated, and becomes the model; checkpoints hold both. It "
+        "costs 4 bytes per parameter. For single, ddp and fsdp.",
+    ),
+    Question(
+        key="optimizer.rates",
+        prompt=say("Learning rates of some parameters (head=10,embed=0.1; null: none)"),
+        help="Factors of the learning rate for parameters with these words in their names, separated by commas; * "
+        "stands for anything, and a later one overrides an earlier one. A new head often learns with 10, embeddings "
+        "with 0.1. A word that is in no name ends the training at its start.",
+    ),
+    Question(
+        key="optimizer.decays",
+        prompt=say("Weight decays of some parameters (embed=0; null: none)"),
+        help="Weight decays for parameters with these words in their names, in the same form as optimizer.rates. "
+        "Without them, matrices and embeddings decay by optimizer.weight_decay, biases and norms not at all.",
     ),
     Question(
         key="evaluation.evaluation_steps",

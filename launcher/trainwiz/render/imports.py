@@ -11,8 +11,18 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "evaluation"),
-        *("metrics", "model_folder", "packing", "recompute", "rows", "schedule", "scores", "sharding"),
+        *(
+            "adapter",
+            "average",
+            "batches",
+            "chat",
+            "checkpoints",
+            "conversations",
+            "documents",
+            "encoders",
+            "evaluation",
+        ),
+        *("metrics", "model_folder", "optimizers", "packing", "recompute", "rows", "schedule", "scores", "sharding"),
         *("sources", "task", "texts", "token_cache", "train"),
     }
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Set
 
-from trainwiz import strategies, tasks, vocabulary
+from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.estimate import loading
 from trainwiz.fields import set_literals
 from trainwiz.plan import Plan
@@ -32,7 +32,9 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
     optional = {
         "adapter.py": "lora",
+        "average.py": "ema",
         "evaluation.py": "selected",
+        "optimizers.py": "own_optimizer",
         "recompute.py": "recompute",
         "schedule.py": "own_schedule",
         "scores.py": "scores",
@@ -51,10 +53,9 @@ def features(plan: Plan) -> frozenset[str]:
     """The optional regions that the plan wants."""
     strategy, task = strategies.of(plan), tasks.of(plan)
     gathered = strategy.saves_final_weights(plan)
-    precision, optimizer, tracker = plan.precision.mixed_precision, plan.optimizer.name, plan.tracking.log_with
+    precision, tracker = plan.precision.mixed_precision, plan.tracking.log_with
     chosen = {
         precision: True,
-        optimizer: True,
         tracker: tracker != "none",
         "tracker": tracker != "none",
         "dtype": plan.engine == "accelerate",
@@ -77,6 +78,7 @@ def features(plan: Plan) -> frozenset[str]:
         **_model_features(plan),
         **_evaluation_features(plan),
         **_schedule_features(plan),
+        **_optimizer_features(plan),
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
@@ -96,9 +98,12 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
     on, region = plan.data.eval is not None, task.gathered_region
     best = on and evaluation.best_metric is not None
     gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
-    selected = on and (best or gathered or evaluation.evaluation_steps > 0)
+    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).averages
+    selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
     return {
         "selected": selected,
+        "ema": averaged,
+        "last_weights": not averaged,
         "each_epoch": on and not selected,
         "best": best,
         "gathered": gathered,
@@ -106,6 +111,19 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "scores": gathered and bool(region),
         **({region: gathered} if region else {}),
     }
+
+
+def _optimizer_features(plan: Plan) -> dict[str, bool]:
+    """adamw and sgd as train.py has them, or the optimizer as optimizers.py builds it."""
+    chosen = plan.optimizer
+    further = (chosen.beta1, chosen.beta2, chosen.epsilon, chosen.rates, chosen.decays)
+    row = optimizers.named(chosen.name)
+    own = not row.in_loop or any(value is not None for value in further)
+    features = {"own_optimizer": own, "one_rate": not own}
+    if not own or not row.in_loop:
+        return {**features, chosen.name: True}
+    compiled = strategies.of(plan).compiles_optimizer and chosen.name in strategies.of(plan).optimizers
+    return {**features, "fused_adamw": False, f"own_{'fused_' if compiled else ''}{chosen.name}": True}
 
 
 def _schedule_features(plan: Plan) -> dict[str, bool]:

@@ -15,6 +15,8 @@ class Plain(Strategy):
     """What the strategies without sharding have in common."""
 
     keeps_frozen_dtype: ClassVar[bool] = True
+    whole_parameters: ClassVar[bool] = True
+    averages: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     layout = WHOLE
 

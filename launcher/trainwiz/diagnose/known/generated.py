@@ -57,6 +57,16 @@ SIGNATURES = {
         cause="the checkpoint has {done} updates, but the training ends after {total}",
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
+    "unmatched_parameters": Signature(
+        r"\b(?P<field>rates|decays): (?P<pattern>\S+) matches no trained parameter; some of them are (?P<some>.+)",
+        cause="optimizer.{field} names {pattern}, which is in no name of a trained parameter ({some})",
+        remedy="correct optimizer.{field}, or leave it empty",
+    ),
+    "muon_without_matrices": Signature(
+        r"muon: the model has no linear layers inside",
+        cause="muon updates the linear layers inside a model, and this model has none",
+        remedy="set optimizer.name to adamw",
+    ),
     "unknown_metric": Signature(
         r"best_metric (?P<name>\w+) is not among the metrics of the evaluation: (?P<known>[\w, ]+)",
         cause="evaluation.best_metric is {name}, but the evaluation measures {known}",

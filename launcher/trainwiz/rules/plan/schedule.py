@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from trainwiz import optimizers
 from trainwiz.finding import Level, Violation, Violations, remedy, setting, violation
 from trainwiz.plan import Plan, defaults
 from trainwiz.project import Project
@@ -129,10 +130,12 @@ def learning_rate_suits_adam(plan: Plan) -> Violations:
     Instead: use 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 for training from scratch.
     Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
     """
-    if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
+    if optimizers.named(plan.optimizer.name).moves_by_rate and plan.optimizer.learning_rate >= HOT:
         yield violation(
-            "optimizer.learning_rate is {learning_rate}; with adamw each update moves every weight by about that much",
+            "optimizer.learning_rate is {learning_rate}; with {optimizer} each update moves every weight by about that "
+            "much",
             remedy("set optimizer.learning_rate to 3e-4, or optimizer.name to sgd", {"optimizer.learning_rate": 3e-4}),
+            optimizer=plan.optimizer.name,
         )
 
 
