@@ -19,11 +19,16 @@ OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit
 Adapter = Literal["none", "lora", "qlora"]
 OutputDtype = Literal["source", "float32", "bfloat16", "float16"]
 BestMode = Literal["auto", "min", "max"]
-Tracker = Literal["none", "tensorboard", "wandb"]
+Tracker = Literal["none", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "accelerate": ("tensorboard", "wandb", "mlflow", "swanlab", "trackio"),
+    "colossalai": ("tensorboard", "wandb"),
+}
+"""The trackers that each engine's loop writes to."""
 USUAL_TASK: Task = "causal_lm"
 """The default task of a plan and of the first question, which cannot wait for pydantic."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plans import BASE
 
-from trainwiz import optimizers, strategies, tasks
+from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz import plan as plans
 from trainwiz.plan import Plan
 from trainwiz.render import imports, script
@@ -35,6 +35,9 @@ STRATEGIES: list[dict[str, object]] = [
         "strategy.offload_param_device": "nvme",
         "strategy.nvme_path": "/scratch",
     },
+]
+NAMED_RUNS: list[dict[str, object]] = [
+    {"tracking.log_with": tracker, "tracking.tags": "a,b"} for tracker in vocabulary.TRACKERS["accelerate"]
 ]
 OPTIMIZERS: list[dict[str, object]] = [
     {"optimizer.name": row.name, **further} for row in optimizers.every() for further in ({}, {"optimizer.beta1": 0.5})
@@ -74,6 +77,7 @@ REST: list[dict[str, object]] = [
     },
     {
         "tracking.log_with": "wandb",
+        "tracking.project": "mine",
         "precision.mixed_precision": "fp16",
         "data.packing": False,
         "model.activation_checkpointing": "full",
@@ -93,6 +97,7 @@ def variants() -> list[Plan]:
         itertools.product(STRATEGIES, TASKS, REST),
         itertools.product(COLOSSAL, [{}, *NAMED[1::2]], REST),
         itertools.product([{}, *COLOSSAL], [{}], OPTIMIZERS),
+        itertools.product([{}], [{}], NAMED_RUNS),
     )
     return [plans.with_changes(BASE, {**s, **t, **r}) for s, t, r in combined]
 

@@ -137,6 +137,9 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param({}, {"evaluation.gather_outputs": True}, id="tw422"),
         pytest.param({}, {"evaluation.patience": 3}, id="tw423"),
         pytest.param(ZERO, {"optimizer.ema_decay": 0.9}, id="tw340"),
+        pytest.param(
+            {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"
+        ),
     ],
 )
 def test_an_option_that_nothing_acts_on(base: dict[str, Any], changes: dict[str, Any]) -> None:

@@ -68,7 +68,6 @@ AVERAGED: dict[str, object] = {
     "data.eval": "embedded",
     "optimizer.ema_decay": 0.8,
     "evaluation.evaluation_steps": 2,
-    "evaluation.best_metric": "eval_loss",
 }
 
 

@@ -67,6 +67,7 @@ GENERATED = (
     ),
     "texts",
     "token_cache",
+    "tracking",
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

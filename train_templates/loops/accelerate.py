@@ -116,6 +116,10 @@ from schedule import SCHEDULES, learning_rate
 from sharding import build, prepare
 
 # end: built_once
+# feature: named_run
+from tracking import tracker_settings
+
+# end: named_run
 
 
 @dataclass
@@ -178,6 +182,11 @@ class Config(task.TaskConfig):
     # feature: tracker
     log_with: str = "tensorboard"
     # end: tracker
+    # feature: named_run
+    project: str = "train"
+    run_name: str = ""
+    tags: str = ""  # with commas between
+    # end: named_run
 
 
 CHOICES = {
@@ -587,8 +596,14 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     if start > total:
         raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
     metrics = Metrics(config, accelerator.is_main_process, start, total)
-    # feature: tracker
+    # feature: usual_run
     accelerator.init_trackers("train", config=vars(config))
+    # end: usual_run
+    # feature: named_run
+    named = {config.log_with: tracker_settings(config)}
+    accelerator.init_trackers(config.project, config=vars(config), init_kwargs=named)
+    # end: named_run
+    # feature: tracker
     metrics.track = accelerator.log
     # end: tracker
     # feature: selected

@@ -106,6 +106,10 @@ from recompute import recompute_layers
 from schedule import SCHEDULES, learning_rate
 
 # end: own_schedule
+# feature: named_run
+from tracking import tracker_settings
+
+# end: named_run
 
 
 @dataclass
@@ -151,6 +155,11 @@ class Config(task.TaskConfig):
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
     on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
+    # feature: named_run
+    project: str = "train"
+    run_name: str = ""
+    tags: str = ""  # with commas between
+    # end: named_run
     # feature: selected
     evaluation_steps: int = 0  # updates between evaluations; 0: at the end of each epoch
     # end: selected
@@ -542,9 +551,9 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
 
 # end: each_epoch
 # feature: tensorboard
-def in_tensorboard(folder: Path) -> Callable[..., None]:
+def in_tensorboard(folder: Path, **named: str) -> Callable[..., None]:
     """Return a function that writes a record to TensorBoard."""
-    writer = SummaryWriter(str(folder))
+    writer = SummaryWriter(str(folder), **named)
 
     def show(record: dict[str, float], step: int) -> None:
         for name, value in record.items():
@@ -590,11 +599,21 @@ def train(config: Config, agreement: Agreement) -> bool:
     metrics = Metrics(config, agreement.rank == 0, start, total)
     # feature: tensorboard
     if agreement.rank == 0:
+        # feature: usual_run
         metrics.track = in_tensorboard(Path(config.output_dir) / "train")
+        # end: usual_run
+        # feature: named_run
+        metrics.track = in_tensorboard(Path(config.output_dir) / config.project, **tracker_settings(config))
+        # end: named_run
     # end: tensorboard
     # feature: wandb
     if agreement.rank == 0:
+        # feature: usual_run
         wandb.init(project="train", dir=config.output_dir, config=vars(config))
+        # end: usual_run
+        # feature: named_run
+        wandb.init(project=config.project, dir=config.output_dir, config=vars(config), **tracker_settings(config))
+        # end: named_run
         metrics.track = wandb.log
     # end: wandb
     # feature: selected

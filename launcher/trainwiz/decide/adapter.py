@@ -13,5 +13,8 @@ def decide_adapter(d: Decision) -> None:
     rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
+    d.settle_default("model.lora_dropout", say("one pass over the data rarely needs dropout"))
+    d.settle_default("model.lora_rslora", say("alpha / rank is the usual scale"))
+    d.settle_default("model.lora_dora", say("plain LoRA is faster, and about as good"))
     d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
     d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))

@@ -225,6 +225,9 @@ def decide_records(d: Decision) -> None:
     d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
     d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))
     d.settle_default("tracking.log_with", say("metrics.jsonl is always written"))
+    d.settle_default("tracking.project", say("used only by trackers"))
+    d.settle_default("tracking.run_name", say("the tracker chooses a name"))
+    d.settle_default("tracking.tags", say("used only by trackers"))
 
 
 def decide_supervision(d: Decision) -> None:

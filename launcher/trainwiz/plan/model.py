@@ -71,6 +71,7 @@ Sources = Annotated[
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+"""At least 0, and less than 1."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -93,6 +94,9 @@ class Model(_Section):
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
+    lora_dropout: Share = 0.0
+    lora_rslora: bool = False
+    lora_dora: bool = False
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
 
@@ -211,9 +215,12 @@ class Checkpoint(_Section):
 
 
 class Tracking(_Section):
-    """Metrics always go to metrics.jsonl; `log_with` adds a tracker. `logging_steps` in updates."""
+    """Metrics always go to metrics.jsonl; `log_with` adds a tracker. `logging_steps` in updates, `tags` with commas."""
 
     log_with: v.Tracker = "none"
+    project: Text = "train"
+    run_name: Text | None = None
+    tags: Text | None = None
     logging_steps: Count
 
 

@@ -22,6 +22,8 @@ OTHER_WORDS = {
     "batch.gradient_accumulation_steps": ("accumulation", "accumulation_steps", "gradient_accumulation"),
     "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
     "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
+    "model.lora_dora": ("use_dora",),
+    "model.lora_rslora": ("use_rslora",),
     "optimizer.learning_rate": ("lr",),
     "optimizer.name": ("optim",),
     "optimizer.beta1": ("adam_beta1", "momentum"),
@@ -43,6 +45,8 @@ OTHER_WORDS = {
     "evaluation.patience": ("early_stopping", "early_stopping_patience"),
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
+    "tracking.project": ("project_name", "wandb_project"),
+    "tracking.run_name": ("experiment_name",),
     "tracking.log_with": ("report_to", "wandb"),
 }
 """What other tools call a key of the plan."""

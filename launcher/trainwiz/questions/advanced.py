@@ -56,6 +56,10 @@ def _chooses(values: Values) -> bool:
     return _evaluates(values) and values.get("evaluation.best_metric") is not None
 
 
+def _tracks(values: Values) -> bool:
+    return bool(values.get("tracking.log_with", "none") != "none")
+
+
 def _falls(values: Values) -> bool:
     return values.get("schedule.lr_scheduler_type") != "constant"
 
@@ -184,6 +188,29 @@ ADVANCED: tuple[Question, ...] = (
         when=_adapts,
         help="all-linear adapts every linear layer except the head. Names separated by commas (q_proj,v_proj) select "
         "some layers: less memory, and usually a worse result.",
+    ),
+    Question(
+        key="model.lora_dropout",
+        prompt=say("Dropout of the adapter"),
+        when=_adapts,
+        help="The share of the adapter's inputs that are set to zero while it is trained, at random in each update: "
+        "0.05 to 0.1 where little data is seen several times. A resumed training draws the same.",
+    ),
+    Question(
+        key="model.lora_rslora",
+        prompt=say("Scale the adapter by alpha / √rank (rsLoRA)"),
+        when=_adapts,
+        choices=YES_NO,
+        help="With alpha / rank, a higher rank makes each part of the adapter smaller and is hardly used; with the "
+        "square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
+    ),
+    Question(
+        key="model.lora_dora",
+        prompt=say("Learn lengths and directions apart (DoRA)"),
+        when=_adapts,
+        choices=YES_NO,
+        help="DoRA also learns the length of each column of a matrix, and LoRA changes its direction: closer to "
+        "training all weights at low ranks, and slower. It needs whole weights: single, ddp, or ZeRO up to stage 2.",
     ),
     Question(
         key="model.merge_adapter",
@@ -488,8 +515,8 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="optimizer.ema_decay",
         prompt=say("Average of the weights: its decay (0: off)"),
-        help="An exponential moving average of the trained weights, of about the last 1 / (1 - decay) updates: 0.999 is "
-        "common for thousands of updates. The average is evaluated, and becomes the model; checkpoints hold both. It "
+        help="An exponential moving average of the trained weights, of about the last 1 / (1 - decay) updates: 0.999 "
+        "is common for thousands of updates. The average is evaluated, and becomes the model; checkpoints hold both. It "
         "costs 4 bytes per parameter. For single, ddp and fsdp.",
     ),
     Question(
@@ -584,8 +611,29 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="none", label=say("metrics.jsonl only")),
             Choice(value="tensorboard", label=say("also write files for TensorBoard")),
             Choice(value="wandb", label=say("Weights & Biases; needs the wandb package and an account")),
+            Choice(value="mlflow", label=say("MLflow; needs the mlflow package, and MLFLOW_TRACKING_URI for a server")),
+            Choice(value="swanlab", label=say("SwanLab; needs the swanlab package and an account")),
+            Choice(value="trackio", label=say("Trackio: a local dashboard; needs the trackio package")),
         ),
         help="metrics.jsonl is always written. A tracker shows the same values elsewhere, from rank 0 only.",
+    ),
+    Question(
+        key="tracking.project",
+        prompt=say("Project of the tracker"),
+        when=_tracks,
+        help="Under which project (of MLflow: experiment; of TensorBoard: folder) the tracker files the run.",
+    ),
+    Question(
+        key="tracking.run_name",
+        prompt=say("Name of the run (null: the tracker chooses)"),
+        when=_tracks,
+        help="What the tracker calls the run. Of TensorBoard: a suffix of its files.",
+    ),
+    Question(
+        key="tracking.tags",
+        prompt=say("Tags of the run, with commas between (null: none)"),
+        when=_tracks,
+        help="Words to find the run by. Trackio has no tags; there they are a setting of the run.",
     ),
     Question(
         key="tracking.logging_steps",

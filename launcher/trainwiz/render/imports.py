@@ -23,7 +23,7 @@ NEIGHBOURS = frozenset(
             "evaluation",
         ),
         *("metrics", "model_folder", "optimizers", "packing", "recompute", "rows", "schedule", "scores", "sharding"),
-        *("sources", "task", "texts", "token_cache", "train"),
+        *("sources", "task", "texts", "token_cache", "tracking", "train"),
     }
 )
 """The modules of a project, which import each other by these names."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.estimate import loading
 from trainwiz.fields import set_literals
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
@@ -39,6 +39,7 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
         "schedule.py": "own_schedule",
         "scores.py": "scores",
         "sharding.py": "built_once",
+        "tracking.py": "named_run",
     }
     parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
@@ -53,11 +54,9 @@ def features(plan: Plan) -> frozenset[str]:
     """The optional regions that the plan wants."""
     strategy, task = strategies.of(plan), tasks.of(plan)
     gathered = strategy.saves_final_weights(plan)
-    precision, tracker = plan.precision.mixed_precision, plan.tracking.log_with
+    precision = plan.precision.mixed_precision
     chosen = {
         precision: True,
-        tracker: tracker != "none",
-        "tracker": tracker != "none",
         "dtype": plan.engine == "accelerate",
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
@@ -79,6 +78,7 @@ def features(plan: Plan) -> frozenset[str]:
         **_evaluation_features(plan),
         **_schedule_features(plan),
         **_optimizer_features(plan),
+        **_tracker_features(plan),
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
@@ -124,6 +124,13 @@ def _optimizer_features(plan: Plan) -> dict[str, bool]:
         return {**features, chosen.name: True}
     compiled = strategies.of(plan).compiles_optimizer and chosen.name in strategies.of(plan).optimizers
     return {**features, "fused_adamw": False, f"own_{'fused_' if compiled else ''}{chosen.name}": True}
+
+
+def _tracker_features(plan: Plan) -> dict[str, bool]:
+    tracking, tracker = plan.tracking, plan.tracking.log_with
+    on = tracker in vocabulary.TRACKERS[plan.engine]
+    named = on and (tracking.project != defaults()["tracking.project"] or bool(tracking.run_name or tracking.tags))
+    return {tracker: on, "tracker": on, "named_run": named, "usual_run": on and not named}
 
 
 def _schedule_features(plan: Plan) -> dict[str, bool]:

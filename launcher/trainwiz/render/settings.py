@@ -33,6 +33,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
         "best_mode": _best_mode(plan),
         **_optimizer(plan),
+        "run_name": plan.tracking.run_name or "",
+        "tags": plan.tracking.tags or "",
         "train_data": plan.data.train,
         "eval_data": plan.data.eval,
         "model_name": hub_id,

@@ -96,6 +96,25 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
         yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
 
+@rule("TW538", level=Level.ERROR, field="model.lora_dora")
+def dora_needs_whole_weights(plan: Plan) -> Violations:
+    """DoRA works where each rank has whole weights.
+
+    Without it: the adapter is added to weights of which a rank holds a part, or nothing, and their lengths are wrong or
+    cannot be measured.
+    Why: DoRA begins with the length of each column of the frozen weights, and needs it again in each forward pass.
+    ZeRO 3 and FSDP cut the weights.
+    Instead: use single, ddp, or ZeRO up to stage 2, which keep the frozen weights whole; or plain LoRA.
+    Source: `DoraLinearLayer` in peft 0.21; https://arxiv.org/abs/2402.09353, section 4
+    """
+    if plan.model.adapter != "none" and plan.model.lora_dora and strategies.of(plan).partitions_weights:
+        yield violation(
+            "model.lora_dora is true, but {strategy} cuts the weights",
+            setting("model.lora_dora", False),
+            strategy=plan.strategy.label,
+        )
+
+
 @rule("TW535", level=Level.WARNING, field="model.merge_adapter")
 def merging_into_four_bits_is_another_model(plan: Plan) -> Violations:
     """A QLoRA adapter should not be merged into unquantized weights.
