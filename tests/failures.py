@@ -252,6 +252,18 @@ FAILURES = {
         + '"$PYTHON" train.py',
         packages=("torch", "accelerate"),
     ),
+    "unmatched_frozen": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=lm_head")
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "nothing_to_train": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=weight,bias")
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
     "muon_without_matrices": Failure(
         "",
         shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set optimizer.name=muon")

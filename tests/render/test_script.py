@@ -82,6 +82,8 @@ REST: list[dict[str, object]] = [
         "data.packing": False,
         "model.activation_checkpointing": "full",
         "schedule.lr_scheduler_type": "wsd",
+        "model.frozen": "embed",
+        "model.neftune_alpha": 5.0,
         "optimizer.rates": "head=10",
         "optimizer.ema_decay": 0.9,
         "evaluation.evaluation_steps": 5,

@@ -137,6 +137,8 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param({}, {"evaluation.gather_outputs": True}, id="tw422"),
         pytest.param({}, {"evaluation.patience": 3}, id="tw423"),
         pytest.param(ZERO, {"optimizer.ema_decay": 0.9}, id="tw340"),
+        pytest.param(ZERO, {"model.frozen": "embed"}, id="tw539"),
+        pytest.param({"task": "text_classification"}, {"model.neftune_alpha": 5.0}, id="tw541"),
         pytest.param(
             {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"
         ),

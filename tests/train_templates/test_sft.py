@@ -454,8 +454,8 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
 
 
 @pytest.mark.train
-def test_dropout_dora_and_rslora_go_on_bit_for_bit(named: dict[str, object], tmp_path: Path) -> None:
-    kinds = {"model.lora_dropout": 0.2, "model.lora_dora": True, "model.lora_rslora": True, "model.merge_adapter": True}
+def test_dropout_and_rslora_go_on_bit_for_bit(named: dict[str, object], tmp_path: Path) -> None:
+    kinds = {"model.lora_dropout": 0.2, "model.lora_rslora": True, "model.merge_adapter": True}
     folder = make(tmp_path / "project", {**ADAPTED, **named, **SINGLE, **kinds})
     assert spawn(folder, 1, tmp_path / "whole", {}) == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
@@ -465,9 +465,7 @@ def test_dropout_dora_and_rslora_go_on_bit_for_bit(named: dict[str, object], tmp
     assert spawn(folder, 1, tmp_path / "again", {"resume": "auto"}) == 0
     assert adapter_hash(tmp_path / "again") == adapter_hash(tmp_path / "whole")
     settings = json.loads((tmp_path / "whole" / "model" / "adapter_config.json").read_text())
-    assert (settings["lora_dropout"], settings["use_dora"], settings["use_rslora"]) == (0.2, True, True)
-    names = set(load_file(tmp_path / "whole" / "model" / "adapter_model.safetensors"))
-    assert any("lora_magnitude_vector" in name for name in names)
+    assert (settings["lora_dropout"], settings["use_rslora"]) == (0.2, True)
     ids = torch.arange(20)[None]
     base, adapted, merged = (
         AutoModelForCausalLM.from_pretrained(name)(ids).logits

@@ -40,34 +40,10 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *(
-        "task",
-        "train",
-        "adapter",
-        "average",
-        "batches",
-        "chat",
-        "checkpoints",
-        "conversations",
-        "documents",
-        "encoders",
-    ),
-    *(
-        "evaluation",
-        "metrics",
-        "model_folder",
-        "optimizers",
-        "packing",
-        "recompute",
-        "rows",
-        "schedule",
-        "scores",
-        "sharding",
-        "sources",
-    ),
-    "texts",
-    "token_cache",
-    "tracking",
+    *("task", "train", "adapter", "average", "batches", "chat", "checkpoints", "conversations"),
+    *("documents", "encoders", "evaluation", "frozen", "metrics", "model_folder", "noise", "optimizers"),
+    *("packing", "recompute", "rows", "schedule", "scores", "sharding", "sources", "texts"),
+    *("token_cache", "tracking"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

@@ -98,8 +98,16 @@ from checkpoints import read_manifest
 from evaluation import Evaluation
 
 # end: selected
+# feature: frozen
+from frozen import freeze
+
+# end: frozen
 from metrics import Metrics
 
+# feature: neftune
+from noise import add_noise
+
+# end: neftune
 # feature: own_optimizer
 from optimizers import build_optimizer
 
@@ -182,6 +190,12 @@ class Config(task.TaskConfig):
     # feature: tracker
     log_with: str = "tensorboard"
     # end: tracker
+    # feature: frozen
+    frozen: str = ""  # parts of the names of parameters that are not trained, with commas between
+    # end: frozen
+    # feature: neftune
+    neftune_alpha: float = 5.0  # noise on the embeddings
+    # end: neftune
     # feature: named_run
     project: str = "train"
     run_name: str = ""
@@ -560,6 +574,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: built_once
     model = build(accelerator, lambda: task.build_model(config))
     # end: built_once
+    # feature: frozen
+    freeze(model, config.frozen)
+    # end: frozen
+    # feature: neftune
+    add_noise(model, config.neftune_alpha)
+    # end: neftune
     # feature: fsdp
     model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
     # end: fsdp

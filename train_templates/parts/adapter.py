@@ -30,10 +30,10 @@ def four_bits() -> dict[str, Any]:
 
 
 # end: qlora
-def add(model: Any, rank: int, alpha: int, targets: str, *, dropout: float, rslora: bool, dora: bool) -> None:
+def add(model: Any, rank: int, alpha: int, targets: str, *, dropout: float, rslora: bool) -> None:
     """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again.
 
-    `rslora` is https://arxiv.org/abs/2312.03732, `dora` is https://arxiv.org/abs/2402.09353.
+    `rslora` is https://arxiv.org/abs/2312.03732.
     """
     settings = peft.LoraConfig(
         r=rank,
@@ -41,7 +41,6 @@ def add(model: Any, rank: int, alpha: int, targets: str, *, dropout: float, rslo
         target_modules=targets if targets == "all-linear" else targets.split(","),
         lora_dropout=dropout,
         use_rslora=rslora,
-        use_dora=dora,
         task_type="CAUSAL_LM",
     )
     model.add_adapter(settings)

@@ -72,7 +72,6 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of what goes into the adapter
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
-    lora_dora: bool = False  # also learn the length of each column
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -158,7 +157,6 @@ def build_model(config: TaskConfig) -> nn.Module:
         config.lora_targets,
         dropout=config.lora_dropout,
         rslora=config.lora_rslora,
-        dora=config.lora_dora,
     )
     return rows.with_loss(model, config.loss_chunk)
 

@@ -72,6 +72,8 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """At least 0, and less than 1."""
+Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
+"""Parts of parameters' names, with commas between: `embed,layers.0.`."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -90,13 +92,14 @@ class Model(_Section):
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
+    frozen: Parts | None = None
+    neftune_alpha: PositiveOrZero = 0.0
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
     lora_dropout: Share = 0.0
     lora_rslora: bool = False
-    lora_dora: bool = False
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
 

@@ -22,7 +22,8 @@ OTHER_WORDS = {
     "batch.gradient_accumulation_steps": ("accumulation", "accumulation_steps", "gradient_accumulation"),
     "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
     "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
-    "model.lora_dora": ("use_dora",),
+    "model.frozen": ("freeze",),
+    "model.neftune_alpha": ("neftune", "neftune_noise_alpha"),
     "model.lora_rslora": ("use_rslora",),
     "optimizer.learning_rate": ("lr",),
     "optimizer.name": ("optim",),
@@ -110,6 +111,8 @@ def problem(error: ErrorDetails) -> Message:
             return say(
                 "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
+        case "string_pattern_mismatch" if key == "model.frozen":
+            return say("{key}: {value} is not a list of parts of names (embed,layers.0.)", key=key, value=value)
         case "string_pattern_mismatch" if key in ("optimizer.rates", "optimizer.decays"):
             return say("{key}: {value} is not of the form head=10,embed=0.1", key=key, value=value)
         case "string_pattern_mismatch" if key == "evaluation.best_metric":

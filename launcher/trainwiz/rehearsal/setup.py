@@ -159,6 +159,7 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         "checkpoints_total_limit": 2,
         "mixed_precision": precision,
         "compile": False,
+        "neftune_alpha": 0.0,
     }
     small = plans.with_changes(
         plan,

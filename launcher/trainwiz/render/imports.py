@@ -11,19 +11,10 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *(
-            "adapter",
-            "average",
-            "batches",
-            "chat",
-            "checkpoints",
-            "conversations",
-            "documents",
-            "encoders",
-            "evaluation",
-        ),
-        *("metrics", "model_folder", "optimizers", "packing", "recompute", "rows", "schedule", "scores", "sharding"),
-        *("sources", "task", "texts", "token_cache", "tracking", "train"),
+        *("adapter", "average", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
+        *("evaluation", "frozen", "metrics", "model_folder", "noise", "optimizers", "packing", "recompute"),
+        *("rows", "schedule", "scores", "sharding", "sources", "task", "texts", "token_cache", "tracking"),
+        *("train"),
     }
 )
 """The modules of a project, which import each other by these names."""

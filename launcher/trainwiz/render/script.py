@@ -34,6 +34,8 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
         "adapter.py": "lora",
         "average.py": "ema",
         "evaluation.py": "selected",
+        "frozen.py": "frozen",
+        "noise.py": "neftune",
         "optimizers.py": "own_optimizer",
         "recompute.py": "recompute",
         "schedule.py": "own_schedule",
@@ -79,6 +81,8 @@ def features(plan: Plan) -> frozenset[str]:
         **_schedule_features(plan),
         **_optimizer_features(plan),
         **_tracker_features(plan),
+        "frozen": plan.model.frozen is not None and strategy.own_parameters,
+        "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
@@ -98,7 +102,7 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
     on, region = plan.data.eval is not None, task.gathered_region
     best = on and evaluation.best_metric is not None
     gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
-    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).averages
+    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters
     selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
     return {
         "selected": selected,

@@ -32,7 +32,7 @@ class Fsdp(Strategy):
     frozen_in_fp32: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
     builds_once: ClassVar[bool] = True
-    averages: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
     layout = "fsdp"
 
     def state_bytes(self, training: Training) -> int:

@@ -16,7 +16,7 @@ class Plain(Strategy):
 
     keeps_frozen_dtype: ClassVar[bool] = True
     whole_parameters: ClassVar[bool] = True
-    averages: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     layout = WHOLE
 

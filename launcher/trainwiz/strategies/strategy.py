@@ -78,8 +78,8 @@ class Strategy:
     """The precision to take whatever the device, and why; None where the device decides."""
     optimizers: ClassVar[tuple[str, ...]] = ()
     """The optimizers that it takes; empty where it takes all that suit its parameters."""
-    averages: ClassVar[bool] = False
-    """An average of the weights can be kept in the optimizer's state, and take their place."""
+    own_parameters: ClassVar[bool] = False
+    """The optimizer updates the model's own parameters: some may be frozen, and averages take their place."""
     whole_parameters: ClassVar[bool] = False
     """The optimizer is given whole parameters, and not a rank's parts of them or flat buffers."""
 

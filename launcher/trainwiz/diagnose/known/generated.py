@@ -62,6 +62,16 @@ SIGNATURES = {
         cause="optimizer.{field} names {pattern}, which is in no name of a trained parameter ({some})",
         remedy="correct optimizer.{field}, or leave it empty",
     ),
+    "unmatched_frozen": Signature(
+        r"\bfrozen: (?P<pattern>\S+) matches no parameter; some of them are (?P<some>.+)",
+        cause="model.frozen names {pattern}, which is in no name of a parameter ({some})",
+        remedy="correct model.frozen, or leave it empty",
+    ),
+    "nothing_to_train": Signature(
+        r"\bfrozen: (?P<patterns>\S+) leaves nothing to train",
+        cause="model.frozen ({patterns}) freezes every parameter",
+        remedy="name fewer parameters in model.frozen",
+    ),
     "muon_without_matrices": Signature(
         r"muon: the model has no linear layers inside",
         cause="muon updates the linear layers inside a model, and this model has none",

@@ -96,22 +96,47 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
         yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
 
-@rule("TW538", level=Level.ERROR, field="model.lora_dora")
-def dora_needs_whole_weights(plan: Plan) -> Violations:
-    """DoRA works where each rank has whole weights.
+@rule("TW539", level=Level.ERROR, field="model.frozen")
+def parameters_can_be_frozen(plan: Plan) -> Violations:
+    """Parameters are frozen under single, ddp and fsdp; an adapter freezes all the others by itself.
 
-    Without it: the adapter is added to weights of which a rank holds a part, or nothing, and their lengths are wrong or
-    cannot be measured.
-    Why: DoRA begins with the length of each column of the frozen weights, and needs it again in each forward pass.
-    ZeRO 3 and FSDP cut the weights.
-    Instead: use single, ddp, or ZeRO up to stage 2, which keep the frozen weights whole; or plain LoRA.
-    Source: `DoraLinearLayer` in peft 0.21; https://arxiv.org/abs/2402.09353, section 4
+    Without it: all parameters are trained; the scripts are those of a plan without it. Beside an adapter, the names are
+    those of the adapter's own matrices.
+    Why: DeepSpeed's converter for other numbers of ranks and Colossal-AI's plugins were not tried with frozen parts.
+    Instead: use single, ddp or fsdp; for an adapter, choose its layers with model.lora_targets.
+    Source: the generated frozen.py
     """
-    if plan.model.adapter != "none" and plan.model.lora_dora and strategies.of(plan).partitions_weights:
+    if plan.model.frozen is None:
+        return
+    if not strategies.of(plan).own_parameters:
         yield violation(
-            "model.lora_dora is true, but {strategy} cuts the weights",
-            setting("model.lora_dora", False),
+            "model.frozen is {frozen}, but under {strategy} all parameters are trained",
+            remedy("leave {key} empty", {"model.frozen": None}, key="model.frozen"),
             strategy=plan.strategy.label,
+        )
+    elif plan.model.adapter != "none":
+        yield violation(
+            "model.frozen is {frozen}, but with an adapter the whole model is frozen",
+            remedy("leave {key} empty", {"model.frozen": None}, key="model.frozen"),
+        )
+
+
+@rule("TW541", level=Level.ERROR, field="model.neftune_alpha")
+def noise_has_embeddings(plan: Plan) -> Violations:
+    """NEFTune is for language models that accelerate trains.
+
+    Without it: nothing is added; the scripts are those of a plan without it.
+    Why: the noise goes to the embeddings of tokens. Pictures and your own models have none, encoders were not tried,
+    and the Colossal-AI loop does not add it.
+    Instead: set model.neftune_alpha to 0.
+    Source: the generated noise.py
+    """
+    if plan.model.neftune_alpha and not (tasks.of(plan).generative and plan.engine == "accelerate"):
+        yield violation(
+            "model.neftune_alpha is {neftune_alpha}, but the task {task} under {engine} gets no noise",
+            setting("model.neftune_alpha", 0.0),
+            task=plan.task,
+            engine=plan.engine,
         )
 
 

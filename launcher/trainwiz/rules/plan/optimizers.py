@@ -81,7 +81,7 @@ def weights_can_be_averaged(plan: Plan) -> Violations:
     Instead: use single, ddp or fsdp, or set optimizer.ema_decay to 0.
     Source: the generated average.py
     """
-    if plan.optimizer.ema_decay and not strategies.of(plan).averages:
+    if plan.optimizer.ema_decay and not strategies.of(plan).own_parameters:
         yield violation(
             "optimizer.ema_decay is {ema_decay}, but {strategy} keeps no average of the weights",
             setting("optimizer.ema_decay", 0.0),
