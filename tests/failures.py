@@ -260,8 +260,7 @@ FAILURES = {
     ),
     "nothing_to_train": Failure(
         "",
-        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=weight,bias")
-        + '"$PYTHON" train.py',
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=e") + '"$PYTHON" train.py',
         packages=("torch", "accelerate"),
     ),
     "muon_without_matrices": Failure(
@@ -275,7 +274,8 @@ FAILURES = {
     "unknown_metric": Failure(
         "",
         shell=GENERATED.replace(
-            "--set data.eval=", "--set evaluation.best_metric=eval_ndcg --set evaluation.best_mode=max"
+            "--set data.eval=",
+            "--set data.eval=embedded --set evaluation.best_metric=eval_ndcg --set evaluation.best_mode=max",
         )
         + '"$PYTHON" train.py',
         packages=("torch", "accelerate"),

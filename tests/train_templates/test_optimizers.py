@@ -71,6 +71,7 @@ AVERAGED: dict[str, object] = {
 }
 
 
+# docs/decisions/loop.md: The average of the weights is state of the optimizer
 @pytest.mark.train
 def test_the_average_is_evaluated_and_becomes_the_model(tmp_path: Path) -> None:
     """On one rank, resumed, and on two shards."""

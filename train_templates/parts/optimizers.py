@@ -160,11 +160,11 @@ class MuonAndAdamW(torch.optim.Optimizer):
     Muon's step has the size of AdamW's, so that both have the same learning rate and weight decay.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: Config, model: str) -> None:
         matrices = [group for group in groups if group["muon"]]
         others = [group for group in groups if not group["muon"]]
         if not matrices:
-            raise SystemExit("muon: the model has no linear layers inside; set optimizer.name to adamw")
+            raise SystemExit(f"muon: {model} has no linear layers inside; set optimizer.name to adamw")
         muon = torch.optim.Muon(matrices, lr=0.0, momentum=config.beta1, adjust_lr_fn="match_rms_adamw")
         adamw = torch.optim.AdamW(others, lr=0.0, betas=(0.9, config.beta2), eps=config.epsilon)
         self.parts = (muon, adamw)
@@ -180,7 +180,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device | None = None) -> torch.optim.Optimizer:
     """Return Muon for the matrices inside the model, and AdamW for embeddings, head and vectors."""
-    return MuonAndAdamW(parameter_groups(config, model), config)
+    return MuonAndAdamW(parameter_groups(config, model), config, type(model).__name__)
 
 
 # end: muon

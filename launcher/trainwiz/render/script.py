@@ -22,6 +22,21 @@ _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "metrics.py")
 """What every engine's loop shares."""
 
+# docs/decisions/loop.md: Options beyond the usual ones have modules of their own
+OPTIONAL = {
+    "adapter.py": "lora",
+    "average.py": "ema",
+    "evaluation.py": "selected",
+    "frozen.py": "frozen",
+    "noise.py": "neftune",
+    "optimizers.py": "own_optimizer",
+    "recompute.py": "recompute",
+    "schedule.py": "own_schedule",
+    "scores.py": "scores",
+    "sharding.py": "built_once",
+    "tracking.py": "named_run",
+}
+"""Parts that only some plans have, each with the region that asks for it."""
 USUAL_SCHEDULES = ("constant", "linear", "cosine")
 """What train.py itself has, without a floor and with a warm-up that is counted; schedule.py has the others."""
 
@@ -30,26 +45,18 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {
-        "adapter.py": "lora",
-        "average.py": "ema",
-        "evaluation.py": "selected",
-        "frozen.py": "frozen",
-        "noise.py": "neftune",
-        "optimizers.py": "own_optimizer",
-        "recompute.py": "recompute",
-        "schedule.py": "own_schedule",
-        "scores.py": "scores",
-        "sharding.py": "built_once",
-        "tracking.py": "named_run",
-    }
-    parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
+    parts = (*PARTS, *tasks.of(plan).parts, *optional_parts(wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
         Artifact("task.py", set_literals(task, "TaskConfig", values)),
         *(Artifact(name, _cut(templates[f"train_templates/parts/{name}"], wanted)) for name in parts),
     )
+
+
+def optional_parts(wanted: Set[str]) -> tuple[str, ...]:
+    """The files that these regions ask for, beside those of every plan of the task."""
+    return tuple(name for name, region in OPTIONAL.items() if region in wanted)
 
 
 def features(plan: Plan) -> frozenset[str]:

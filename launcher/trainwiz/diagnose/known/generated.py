@@ -73,8 +73,8 @@ SIGNATURES = {
         remedy="name fewer parameters in model.frozen",
     ),
     "muon_without_matrices": Signature(
-        r"muon: the model has no linear layers inside",
-        cause="muon updates the linear layers inside a model, and this model has none",
+        r"muon: (?P<model>\w+) has no linear layers inside",
+        cause="muon updates the linear layers inside a model, and {model} has none",
         remedy="set optimizer.name to adamw",
     ),
     "unknown_metric": Signature(
