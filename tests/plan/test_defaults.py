@@ -28,6 +28,7 @@ CHANGED: dict[str, Any] = {
     "model.compile": True,
     "model.frozen": "embed",
     "model.neftune_alpha": 5.0,
+    "precision.weights": "bfloat16",
     "model.adapter": "lora",
     "model.lora_rank": 24,
     "model.lora_targets": "q_proj",

@@ -66,7 +66,12 @@ TASKS: list[dict[str, object]] = [
 ]
 REST: list[dict[str, object]] = [
     {},
-    {"data.eval": None, "optimizer.name": "sgd", "precision.mixed_precision": "bf16"},
+    {
+        "data.eval": None,
+        "optimizer.name": "sgd",
+        "precision.mixed_precision": "bf16",
+        "precision.weights": "bfloat16",
+    },
     {
         "tracking.log_with": "tensorboard",
         "machine.device": "cuda",

@@ -63,6 +63,25 @@ def test_two_ranks_follow_the_curve_of_one(name: str, kind: str, tmp_path: Path)
             assert mine[field] == pytest.approx(theirs[field], rel=exact), (field, mine["update"])
 
 
+@pytest.mark.train
+def test_weights_in_bf16_have_no_masters_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+    values = {"precision.mixed_precision": "bf16", "precision.weights": "bfloat16"}
+    folder = make(tmp_path / "project", {**BASE, **values})
+    assert spawn(folder, 2, tmp_path / "whole", {}) == 0
+    go_back(tmp_path / "whole", 3, tmp_path / "resumed")
+    assert spawn(folder, 2, tmp_path / "resumed", {"resume": "auto"}) == 0
+    assert untimed(tmp_path / "resumed") == untimed(tmp_path / "whole")
+    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+    checkpoint = tmp_path / "whole" / "checkpoints" / "checkpoint-00000006"
+    assert {value.dtype for value in load_file(checkpoint / "model.safetensors").values()} == {torch.bfloat16}
+    state = torch.load(checkpoint / "optimizer.pt", weights_only=True)["optimizer"]["state"]
+    assert {each["exp_avg"].dtype for each in state.values()} == {torch.bfloat16}
+    cut = {"num_processes": 1, "gradient_accumulation_steps": 4, "checkpointing_steps": 0}
+    assert spawn(folder, 1, tmp_path / "alone", cut) == 0
+    for mine, theirs in zip(untimed(tmp_path / "alone"), untimed(tmp_path / "whole"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-2), mine["update"]
+
+
 AVERAGED: dict[str, object] = {
     **BASE,
     "data.eval": "embedded",

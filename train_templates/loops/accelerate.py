@@ -190,6 +190,9 @@ class Config(task.TaskConfig):
     # feature: tracker
     log_with: str = "tensorboard"
     # end: tracker
+    # feature: own_weights
+    weights: str = "bfloat16"  # of the weights that are trained, their gradients and moments
+    # end: own_weights
     # feature: frozen
     frozen: str = ""  # parts of the names of parameters that are not trained, with commas between
     # end: frozen
@@ -577,6 +580,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: frozen
     freeze(model, config.frozen)
     # end: frozen
+    # feature: own_weights
+    model.to(getattr(torch, config.weights))
+    # end: own_weights
     # feature: neftune
     add_noise(model, config.neftune_alpha)
     # end: neftune

@@ -30,6 +30,8 @@ class Work:
     """Ranks over all machines."""
     moment_bytes: int = 8
     """Optimizer moments, in bytes per parameter."""
+    weight_bytes: int = 4
+    """Bytes of a trained weight where nothing is sharded."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     whole_gradients: bool = False
@@ -66,6 +68,7 @@ def training_of(work: Work) -> Training:
         world=work.world,
         half=work.precision in _HALF,
         moment_bytes=work.moment_bytes,
+        weight_bytes=work.weight_bytes,
         optimizer_offloaded=work.optimizer_offloaded,
         parameters_offloaded=work.parameters_offloaded,
         model_parameters=work.parameters,

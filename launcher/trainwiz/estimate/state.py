@@ -55,7 +55,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
         whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
-        checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
+        checkpoint_bytes=(work.weight_bytes + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
     )
 
 
@@ -70,7 +70,8 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         lora_rank=plan.model.lora_rank,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
-        moment_bytes=optimizers.named(plan.optimizer.name).moment_bytes + (4 if plan.optimizer.ema_decay else 0),
+        moment_bytes=_moment_bytes(plan),
+        weight_bytes=2 if _in_half(plan) else 4,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
@@ -78,6 +79,17 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         samples=plan.batch.per_device_batch_size,
         length=plan.batch.sequence_length,
     )
+
+
+def _in_half(plan: Plan) -> bool:
+    return plan.precision.weights != "float32" and strategies.of(plan).keeps_frozen_dtype
+
+
+def _moment_bytes(plan: Plan) -> int:
+    """What the optimizer keeps, which has the type of the weights, and their average."""
+    row = optimizers.named(plan.optimizer.name)
+    kept = row.moment_bytes // 2 if _in_half(plan) and not row.package else row.moment_bytes
+    return kept + (4 if plan.optimizer.ema_decay else 0)
 
 
 def layers(task: tasks.Task, name: str, parameters: int, found: Transformer | None) -> Transformer | None:

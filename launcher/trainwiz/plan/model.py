@@ -153,9 +153,10 @@ class Strategy(_Section):
 
 
 class Precision(_Section):
-    """The format that the forward and backward pass compute in."""
+    """The format that the forward and backward pass compute in, and that of the trained weights."""
 
     mixed_precision: Annotated[v.MixedPrecision, BeforeValidator(_yaml_no)]
+    weights: v.WeightDtype = "float32"
 
 
 class Batch(_Section):

@@ -32,6 +32,7 @@ OTHER_WORDS = {
     "optimizer.ema_decay": ("ema",),
     "optimizer.epsilon": ("adam_epsilon", "eps"),
     "optimizer.gradient_clipping": ("clip_grad_norm", "grad_clip", "max_grad_norm"),
+    "precision.weights": ("master_weights", "pure_bf16"),
     "precision.mixed_precision": ("bf16", "dtype", "fp16"),
     "schedule.n_epochs": ("epochs", "num_epochs", "num_train_epochs"),
     "schedule.n_steps": ("max_steps", "num_steps", "steps", "updates"),

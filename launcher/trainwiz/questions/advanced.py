@@ -41,6 +41,11 @@ def _reads_labels(values: Values) -> bool:
     return _reads_columns(values) and tasks.named(values.get("task", v.USUAL_TASK)).labelled
 
 
+def _in_bf16(values: Values) -> bool:
+    row = strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage"))
+    return row.keeps_frozen_dtype and values.get("precision.mixed_precision") == "bf16"
+
+
 def _owns_parameters(values: Values) -> bool:
     return strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage")).own_parameters
 
@@ -122,6 +127,20 @@ ADVANCED: tuple[Question, ...] = (
         help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × tokens, "
         "and are often larger than the model. The gradient is the same, to the last bit. accelerate calls it "
         "fsdp_activation_checkpointing, transformers gradient_checkpointing; this key works with every strategy.",
+    ),
+    Question(
+        key="precision.weights",
+        prompt=say("Type of the weights that are trained"),
+        when=_in_bf16,
+        choices=(
+            Choice(value="float32", label=say("fp32: small updates are kept")),
+            Choice(
+                value="bfloat16", label=say("bf16 without fp32 masters: half the memory, and small updates are lost")
+            ),
+        ),
+        help="bfloat16 keeps weights, gradients and moments in 2 bytes each: 8 instead of 16 bytes per parameter with "
+        "adamw. A weight then has 8 bits of precision: an update below about a 256th of it is rounded away, so small "
+        "learning rates learn nothing. For single and ddp in bf16.",
     ),
     Question(
         key="model.frozen",

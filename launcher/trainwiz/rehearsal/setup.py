@@ -160,6 +160,7 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         "mixed_precision": precision,
         "compile": False,
         "neftune_alpha": 0.0,
+        "weights": "float32",
     }
     small = plans.with_changes(
         plan,

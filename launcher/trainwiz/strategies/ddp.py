@@ -27,7 +27,7 @@ def replicated_bytes(training: Training) -> int:
     The loops set `gradient_as_bucket_view`; without it the buckets would take 4 bytes per parameter more. Source:
     notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
-    return (8 + training.moment_bytes) * training.parameters
+    return (2 * training.weight_bytes + training.moment_bytes) * training.parameters
 
 
 class Ddp(Plain):

@@ -45,8 +45,8 @@ class Single(Plain):
     speed = 1
 
     def state_bytes(self, training: Training) -> int:
-        """Weights, gradients and moments in fp32; autocast keeps weights in fp32."""
-        return (8 + training.moment_bytes) * training.parameters
+        """Weights and gradients in the type of the weights, and moments; autocast keeps them as they are."""
+        return (2 * training.weight_bytes + training.moment_bytes) * training.parameters
 
 
 STRATEGIES = (Single(),)

@@ -28,6 +28,8 @@ class Training:
     """Whether forward and backward compute in 16 bits."""
     moment_bytes: int = 8
     """Optimizer moments, in bytes per parameter."""
+    weight_bytes: int = 4
+    """Bytes of a trained weight, and of its gradient, where nothing is sharded."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     model_parameters: int = 0
