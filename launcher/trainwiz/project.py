@@ -123,6 +123,8 @@ class Project:
     """Values in edited scripts that are not the plan's."""
     unwritten: tuple[tuple[str, str, int], ...] = ()
     """Functions of edited scripts that only say that they are to be written: file, name and line."""
+    conflict_markers: tuple[tuple[str, int], ...] = ()
+    """Places of changed files where a merge left both sides of a conflict: path, and line from 1."""
     kept_files: tuple[str, ...] = ()
     """Scripts that were kept while the plan changed more than values in them, and not edited since."""
     port_in_use: int | None = None

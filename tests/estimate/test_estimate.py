@@ -121,7 +121,7 @@ def test_estimate_of_a_plan() -> None:
 def test_every_preset_of_the_vocabulary_has_a_shape() -> None:
     assert DECODERS["tiny"].hidden_size == 128
     assert parameters_of("tiny") == 869_760
-    assert parameters_of("gpt2-124m") == 124_439_808
+    assert parameters_of("gpt2-124m") == 124_475_904
     assert parameters_of("llama-1b") == 1_100_048_384
     assert parameters_of("my/model") is None
 
@@ -214,12 +214,12 @@ def test_activations_grow_with_the_tokens_of_a_micro_batch() -> None:
         )
         return estimate(plan, parameters=124_000_000).activation_bytes_per_rank
 
-    layers = 12 * 50257 * 100  # and the logits of each token
+    layers = 12 * 50304 * 100  # and the logits of each token
     assert activations(1, 100) > layers
     assert activations(3, 100) == 3 * activations(1, 100)
     assert activations(100, 3) == activations(3, 100)
     # From 1024 tokens on, the logits stay the same.
-    assert activations(2, 1024) - activations(1, 1024) == activations(1, 1024) - 12 * 50257 * 1024
+    assert activations(2, 1024) - activations(1, 1024) == activations(1, 1024) - 12 * 50304 * 1024
 
 
 def test_a_model_counts_by_its_own_layers() -> None:

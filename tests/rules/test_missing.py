@@ -20,6 +20,7 @@ from plans import BASE
 from projects import REGRESSION, environment, launch, make, metrics
 
 from trainwiz import plan as plans
+from trainwiz.process import merge
 from trainwiz.render import training_files
 from trainwiz.store import templates
 
@@ -116,6 +117,17 @@ def test_tw411_nothing_is_trained_without_an_end(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "n_steps 0, n_epochs 0: one of them says how long, and the other is 0" in done.stderr
+
+
+def test_tw528_no_script_with_both_sides_of_a_conflict_runs(tmp_path: Path) -> None:
+    base, ours, theirs = (f"seed = {number}\n" for number in (42, 43, 44))
+    merged = merge.three_way(base, ours, theirs, {"ours": "yours", "base": "before", "theirs": "now"})
+    assert merged is not None
+    assert merged[1] == 1
+    (tmp_path / "train.py").write_text(merged[0])
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "<<<<<<< yours" in done.stderr
+    assert "SyntaxError" in done.stderr
 
 
 @pytest.mark.parametrize(

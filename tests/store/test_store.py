@@ -48,7 +48,8 @@ def files_in(folder: Path) -> list[str]:
 def test_writes_into_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     done = artifacts.write(tmp_path / "new" / "project", FILES, never)
     assert done.written == ("a.txt", ".sub/b.txt")
-    assert files_in(tmp_path / "new/project") == [".sub/b.txt", ".trainwiz/manifest.json", "a.txt"]
+    own = [".trainwiz/base/.sub/b.txt", ".trainwiz/base/a.txt", ".trainwiz/manifest.json"]
+    assert files_in(tmp_path / "new/project") == [".sub/b.txt", *own, "a.txt"]
     assert artifacts.changed(tmp_path / "new" / "project") == ()
 
 

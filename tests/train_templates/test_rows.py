@@ -21,7 +21,8 @@ from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
 from test_training import SINGLE
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from warm import launch, spawn
 
@@ -79,6 +80,65 @@ def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: 
         assert torch.equal(before[:, others], after[:, others]), "bit for bit"
     assert not torch.equal(before[:, 7:16], after[:, 7:16])
     assert torch.allclose(before[:, 7:16], alone, atol=1e-6), "and each is what it is without the others"
+
+
+class Waits(TorchDispatchMode):
+    """Notes operations whose result a GPU would have to be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(i is not None and i.dtype is torch.bool for i in args[1])
+        if by_mask or name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"):
+            self.noted.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", [*KINDS, "mixtral", "phi", "gpt_neox"])
+def test_no_model_waits_for_the_device(
+    kind: str, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
+    rows = load(tmp_path, "causal_lm", "rows", data__packing=packed)
+    model = rows.with_loss(decoder(kind).train(), 1024)
+    inputs, positions = three_documents()
+    with Waits() as waits:
+        model(inputs=inputs, labels=inputs, **({"positions": positions} if packed else {})).backward()
+    assert not waits.noted
+
+
+def test_a_model_whose_attention_cannot_be_replaced_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Falcon takes any name but its own for attention without a mask, over all documents of a row."""
+    rows = load(tmp_path, "causal_lm", "rows", **CUDA)
+    config = AutoConfig.for_model("falcon", vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(rows, "kernel_agrees", lambda *_: True)
+    rows.choose_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_sample_is_written_where_it_takes_no_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = load(tmp_path, "causal_lm", "rows")
+    assert rows.place_for(124_000_000) == ("cpu", torch.float32)
+    assert rows.place_for(8_000_000_000) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 << 30, 80 << 30))
+    for bf16, dtype in ((True, torch.bfloat16), (False, torch.float16)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda bf16=bf16, **_: bf16)
+        assert rows.place_for(8_000_000_000) == ("cuda", dtype)
+    assert rows.place_for(70_000_000_000) is None
+    decoder("llama").save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(rows, "place_for", lambda parameters: ("cpu", torch.float32) if parameters < 20_000 else None)
+    assert len(rows.write_on(tmp_path / "model", [1, 2, 3], 5)) == 5
+    monkeypatch.setattr(rows, "place_for", lambda _: None)
+    assert rows.write_on(tmp_path / "model", [1, 2, 3], 5) is None
 
 
 # docs/decisions/tasks.md: Models whose logits are not the output of their head alone keep their own forward

@@ -66,7 +66,7 @@ def test_a_kept_value_is_found_before_a_launch(project: Path) -> None:
     assert one["message"] == (
         f"optimizer.learning_rate is 0.002 in the plan, but learning_rate is 0.004 in train.py:{line + 1}"
     )
-    assert f"trainwiz init {project} --set optimizer.learning_rate=0.004" in one["fix"]
+    assert f"trainwiz update {project} --set optimizer.learning_rate=0.004" in one["fix"]
     refused = launch(project)
     assert refused.code == 1
     assert "TW525" in refused.err
@@ -185,7 +185,7 @@ def test_a_run_records_what_the_script_used(project: Path) -> None:
     assert done.code == 0, done.err
     said = " ".join(done.err.split())
     assert "note: optimizer.learning_rate is 0.001 in the plan, but the script uses 0.002" in said
-    assert f"trainwiz init {project} --set optimizer.learning_rate=0.002" in said
+    assert f"trainwiz update {project} --set optimizer.learning_rate=0.002" in said
     assert metrics(project)[0]["lr"] == 0.002
     record = command(project)
     assert record["plan"]["optimizer"]["learning_rate"] == 0.002

@@ -58,7 +58,9 @@ def test_defaults_write_a_project_and_say_what_comes_next(project: Path, capsys:
     out, err = capsys.readouterr()
     assert (project / "train.py").is_file()
     assert sorted(out.splitlines()) == sorted(
-        str(project / name) for name in contents(project) if name not in (".trainwiz/manifest.json", store.PROJECT_FILE)
+        str(project / name)
+        for name in contents(project)
+        if name not in (".trainwiz/manifest.json", store.PROJECT_FILE) and not name.startswith(".trainwiz/base/")
     )
     assert f"trainwiz launch {shlex.quote(str(project))}" in err
     assert "# default: a tenth of 100 updates" in (project / "trainwiz.yaml").read_text()

@@ -26,10 +26,10 @@ import json
 # end: deepspeed
 import math
 
-# feature: deepspeed
+# feature: environment
 import os
 
-# end: deepspeed
+# end: environment
 # feature: recut
 import shutil
 import subprocess
@@ -41,6 +41,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+# feature: cuda
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # fewer gaps in GPU memory; read at import
+# end: cuda
 # feature: deepspeed_cpu
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads this at import
 # end: deepspeed_cpu
@@ -765,7 +768,6 @@ def main() -> None:
     if accelerator.num_processes != config.num_processes:
         raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} found each other")
     finished = train(config, accelerator)
-    accelerator.wait_for_everyone()
     accelerator.free_memory()
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     accelerator.end_training()

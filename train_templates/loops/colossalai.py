@@ -747,7 +747,6 @@ def main() -> None:
     colossalai.launch_from_torch(seed=config.seed, verbose=False)
     agreement = Agreement()
     finished = train(config, agreement)
-    agreement.wait()
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     dist.destroy_process_group()
     if agreement.rank == 0:

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import peft
+
+# feature: qlora
+import torch
+
+# end: qlora
 from torch import Tensor
 
 # feature: merged
@@ -20,11 +25,13 @@ def four_bits() -> dict[str, Any]:
     from accelerate import PartialState
     from transformers import BitsAndBytesConfig
 
+    # Cards before Ampere compute in fp16 only.
+    bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype="bfloat16",
+        bnb_4bit_compute_dtype="bfloat16" if bf16 else "float16",
     )
     return {"quantization_config": settings, "device_map": {"": PartialState().device}}
 

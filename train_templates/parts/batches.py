@@ -191,8 +191,3 @@ class Agreement:
         if self.group is not None:
             dist.all_reduce(numbers, group=self.group)
         return int(numbers[0]), bool(numbers[1])
-
-    def wait(self) -> None:
-        """Wait until every rank is here."""
-        if self.group is not None:
-            dist.barrier(group=self.group)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from train import Config
 
 MANIFEST = "manifest.json"
+PATIENCE = timedelta(hours=3)  # how long ranks wait for one that reads, hashes or writes files
 # feature: selected
 KEPT = "kept.json"
 """What the loop keeps beside the engine's state."""
@@ -62,7 +64,7 @@ class Checkpoints:
         self.config, self.layout, self.save_state, self.load_state = config, layout, save_state, load_state
         self.folder = Path(config.output_dir) / "checkpoints"
         # A separate group over host memory, which may be used while the training uses the others.
-        self.group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self.group = dist.new_group(backend="gloo", timeout=PATIENCE) if dist.is_initialized() else None
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
         self.samples = 0  # in the training data; set by `resume`
@@ -202,12 +204,17 @@ class Checkpoints:
 
     # end: background
     def close(self) -> None:
-        """End the training; exit with an error if the last checkpoint could not be saved."""
+        """Wait until every rank has finished; exit with an error if the last checkpoint could not be saved.
+
+        Rank 0 may be writing the final weights. NCCL would give up after 10 minutes.
+        """
         # feature: background
         self.finish()
         # end: background
         if self.problem:
             raise SystemExit(self.problem)
+        if self.group:
+            dist.barrier(group=self.group)
 
     def resume(self, samples: int) -> int:
         """Load the newest checkpoint without damage. Return its update, or 0 if there is none.

@@ -10,6 +10,11 @@ import hashlib
 import os
 import time
 import types
+
+# feature: unpacked
+from contextlib import suppress
+
+# end: unpacked
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,12 @@ from token_cache import Tokens, stoppable
 
 Batch = dict[str, Tensor]
 IGNORED = -100  # a label that does not count; the default of cross_entropy
+# feature: preset_model
+DROPOUTS = {"attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"}
+"""Settings that are 0 when training from scratch, where text is rarely seen twice and kernels for documents need it."""
+# end: preset_model
+LARGEST_ON_CPU = 1_000_000_000  # parameters of a model that generates a few hundred tokens within two minutes
+TOO_LARGE = "no sample: the model does not fit on the GPU in 16 bits, and would take long on the CPU"
 # feature: dtype
 FP32 = {"dtype": torch.float32}
 # end: dtype
@@ -145,7 +156,8 @@ def choose_attention(model: Any) -> None:
     """Use PyTorch's kernel if it gives the same result as the model's own attention with a mask."""
     config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
-    if config._attn_implementation == "sdpa" and not dropout and torch.cuda.is_available():
+    replaceable = config._attn_implementation == "sdpa" and model._supports_attention_backend
+    if replaceable and not dropout and torch.cuda.is_available():
         heads = config.num_attention_heads
         shared = getattr(config, "num_key_value_heads", None) or heads
         if kernel_agrees(heads, shared, getattr(config, "head_dim", None) or config.hidden_size // heads):
@@ -158,6 +170,14 @@ def choose_attention(model: Any) -> None:
 def given(config: Any, inputs: Tensor) -> dict[str, Any]:
     """Return the model's arguments: one document per row, which needs no mask, since padding comes last."""
     return {"input_ids": inputs}
+
+
+def expect_one_document() -> None:
+    """Keep transformers from looking for packed documents, for which each forward would wait for the device."""
+    with suppress(ImportError):  # transformers before 4.53 does not look
+        from transformers import masking_utils
+
+        masking_utils.find_packed_sequence_indices = lambda _positions: None
 
 
 # end: unpacked
@@ -214,6 +234,9 @@ def with_loss(model: Any, chunk: int) -> nn.Module:
     # feature: packed
     refuse_what_mixes(model)
     # end: packed
+    # feature: unpacked
+    expect_one_document()
+    # end: unpacked
     # feature: flash
     choose_attention(model)
     # end: flash
@@ -256,12 +279,29 @@ def loss_and_count(loss: Tensor, batch: Batch) -> Tensor:
 
 
 # end: eval
-def write_on(folder: Path, tokens: list[int], length: int) -> list[int]:
-    """Let the trained model in a folder continue some tokens, by at most `length` and within its positions."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **FP32).eval()
+def place_for(parameters: int) -> tuple[str, torch.dtype] | None:
+    """Return the device and type to generate with: a GPU with room in 16 bits, the CPU for a small model, or None."""
+    if torch.cuda.is_available() and 2.5 * parameters < torch.cuda.mem_get_info()[0]:
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "cuda", torch.bfloat16 if bf16 else torch.float16
+    return ("cpu", torch.float32) if parameters <= LARGEST_ON_CPU else None
+
+
+def write_on(folder: Path, tokens: list[int], length: int, source: str = "") -> list[int] | None:
+    """Let the trained model in a folder continue some tokens, by at most `length` and within its positions.
+
+    `source` is the base model of an adapter. Returns None if that would take too long.
+    """
+    shape = transformers.AutoConfig.from_pretrained(source or folder)
+    with torch.device("meta"):
+        place = place_for(transformers.AutoModelForCausalLM.from_config(shape).num_parameters())
+    if place is None:
+        return None
+    device, dtype = place
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **dict.fromkeys(FP32, dtype)).to(device).eval()
     room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length
     length = max(1, min(length, room - len(tokens)))
-    ids = torch.tensor([tokens[-(room - length) :]])
+    ids = torch.tensor([tokens[-(room - length) :]], device=device)
     written = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=True, temperature=0.8, top_k=40
     )

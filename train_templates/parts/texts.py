@@ -207,6 +207,10 @@ def mask_on_the_device(model: Any) -> nn.Module:
     is. Causal models need no mask, because padding comes last. Other models get the mask of tokens, and wait.
     """
     seen = {part.is_causal for part in model.modules() if hasattr(part, "is_causal")}
+    with contextlib.suppress(ImportError):  # without a mask, it looks for packed texts, and waits
+        from transformers import masking_utils
+
+        masking_utils.find_packed_sequence_indices = lambda _positions: None
     in_pairs = model.config.model_type in ENCODERS and model.config._attn_implementation == "sdpa"
 
     def forward(inputs: Tensor, mask: Tensor) -> Tensor:

@@ -154,6 +154,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
     )
+    shape.update(dict.fromkeys(rows.DROPOUTS & vars(shape).keys(), 0.0))
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -192,7 +193,8 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 def sample(config: TaskConfig, folder: Path, prompt: str = "The ", length: int = 200) -> str:
     """Return a text that the trained model generates. The model is loaded from where `save_model` saved it."""
     tokens = Tokens(config)
-    return prompt + tokens.decode(rows.write_on(folder, tokens.encode([prompt])[0][:-1], length))
+    written = rows.write_on(folder, tokens.encode([prompt])[0][:-1], length)
+    return rows.TOO_LARGE if written is None else prompt + tokens.decode(written)
 
 
 # end: final_weights

@@ -194,6 +194,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         eos_token_id=chat.Chat.END,
         # end: bytes
     )
+    shape.update(dict.fromkeys(rows.DROPOUTS & vars(shape).keys(), 0.0))
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -241,8 +242,13 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
     """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
     talker = chat.Chat(config)
+    # feature: whole_model
     answer = rows.write_on(folder, talker.prompt(question), length)
-    return f"{question}\n{talker.decode(answer)}"
+    # end: whole_model
+    # feature: lora
+    answer = rows.write_on(folder, talker.prompt(question), length, config.model_name)
+    # end: lora
+    return rows.TOO_LARGE if answer is None else f"{question}\n{talker.decode(answer)}"
 
 
 # end: final_weights

@@ -22,6 +22,7 @@ from trainwiz.ui import console
 
 COMMANDS = {
     "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
+    "update": say("Generate a project's files again after a change of its plan; keep your edits."),
     "doctor": say("Check the training environment and show the commands that fix it."),
     "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
     "prepare": say("Download and tokenize the data ahead, on all cores; Ctrl-C keeps what is done."),

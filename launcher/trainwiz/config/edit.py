@@ -55,6 +55,19 @@ def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", 
     return after.text if after and _holds(after, _expected(document, wanted)) else None
 
 
+def with_comment(document: Document, key: str, comment: str) -> Document:
+    """The document with another comment behind the value of a dotted key; as it is where there is no room for one."""
+    path = tuple(key.split("."))
+    entry = document.entries[path]
+    end = max(entry.value.start + len(document.text[entry.value.start : entry.value.end].rstrip()), entry.value.start)
+    line_end = document.text.find("\n", end)
+    rest = document.text[end : line_end if line_end >= 0 else len(document.text)].removesuffix("\r")
+    if entry.flow or (rest.strip() and not rest.lstrip().startswith("#")):
+        return document
+    after = _applied(document, [_Edit(end, end + len(rest), _comment(document, comment))])
+    return after if after and _holds(after, document.values) else document
+
+
 def _applied(document: Document, edits: list[_Edit | None]) -> Document | None:
     """The document after the edits; None where one of them is None, or where the text can no longer be read."""
     text = document.text

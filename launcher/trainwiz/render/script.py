@@ -69,6 +69,8 @@ def features(plan: Plan) -> frozenset[str]:
         "dtype": plan.engine == "accelerate",
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
+        "cuda": plan.machine.device == "cuda",
+        "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
         "recompute": plan.model.activation_checkpointing != "none",
         "full": plan.model.activation_checkpointing == "full",

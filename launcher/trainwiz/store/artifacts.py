@@ -3,13 +3,14 @@
 `.trainwiz/manifest.json` holds the sha256 of each file as it was generated, and the values in it. An unchanged file is
 updated silently. An edited one follows as far as that is certain: it stays where the new text is the old one, and only
 its values change where only values do. Any other difference is a conflict, which the caller resolves with a diff at
-hand.
+hand. `.trainwiz/base/` holds each file as it was generated when the present one was last brought up to date: the base
+of a three-way merge.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -17,12 +18,26 @@ from typing import Literal
 from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.render import PLAN_FILE
 from trainwiz.render.artifact import Artifact
 from trainwiz.store import atomic, edits, manifest
 from trainwiz.store.manifest import MANIFEST, Manifest, digest_of, sha256
 
 Choice = Literal["keep", "overwrite", "beside"]
 """What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
+
+
+BASE = ".trainwiz/base"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """A person's edits and the new version in one text."""
+
+    text: str
+    """The file, with markers around each conflict."""
+    conflicts: int
+    """The places where both changed the same lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +50,16 @@ class Conflict:
     """Unified, from the file as it is to the new text."""
     foreign: bool
     """Whether trainwiz never wrote this file."""
+    present: str | None
+    """The text of the file as it is; None if it is not UTF-8."""
+    base: str | None
+    """The text that was generated before; None if it was not kept."""
+    new: str
+    """The text that is generated now."""
+
+
+Resolve = Callable[[Conflict], Choice | Merged]
+"""What to do with a conflict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +74,57 @@ class Written:
     """Files with conflicts that were left as they are."""
     beside: tuple[str, ...] = ()
     """New `.new` files beside such files."""
+    merged: tuple[str, ...] = ()
+    """Edited files that took over what changed."""
+    conflicted: tuple[str, ...] = ()
+    """Such files with conflict markers in them."""
     removed: tuple[str, ...] = ()
     """Unchanged files that are no longer needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a write will do; nothing is written yet."""
+
+    root: Path
+    """The project's folder."""
+    outcomes: Written
+    """What becomes of each file."""
+    texts: Mapping[str, str]
+    """What is to be written, by path: the files, and what is remembered of them."""
+
+    def write(self) -> Written:
+        """Write all of it, or nothing on an error. Raises `TrainwizError`."""
+        atomic.write_all(self.root, self.texts)
+        for path in self.outcomes.removed:
+            atomic.remove(self.root / path)
+        return self.outcomes
 
 
 def write(
     folder: str | Path,
     artifacts: Sequence[Artifact],
-    resolve: Callable[[Conflict], Choice],
+    resolve: Resolve,
     *,
     partial: bool = False,
     follow: bool = True,
 ) -> Written:
-    """Write the artifacts below `folder`: all of them, or none on an error.
+    """Write the artifacts below `folder`: all of them, or none on an error. The arguments are those of `prepare`."""
+    return prepare(folder, artifacts, resolve, partial=partial, follow=follow).write()
 
-    Every conflict is resolved before anything is written. Generated files that are no longer needed are removed unless
-    they were edited; with `partial` only the artifacts themselves are touched. Without `follow`, every edited file is a
-    conflict. Raises `TrainwizError`.
+
+def prepare(
+    folder: str | Path,
+    artifacts: Sequence[Artifact],
+    resolve: Resolve,
+    *,
+    partial: bool = False,
+    follow: bool = True,
+) -> Prepared:
+    """Find out what becomes of each file, and resolve every conflict.
+
+    Generated files that are no longer needed are removed unless they were edited; with `partial` only the artifacts
+    themselves are touched. Without `follow`, every edited file is a conflict. Raises `TrainwizError`.
     """
     root = Path(folder)
     remembered = manifest.read(root)
@@ -77,8 +136,13 @@ def write(
         outcome, text = _outcome(root, artifact, remembered, resolve, follow=follow)
         target = f"{artifact.path}.new" if outcome == "beside" else artifact.path
         done[outcome].append(target)
-        if outcome in ("written", "beside", "followed"):
+        if outcome not in ("kept", "unchanged"):
             texts[target] = text
+        # Of a file that was kept the old base stays: else a later merge would take what it lacks for deleted.
+        base = f"{BASE}/{artifact.path}"
+        is_new = digest_of(root / base) != sha256(artifact.as_generated.encode())
+        if is_new and outcome not in ("kept", "beside") and not artifact.path.startswith(".trainwiz/"):
+            texts[base] = artifact.as_generated
         if digest := _digest_if_kept(root, artifact, remembered, outcome, text):
             as_kept[artifact.path] = digest
     digests = {a.path: sha256(a.as_generated.encode()) for a in artifacts if a.as_generated}
@@ -92,10 +156,7 @@ def write(
         new = Manifest(files=digests, values=values, kept=as_kept)
         done["removed"] = [p for p in remembered.files if p not in digests and _is_as_generated(root, p, remembered)]
     texts[MANIFEST] = new.text()
-    atomic.write_all(root, texts)
-    for path in done["removed"]:
-        atomic.remove(root / path)
-    return Written(**{name: tuple(paths) for name, paths in done.items()})
+    return Prepared(root=root, outcomes=Written(**{n: tuple(paths) for n, paths in done.items()}), texts=texts)
 
 
 def conflicts(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[Conflict, ...]:
@@ -133,6 +194,16 @@ def texts(folder: str | Path, paths: Sequence[str]) -> dict[str, str]:
     return {path: text for path, text in found.items() if text is not None}
 
 
+def conflict_markers(folder: str | Path, paths: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Where those files hold both sides of a conflict that a merge left: path and line, from 1."""
+    return tuple(
+        (path, number)
+        for path, text in texts(folder, paths).items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.startswith("<<<<<<< ")
+    )
+
+
 # docs/decisions/launching.md: Files are stale only if the plan was edited
 def outdated(folder: str | Path, artifacts: Sequence[Artifact]) -> tuple[str, ...]:
     """The artifacts that were generated before and would now be generated differently.
@@ -161,7 +232,7 @@ def _outcome(
     root: Path,
     artifact: Artifact,
     remembered: Manifest,
-    resolve: Callable[[Conflict], Choice],
+    resolve: Resolve,
     *,
     follow: bool,
 ) -> tuple[str, str]:
@@ -174,7 +245,8 @@ def _outcome(
         return "unchanged", artifact.text
     if sha256(present) == remembered.files.get(artifact.path):
         return "written", artifact.text
-    follow = follow and artifact.generated is None
+    # A plan that says something else is no edited copy of what is generated: it is what the files are made from.
+    follow = follow and artifact.generated is None and artifact.path != PLAN_FILE
     followed = edits.followed(_text(present), artifact, remembered) if follow else None
     if followed is not None:
         return ("unchanged" if followed.encode() == present else "followed"), followed
@@ -183,8 +255,14 @@ def _outcome(
             path=artifact.path,
             diff=_diff(artifact.path, present.decode("utf-8", "replace"), artifact.text),
             foreign=artifact.path not in remembered.files,
+            present=_text(present),
+            base=texts(root, [f"{BASE}/{artifact.path}"]).get(f"{BASE}/{artifact.path}"),
+            new=artifact.as_generated,
         )
     )
+    if isinstance(choice, Merged):
+        is_same = choice.text.encode() == present
+        return "conflicted" if choice.conflicts else "unchanged" if is_same else "merged", choice.text
     return {"keep": "kept", "overwrite": "written", "beside": "beside"}[choice], artifact.text
 
 

@@ -11,6 +11,7 @@ from trainwiz import config
 from trainwiz import plan as plans
 from trainwiz.config import Document
 from trainwiz.config.edit import edited as edited_text
+from trainwiz.config.edit import with_comment
 from trainwiz.errors import PlanError, UsageError
 from trainwiz.finding import Fix, Place, Violation, remedy
 from trainwiz.message import Message, say
@@ -183,6 +184,36 @@ def completed(document: Document, plan: Plan, reasons: Mapping[str, str]) -> str
     return after.text
 
 
+def refreshed(document: Document, plan: Plan, reasons: Mapping[str, str], before: Mapping[str, str]) -> str:
+    """The text of a document with this plan's values and the reasons for them.
+
+    Comments that are not as they were generated (`before`, by dotted key) stay, unless their value changes. A key that
+    the document leaves out is added where its value is not the one that leaving it out means. Raises `UsageError` for
+    a text that cannot be edited so.
+    """
+    given, comments = values_of(document), dict(_comments(document))
+    after = document
+    for key, value in plans.flat(plan).items():
+        field = plans.fields()[key]
+        if given.get(key, field.get_default(call_default_factory=True)) != value:
+            text = edited_text(after, {key: value}, reason=reasons.get(key, ""), keep_null=True)
+            if text is None:
+                raise _not_in_place(document.path)
+            after = config.read(document.path, text)
+        elif key in comments and comments[key] == before.get(key) != reasons.get(key, ""):
+            after = with_comment(after, key, reasons.get(key, ""))
+    if parse(after) != plan:
+        raise _not_in_place(document.path)
+    return after.text
+
+
+def _not_in_place(path: str | Path) -> UsageError:
+    return UsageError(
+        say("{file} cannot be edited in place", file=path),
+        say("write its sections as nested keys, as trainwiz init does"),
+    )
+
+
 def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str:
     """A plan's text with values changed where they are, and the comment as their reason; all else stays.
 
@@ -190,8 +221,5 @@ def edited(path: str | Path, changes: Mapping[str, Any], *, comment: str) -> str
     """
     after = changed(document(path), changes, reason=comment)
     if after is None:
-        raise UsageError(
-            say("{file} cannot be edited in place", file=path),
-            say("write its sections as nested keys, as trainwiz init does"),
-        )
+        raise _not_in_place(path)
     return after.text

@@ -69,7 +69,7 @@ DECODERS: Mapping[str, ModelShape] = MappingProxyType(
             num_attention_heads=12,
             num_key_value_heads=12,
             intermediate_size=3072,
-            vocab_size=50257,
+            vocab_size=50304,  # 50257, padded to a multiple of 64, which matrix multiplications prefer
             max_position_embeddings=1024,
             hub_id="openai-community/gpt2",
         ),

@@ -88,6 +88,7 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         unwritten=tuple(
             (path, name, line) for path, text in edited.items() for name, line in fields.unwritten(text).items()
         ),
+        conflict_markers=artifacts.conflict_markers(folder, changed),
         kept_files=artifacts.kept(folder),
     )
     return Facts(

@@ -29,7 +29,7 @@ def prepare(folder: str, *, python: str | None) -> int:
     if not (project / "task.py").is_file():
         raise UsageError(
             say("{folder} contains no task.py", folder=project),
-            say("write the files of the project: trainwiz init {folder}", folder=project),
+            say("write the files of the project: trainwiz update {folder}", folder=project),
         )
     executable = interpreter.located(python or sys.executable)
     machine = facts.machine(machine_file=None, python=python, folder=str(project))

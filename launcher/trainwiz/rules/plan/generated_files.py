@@ -25,7 +25,7 @@ def needed_files_are_there(project: Project) -> Violations:
     """
     for path in project.missing_files:
         if path in NEEDED:
-            fix = remedy("regenerate it: trainwiz init {folder}", folder=project.folder)
+            fix = remedy("regenerate it: trainwiz update {folder}", folder=project.folder)
             yield violation("{path} was generated but no longer exists", fix, path=path, where=path)
 
 
@@ -43,7 +43,7 @@ def configuration_is_as_generated(project: Project) -> Violations:
         if path not in EDITABLE:
             yield violation(
                 "{path} was changed after it was generated; the change is not in the plan",
-                remedy("change trainwiz.yaml instead, then run: trainwiz init {folder}", folder=project.folder),
+                remedy("change trainwiz.yaml instead, then run: trainwiz update {folder}", folder=project.folder),
                 path=path,
                 where=path,
             )
@@ -56,7 +56,7 @@ def script_is_as_generated(project: Project) -> Violations:
     Without it: nothing is wrong: task.py is meant to be edited. But what the rules say about the script, and what
     trainwiz guarantees about gradients and resuming, only applies to the script as generated.
     Why: trainwiz checks the plan, not your Python code.
-    Instead: nothing to do. When you generate again, trainwiz shows you the difference, and you choose.
+    Instead: nothing to do. `trainwiz update` merges your changes with those of the plan.
     Source: .trainwiz/manifest.json of the project (sha256 of each file)
     """
     for path in project.changed_files:
@@ -77,7 +77,7 @@ def files_follow_the_plan(project: Project) -> Violations:
     if project.stale_files:
         yield violation(
             "the plan changed after these files were generated: {files}",
-            remedy("regenerate them: trainwiz init {folder}", folder=project.folder),
+            remedy("regenerate them: trainwiz update {folder}", folder=project.folder),
             files=", ".join(project.stale_files),
             where=project.stale_files[0],
         )
@@ -97,7 +97,7 @@ def scripts_use_the_values_of_the_plan(project: Project) -> Violations:
     for one in project.disagreements:
         if one.key:
             fix = remedy(
-                "use the script's value: trainwiz init {folder} --set {key}={scripted}; or change {file}",
+                "use the script's value: trainwiz update {folder} --set {key}={scripted}; or change {file}",
                 folder=project.folder,
                 key=one.key,
                 scripted=one.scripted,
@@ -131,7 +131,7 @@ def scripts_are_what_the_plan_means(project: Project) -> Violations:
         if path in _PROGRAM:
             yield violation(
                 "{path} was kept when the plan changed, and lacks what the plan changed in it",
-                remedy("write the new file beside it: trainwiz init {folder} --on-conflict beside"),
+                remedy("write the new file beside it: trainwiz update {folder} --on-conflict beside"),
                 path=path,
                 where=path,
             )
@@ -162,6 +162,25 @@ def functions_are_written(project: Project) -> Violations:
             "{name} is still to be written in {file}",
             remedy("write it at {file}: the comment there names the place in your script", file=f"{path}:{line}"),
             name=name,
+            file=f"{path}:{line}",
+            where=path,
+        )
+
+
+@rule("TW528", level=Level.ERROR, field="project")
+def conflicts_are_resolved(project: Project) -> Violations:
+    """Conflicts that a merge left must be resolved.
+
+    Without it: every rank starts, imports torch, and stops with `SyntaxError: invalid syntax` at `<<<<<<<`; a
+    configuration file with markers cannot be read.
+    Why: `trainwiz update`, or git, merged two changes of the same lines and left both between markers.
+    Instead: keep the lines that are right, and delete the others with the markers.
+    Source: https://git-scm.com/docs/git-merge-file
+    """
+    for path, line in project.conflict_markers:
+        yield violation(
+            "{file} still holds both sides of a conflict",
+            remedy("keep the lines that are right, and delete the markers"),
             file=f"{path}:{line}",
             where=path,
         )

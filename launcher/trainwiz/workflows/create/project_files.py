@@ -135,7 +135,7 @@ def report_next(folder: Path) -> None:
     console.talk(t("  trainwiz launch {folder}    checks everything again, then trains", folder=where))
     console.talk(
         t(
-            "  {file}    can be edited; trainwiz check {folder} checks it",
+            "  {file}    can be edited; trainwiz update {folder} then renews the other files",
             file=shlex.quote(str(folder / "trainwiz.yaml")),
             folder=where,
         )

@@ -118,6 +118,28 @@ class ImportRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UpdateRequest:
+    """The command line of `trainwiz update`. What is empty was not typed."""
+
+    place: str = argument("[DIR]", say("Project folder (default: the current folder)."), ".")
+    assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    machine: str = option("FILE", _MACHINE)
+    python: str = option("PATH", _PYTHON)
+    on_conflict: str = option(
+        "WAY",
+        say("Where an edit of yours and a change meet: markers, beside (write .new files), keep or overwrite."),
+        "markers",
+    )
+    dry_run: bool = flag(say("Show what would change; write nothing."))
+    json: bool = flag(say("Print what changed as JSON."))
+
+    @property
+    def folder(self) -> Path:
+        """The project's folder."""
+        return Path(os.path.expanduser(self.place))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answers:
     """All that was answered before the first question, by key of the plan."""
 

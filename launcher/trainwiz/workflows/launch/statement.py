@@ -89,7 +89,7 @@ def _note(one: Disagreement, folder: str) -> Message:
         )
     return say(
         "note: {key} is {planned} in the plan, but the script uses {scripted}; the run is recorded with {scripted}. To "
-        "change the plan: trainwiz init {folder} --set {key}={scripted}",
+        "change the plan: trainwiz update {folder} --set {key}={scripted}",
         key=one.key,
         planned=one.planned,
         scripted=one.scripted,

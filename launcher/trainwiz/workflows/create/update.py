@@ -1,0 +1,159 @@
+"""`trainwiz update`: generate a project's files again from its plan, and keep what a person changed in them."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.errors import Refused, UsageError
+from trainwiz.finding import errors
+from trainwiz.language import current, t
+from trainwiz.message import say
+from trainwiz.plan import flat
+from trainwiz.process import merge
+from trainwiz.store import answers as store
+from trainwiz.store import artifacts, plans, templates
+from trainwiz.store.artifacts import Choice, Conflict, Merged, Written
+from trainwiz.ui import console, findings
+from trainwiz.workflows.create.next_plan import NextPlan, next_plan
+from trainwiz.workflows.create.planner import Planner
+from trainwiz.workflows.create.request import UpdateRequest
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_WAYS: tuple[str, ...] = ("markers", "beside", "keep", "overwrite")
+
+
+# docs/decisions/files.md: `trainwiz update` merges with git merge-file
+def update(request: UpdateRequest) -> int:
+    """Update the project; 1 where a conflict is left to resolve. Raises `TrainwizError` before anything is written."""
+    if request.on_conflict not in _WAYS:
+        ways = ", ".join(_WAYS)
+        raise UsageError(say("--on-conflict: {given} is not one of {ways}", given=repr(request.on_conflict), ways=ways))
+    plan_file = plans.find(request.folder)
+    folder = plan_file.parent
+    _refuse_unresolved(folder)
+    planner = Planner(folder=folder, machine_file=request.machine or None, python=request.python or None)
+    plan = next_plan(planner, folder, request.assignments)
+    found = _findings(plan.decided.plan, folder)
+    prepared = _prepared(plan_file, plan, request.on_conflict)
+    if not request.json:
+        for key, (old, new) in _changed(plan).items():
+            console.talk(t("{key}: {old} → {new}", key=key, old=old, new=new))
+        findings.show(found)
+        _tell_files(prepared, show_diff=request.dry_run)
+    if not request.dry_run:
+        prepared.write()
+        values = {key: value for key, value in flat(plan.decided.plan).items() if key != "version"}
+        store.write(folder / store.PROJECT_FILE, store.Saved(answers=plan.answers, plan=values))
+    done = prepared.outcomes
+    if request.json:
+        console.data_json(
+            {"values": _changed(plan), **{name: getattr(done, name) for name in Written.__dataclass_fields__}}
+        )
+    else:
+        _tell_conflicts(done, folder)
+    return 1 if done.conflicted or done.beside else 0
+
+
+def _refuse_unresolved(folder: Path) -> None:
+    """Merging twice would put markers between markers. Raises `Refused`."""
+    places = [f"{path}:{line}" for path, line in artifacts.conflict_markers(folder, artifacts.changed(folder))]
+    if places:
+        raise Refused(
+            say("conflicts of an earlier merge are left: {places}; nothing was written", places=", ".join(places)),
+            say("keep the lines that are right, delete the markers, and update again"),
+        )
+
+
+def _findings(plan: Plan, folder: Path) -> Any:
+    """What the rules say of the plan itself: the machine that trains is often another one. Raises `Refused`."""
+    from trainwiz.rules import GENERATED_FILES
+    from trainwiz.workflows import facts
+
+    found = facts.findings(plan, str(folder), None, ignore=(GENERATED_FILES,))
+    if errors(found):
+        findings.show(found)
+        raise Refused(
+            say("the plan has errors: {n}; nothing was written", n=len(errors(found))),
+            say("change these keys in trainwiz.yaml, or with --set KEY=VALUE"),
+        )
+    return found
+
+
+def _prepared(plan_file: Path, plan: NextPlan, way: str) -> artifacts.Prepared:
+    """What is to be written."""
+    from trainwiz import render
+    from trainwiz.render.artifact import Artifact
+
+    text = plans.refreshed(plans.document(plan_file), plan.decided.plan, plan.reasons, plan.comments)
+    files = [
+        Artifact(file.path, text, generated=file.text) if file.path == render.PLAN_FILE else file
+        for file in render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=current())
+    ]
+
+    def resolve(conflict: Conflict) -> Choice | Merged:
+        return "overwrite" if conflict.path == render.PLAN_FILE else _resolved(conflict, way)
+
+    return artifacts.prepare(plan_file.parent, files, resolve)
+
+
+def _resolved(conflict: Conflict, way: str) -> Choice | Merged:
+    """A merge where there is something to merge with; else the new file beside the person's."""
+    if conflict.base is None or conflict.present is None:
+        return "beside" if way == "markers" else way  # type: ignore[return-value]
+    labels = {"ours": t("yours"), "base": t("generated before"), "theirs": t("generated now")}
+    merged = merge.three_way(conflict.base, conflict.present, conflict.new, labels)
+    if merged is None:
+        console.talk(t("{path}: git is needed to merge your edits, and it was not found", path=conflict.path))
+        return "beside" if way == "markers" else way  # type: ignore[return-value]
+    text, conflicts = merged
+    return Merged(text=text, conflicts=conflicts) if not conflicts or way == "markers" else way  # type: ignore[return-value]
+
+
+def _changed(plan: NextPlan) -> dict[str, tuple[Any, Any]]:
+    """The values that differ from those in the file, by key: before and after."""
+    after = flat(plan.decided.plan)
+    return {key: (old, after[key]) for key, old in plan.before.items() if old != after[key]}
+
+
+def _tell_files(prepared: artifacts.Prepared, *, show_diff: bool) -> None:
+    """Each file with the numbers of its new and old lines; in a dry run with the difference."""
+    done = prepared.outcomes
+    words = {
+        **dict.fromkeys(done.written, t("written")),
+        **dict.fromkeys(done.followed, t("your edits kept, new values set")),
+        **dict.fromkeys(done.merged, t("merged with your edits")),
+        **dict.fromkeys(done.conflicted, t("merged, with conflicts")),
+        **dict.fromkeys(done.beside, t("written beside your file")),
+        **dict.fromkeys(done.removed, t("removed; the plan no longer needs it")),
+    }
+    for path, what in words.items():
+        lines = _difference(prepared, path)
+        added, gone = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
+        if lines or path in done.removed:
+            console.talk(f"{prepared.root / path}: {what} (+{added} -{gone})")
+        if show_diff:
+            console.talk_diff(lines)
+    for path in done.kept:
+        console.talk(t("{path}: kept unchanged", path=prepared.root / path), style="warning")
+    if not any(_difference(prepared, path) for path in words) and not done.removed:
+        console.talk(t("Nothing changed: {folder} is already up to date.", folder=prepared.root))
+
+
+def _difference(prepared: artifacts.Prepared, path: str) -> list[str]:
+    old = artifacts.texts(prepared.root, [path]).get(path, "")
+    new = "" if path in prepared.outcomes.removed else prepared.texts[path]
+    return list(difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm=""))
+
+
+def _tell_conflicts(done: Written, folder: Path) -> None:
+    for path in done.conflicted:
+        console.talk(
+            t("{path}: resolve the conflicts between <<<<<<< and >>>>>>>, then launch", path=folder / path),
+            style="warning",
+        )
+    for path in done.beside:
+        console.talk(t("{path}: compare it with your file, which was kept", path=folder / path), style="warning")
