@@ -105,6 +105,12 @@ def test_the_help_needs_little_more_than_typer(watch: Watch, arguments: tuple[st
     assert not {name for name in modules if name.startswith(("trainwiz.plan", "trainwiz.rules.", "trainwiz.probe"))}
 
 
+def test_the_first_table_of_plan_needs_no_training_packages(watch: Watch) -> None:
+    modules = watch.run("end", "plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", "8xH100")
+    assert {"trainwiz.workflows.planning.plan", "pydantic"} <= modules
+    assert sorted(modules & (TRAINING | ASKING | {"rich", "jinja2", "huggingface_hub", "pynvml"})) == []
+
+
 def test_the_first_question_waits_for_nothing_that_it_does_not_need(watch: Watch) -> None:
     command = watch.argv("question", "init", str(watch.folder / "new"))
     child: pexpect.spawn[str] = pexpect.spawn(

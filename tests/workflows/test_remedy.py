@@ -1,5 +1,6 @@
 """Changes of a plan that mend a failure: solved, checked, written in place, launched."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from trainwiz.diagnose import SIGNATURES
 from trainwiz.diagnose.endings import BY_CODE
 from trainwiz.diagnose.plan_changes import PlanChange, candidates
 from trainwiz.errors import UsageError
+from trainwiz.machine import Gpu, Machine
 from trainwiz.store import plans as files
 
 
@@ -235,3 +237,22 @@ def test_a_change_that_a_rule_forbids_is_not_offered(monkeypatch: pytest.MonkeyP
     found = plan_fix.solved(zero, Path(), None, SimpleNamespace(plan_change="smaller_micro_batch"))  # type: ignore[arg-type]
     assert found is not None
     assert dict(found[0].changes) == {"strategy.offload_optimizer_device": "cpu"}
+
+
+def test_a_change_says_what_it_saves(tmp_path: Path) -> None:
+    """The forecast peak before and after; nothing is said of a change that saves nothing."""
+    from trainwiz.workflows.launch.plan_fix import saved_memory
+
+    large = {"batch.per_device_batch_size": 8, "batch.real_batch_size": 16, "batch.gradient_accumulation_steps": 1}
+    plan = plans.with_changes(BASE, {**large, "machine.num_processes": 2})
+    small = {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 2}
+    changed = plans.with_changes(plan, small)
+    saved = saved_memory(plan, changed, tmp_path, Machine())
+    assert saved is not None
+    assert str(saved).startswith("forecast peak of each rank: ")
+    before, after = re.findall(r"([\d.]+) MiB", str(saved))
+    assert float(after) < float(before)
+    gpus = Machine(gpus=(Gpu(index=0, name="NVIDIA L4", memory_bytes=24 * 2**30),))
+    on_gpu = [plans.with_changes(each, {"machine.device": "cuda"}) for each in (plan, changed)]
+    assert str(saved_memory(on_gpu[0], on_gpu[1], tmp_path, gpus)).endswith(", of 24.0 GiB")
+    assert saved_memory(changed, plan, tmp_path, Machine()) is None

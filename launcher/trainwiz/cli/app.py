@@ -24,6 +24,7 @@ COMMANDS = {
     "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
     "update": say("Generate a project's files again after a change of its plan; keep your edits."),
     "doctor": say("Check the training environment and show the commands that fix it."),
+    "plan": say("Show what fits on some GPUs, how fast it is and what it costs; the best first."),
     "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
     "prepare": say("Download and tokenize the data ahead, on all cores; Ctrl-C keeps what is done."),
     "rehearse": say("Train a small version of the project on this machine's CPU: kill, resume, compare."),

@@ -83,6 +83,8 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
         parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
         checkpointing=values.get("model.activation_checkpointing", "none"),
+        # Most trainings accumulate, and the batch is decided later: gradients are counted beside the activations.
+        accumulates=True,
         length=length or values["batch.sequence_length"],
     )
 

@@ -9,7 +9,7 @@ from trainwiz import batch, optimizers, quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
-from trainwiz.estimate.device import activations, needs
+from trainwiz.estimate.device import needs
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
 
@@ -297,7 +297,7 @@ def _sample_bytes(d: Decision, how: Checkpointing, samples: int = 1) -> int:
     """Activations of a micro-batch, and its logits; 0 where they are unknown."""
     if d.parameters is None:
         return 0
-    return activations(d.strategy, replace(work_of(d), checkpointing=how, samples=samples))
+    return needs(d.strategy, replace(work_of(d), checkpointing=how, samples=samples)).activations
 
 
 def _bytes_left(d: Decision) -> int | None:
@@ -305,8 +305,7 @@ def _bytes_left(d: Decision) -> int | None:
     memory = smallest_gpu_bytes(d)
     if memory is None or d.parameters is None:
         return None
-    need = needs(d.strategy, work_of(d))
-    return int(FILLED * memory) - need.state - need.buffers
+    return int(FILLED * memory) - needs(d.strategy, work_of(d)).beside
 
 
 def _gpt3_row(d: Decision) -> tuple[float, float, int]:

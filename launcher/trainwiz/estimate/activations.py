@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing, activation_bytes
+from trainwiz.models.activations import Arithmetic, Checkpointing, live_bytes, saved_bytes
 from trainwiz.strategies import Strategy
 
 LOGIT_CHUNK = 1024
@@ -14,6 +16,37 @@ _LOGIT_BYTES = {"fp32": 12, "autocast": 14, "16-bit": 14}
 
 Unfused cross-entropy holds 12 to 14 bytes per logit at its peak (seen on fake tensors with torch 2.13).
 """
+_BEHIND_LAYERS = 6
+"""Bytes per feature of the last norm: its input in fp32 and its result in 16 bits, beside the logits."""
+_IN_FLIGHT = 4
+"""Bytes per feature of the gradients that enter and leave a layer in 16 bits while it is computed again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """How the loss is computed from the last layer's output."""
+
+    logit_bytes: int | None = None
+    """Bytes of each token and word of the vocabulary at the peak; None: those of an unfused cross-entropy."""
+    tokens_at_once: int | None = LOGIT_CHUNK
+    """Tokens whose logits are in memory at once; None: all of the micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Footprint:
+    """Bytes of a micro-batch."""
+
+    saved: int = 0
+    """Kept by all layers from the forward to the backward pass."""
+    logits: int = 0
+    """Added where the loss is computed."""
+    live: int = 0
+    """Added while one layer is computed again; 0 where nothing is."""
+
+    @property
+    def peak(self) -> int:
+        """The larger of both moments."""
+        return self.saved + max(self.logits, self.live)
 
 
 def arithmetic(strategy: Strategy, precision: str) -> Arithmetic:
@@ -23,14 +56,29 @@ def arithmetic(strategy: Strategy, precision: str) -> Arithmetic:
     return "autocast" if strategy.autocasts else "16-bit"
 
 
-def forward_bytes(
-    model: Transformer, kind: Arithmetic, checkpointing: Checkpointing, *, samples: int, length: int, generates: bool
-) -> int:
-    """Bytes of a micro-batch at its peak: activations of all layers, and the logits of one chunk.
+def footprint(
+    model: Transformer,
+    kind: Arithmetic,
+    checkpointing: Checkpointing,
+    *,
+    tokens: int,
+    generates: bool,
+    loss: Loss,
+    stream_bytes: int | None = None,
+    frozen_mlps: bool = False,
+) -> Footprint:
+    """What a micro-batch needs, by moment.
 
     A model that `generates` has logits for each token; others have a few numbers for each sample.
     """
-    tokens = samples * length
-    at_once = tokens if model.changed_logits else min(tokens, LOGIT_CHUNK)
-    logits = _LOGIT_BYTES[kind] * at_once * model.vocab_size if generates else 0
-    return tokens * activation_bytes(model, kind, checkpointing) + logits
+    limit = None if model.changed_logits else loss.tokens_at_once
+    at_once = min(tokens, limit or tokens)
+    each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES[kind]
+    logits = each * at_once * model.vocab_size if generates else 0
+    number = 2 if kind == "fp32" else 1
+    again = 0 if checkpointing == "none" else live_bytes(model, kind) + number * _IN_FLIGHT * model.hidden_size
+    return Footprint(
+        saved=tokens * saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps),
+        logits=logits + tokens * _BEHIND_LAYERS * model.hidden_size,
+        live=tokens * again,
+    )

@@ -24,10 +24,23 @@ def trained_parameters(parameters: int, adapter: str, rank: int) -> int:
     return min(parameters, int(parameters * 5 / 3 * rank / width))
 
 
-def frozen_bytes_per_rank(strategy: Strategy, *, parameters: int, adapter: str, training: Training) -> int:
-    """Device memory of weights that are not trained."""
+def frozen_bytes_per_rank(
+    strategy: Strategy,
+    *,
+    parameters: int,
+    matrices: int | None,
+    adapter: str,
+    training: Training,
+    each: float | None = None,
+) -> int:
+    """Device memory of weights that are not trained.
+
+    Four bits are for the `matrices` of the layers (None: for all); the embeddings and the head keep 16. `each` is the
+    size of the others where it is not what the strategy makes of them.
+    """
     if strategy.uses_deepspeed and strategy.partitions_weights and training.parameters_offloaded:
         return 0
-    dense = 4 if strategy.frozen_in_fp32 else training.compute_bytes
-    each = _FOUR_BITS if adapter == "qlora" else dense
-    return int(each * parameters) // (training.world if strategy.partitions_weights else 1)
+    dense = each or (4 if strategy.frozen_in_fp32 else training.compute_bytes)
+    quantized = (parameters if matrices is None else min(parameters, matrices)) if adapter == "qlora" else 0
+    total = _FOUR_BITS * quantized + dense * (parameters - quantized)
+    return int(total) // (training.world if strategy.partitions_weights else 1)

@@ -1,16 +1,23 @@
-"""What one rank of a training needs of its device: state, buffers and activations."""
+"""What one rank of a training needs of its device, moment by moment: state, buffers and activations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from trainwiz.estimate.activations import arithmetic, forward_bytes
+from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
 from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Checkpointing
+from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.strategies import Strategy, Training
 
 _HALF = ("fp16", "bf16", "fp8")
+
+_DROPPED_BYTES = 3
+"""Of each feature that dropout goes over in 16 bits: what is left of it, and its mask."""
+Moment = Literal["loss", "backward", "reduction", "step"]
+"""The loss at the end of the forward pass; a layer's backward pass; the last gradients; the optimizer's step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,18 +32,37 @@ class Work:
     """Whether it writes text: then each token has logits."""
     adapter: str = "none"
     lora_rank: int = 16
+    trained: int | None = None
+    """Parameters that are trained; None: all, or the adapter's on every linear layer."""
+    frozen_mlps: bool = False
+    """The adapter leaves out the matrices of the MLPs."""
+    dropped_features: int = 0
+    """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     precision: str = "no"
+    weight_bytes: int = 4
+    """Of a trained weight as it is stored, and of its gradient; 2 where all of training is in 16 bits."""
+    frozen_bytes: int | None = None
+    """Of a weight that is not trained and not in four bits; None: what the strategy makes of it."""
     world: int = 1
     """Ranks over all machines."""
     moment_bytes: int = 8
     """Optimizer moments, in bytes per parameter."""
-    weight_bytes: int = 4
-    """Bytes of a trained weight where nothing is sharded."""
+    fused_step: bool = True
+    """The optimizer steps in one kernel; otherwise a copy as large as the weights comes and goes."""
+    bucket_view: bool = True
+    """DDP's buckets are the gradients themselves."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     whole_gradients: bool = False
     """Gradients stay whole from one micro-batch to the next."""
+    accumulates: bool = False
+    """An update has several micro-batches: gradients are there while the next one is computed."""
     checkpointing: Checkpointing = "none"
+    stream_bytes: int | None = None
+    """Of a number of the residual stream; None: the usual one of this arithmetic."""
+    arithmetic: Arithmetic | None = None
+    """How it computes; None: as the strategy does in this precision."""
+    loss: Loss = field(default_factory=Loss)
     samples: int = 1
     """The micro-batch."""
     length: int = 1
@@ -45,61 +71,130 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs:
-    """Device memory in bytes; the CUDA context and gaps between blocks are not in it."""
+    """Device memory in bytes, moment by moment; the CUDA context and gaps between blocks are not in it."""
 
     state: int
-    """Weights, gradients and optimizer state."""
-    buffers: int
-    """Casts, gathered weights and buckets, at their peak."""
-    activations: int
-    """What a micro-batch keeps for its backward pass, and its logits; 0 where the layers are unknown."""
+    """Weights, gradients and optimizer state together, as they are in the optimizer's step."""
+    moments: Mapping[Moment, Mapping[str, int]]
+    """The parts that are in memory at each moment: `state`, `buffers`, `activations`."""
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.state + self.buffers + self.activations
+        """The peak."""
+        return self.at(self.peak)
+
+    @property
+    def peak(self) -> Moment:
+        """The moment of the peak."""
+        return max(self.moments, key=self.at)
+
+    @property
+    def activations(self) -> int:
+        """What a micro-batch needs where that and what is beside it is the most; 0 where the layers are unknown."""
+        return self.moments[self._computing]["activations"]
+
+    @property
+    def beside(self) -> int:
+        """What is in memory beside those activations: state, casts, gathered weights and buckets."""
+        return self.at(self._computing) - self.activations
+
+    @property
+    def buffers(self) -> int:
+        """Of that, what comes and goes."""
+        return self.moments[self._computing]["buffers"]
+
+    @property
+    def _computing(self) -> Moment:
+        return max(("loss", "backward"), key=self.at)
+
+    def at(self, moment: Moment) -> int:
+        """All that is in memory at a moment."""
+        return sum(self.moments[moment].values())
 
 
 def training_of(work: Work) -> Training:
     """What a strategy's bytes depend on."""
     shape = work.transformer
+    trained = (
+        trained_parameters(work.parameters, work.adapter, work.lora_rank) if work.trained is None else work.trained
+    )
     return Training(
-        parameters=trained_parameters(work.parameters, work.adapter, work.lora_rank),
+        parameters=trained,
         world=work.world,
         half=work.precision in _HALF,
-        moment_bytes=work.moment_bytes,
         weight_bytes=work.weight_bytes,
+        moment_bytes=work.moment_bytes,
+        fused_step=work.fused_step,
+        bucket_view=work.bucket_view,
         optimizer_offloaded=work.optimizer_offloaded,
         parameters_offloaded=work.parameters_offloaded,
         model_parameters=work.parameters,
         layer=shape.largest_layer if shape else 0,
         table=shape.largest_table if shape else 0,
+        root=shape.parameters - sum(b.count * b.parameters for b in shape.blocks) if shape else 0,
         whole_gradients=work.whole_gradients,
     )
 
 
 def needs(strategy: Strategy, work: Work) -> Needs:
-    """What each rank needs under this strategy."""
+    """What each rank needs under this strategy, at each moment and at the peak."""
     training = training_of(work)
     frozen = frozen_bytes_per_rank(
-        strategy, parameters=work.parameters - training.parameters, adapter=work.adapter, training=training
+        strategy,
+        parameters=work.parameters - training.parameters,
+        matrices=_matrices(work),
+        adapter=work.adapter,
+        training=training,
+        each=work.frozen_bytes,
     )
-    return Needs(
-        state=strategy.state_bytes(training) + frozen,
-        buffers=strategy.buffer_bytes(training),
-        activations=activations(strategy, work),
-    )
+    found = micro_batch(strategy, work)
+    state, gradients = strategy.state_bytes(training), strategy.gradient_bytes(training)
+    early = state + frozen - (0 if work.accumulates else gradients)
+    saved_again = found.saved if work.adapter != "none" and strategy.keeps_inputs_of_frozen_layers else 0
+    late = {"state": state + frozen}
+    moments: dict[Moment, Mapping[str, int]] = {
+        "loss": {
+            "state": early,
+            "buffers": strategy.loss_buffer_bytes(training),
+            "activations": found.saved + found.logits,
+        },
+        "backward": {
+            "state": early,
+            "buffers": strategy.buffer_bytes(training),
+            "activations": found.saved + saved_again + found.live,
+        },
+        "reduction": {**late, "buffers": strategy.reduction_bytes(training)},
+        "step": {**late, "buffers": strategy.step_bytes(training)},
+    }
+    return Needs(state=state + frozen, moments=moments)
 
 
-def activations(strategy: Strategy, work: Work) -> int:
-    """What a micro-batch needs under this strategy; 0 where the model's layers are unknown."""
+def _matrices(work: Work) -> int | None:
+    """The weights of the layers' matrices, of as many parameters as the model has."""
+    shape = work.transformer
+    return work.parameters * shape.matrix_weights // shape.parameters if shape else None
+
+
+def _stream_bytes(strategy: Strategy, work: Work) -> int | None:
+    """Frozen weights in 16 bits leave the residual stream in 16 bits, under autocast, too."""
+    loaded_in_half = work.adapter != "none" and strategy.keeps_frozen_dtype and work.precision in _HALF
+    return 2 if loaded_in_half else None
+
+
+def micro_batch(strategy: Strategy, work: Work) -> Footprint:
+    """What a micro-batch needs under this strategy; nothing where the model's layers are unknown."""
     if work.transformer is None:
-        return 0
-    return forward_bytes(
+        return Footprint()
+    found = footprint(
         work.transformer,
-        arithmetic(strategy, work.precision),
+        work.arithmetic or arithmetic(strategy, work.precision),
         work.checkpointing,
-        samples=work.samples,
-        length=work.length,
+        tokens=work.samples * work.length,
         generates=work.generates,
+        loss=work.loss,
+        stream_bytes=work.stream_bytes or _stream_bytes(strategy, work),
+        frozen_mlps=work.frozen_mlps,
     )
+    dropped = _DROPPED_BYTES * work.samples * work.length * work.dropped_features
+    layers = work.transformer.num_hidden_layers if work.checkpointing == "none" else 0
+    return replace(found, saved=found.saved + layers * dropped, live=found.live + (dropped if found.live else 0))

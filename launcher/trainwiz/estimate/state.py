@@ -28,9 +28,13 @@ class Estimate:
     device_bytes_per_rank: int
     """Device memory for model state on each rank."""
     activation_bytes_per_rank: int
-    """What a forward pass of one micro-batch keeps for its backward pass, and its logits; 0 for other networks."""
-    buffer_bytes_per_rank: int
-    """The 16-bit copy of the weights that autocast keeps, gathered weights, and buckets."""
+    """What a micro-batch keeps for its backward pass, and its logits or the layer that is computed again; 0 for other
+    networks.
+    """
+    beside_bytes_per_rank: int
+    """State and buffers that are in memory beside those activations: autocast's copy, gathered weights, buckets."""
+    peak_bytes_per_rank: int
+    """The most that is in memory at any moment of an update."""
     host_bytes_per_machine: int
     """Host memory for offloaded state on each machine."""
     whole_bytes_per_rank: int
@@ -51,7 +55,8 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         parameters=parameters,
         device_bytes_per_rank=device.state,
         activation_bytes_per_rank=device.activations,
-        buffer_bytes_per_rank=device.buffers,
+        beside_bytes_per_rank=device.beside,
+        peak_bytes_per_rank=device.total,
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
         whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
@@ -74,6 +79,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         weight_bytes=2 if _in_half(plan) else 4,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
+        accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
         checkpointing=plan.model.activation_checkpointing,
         samples=plan.batch.per_device_batch_size,

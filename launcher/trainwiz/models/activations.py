@@ -91,20 +91,42 @@ def activation_bytes(model: Transformer, arithmetic: Arithmetic, checkpointing: 
     With `full` checkpointing each layer keeps its input, with `selective` the results of its matrices and its attention
     as well; one layer at a time is computed again, and then keeps everything. The loss is not in it.
     """
-    whole = [(block.count, layer_bytes(model, block, arithmetic)) for block in model.blocks]
+    again = 0 if checkpointing == "none" else live_bytes(model, arithmetic)
+    return saved_bytes(model, arithmetic, checkpointing) + again
+
+
+def saved_bytes(
+    model: Transformer,
+    arithmetic: Arithmetic,
+    checkpointing: Checkpointing,
+    stream_bytes: int | None = None,
+    *,
+    frozen_mlps: bool = False,
+) -> int:
+    """Bytes of one token that the forward pass leaves behind, over all layers.
+
+    `stream_bytes` is the size of a number of the residual stream where it is not the usual one of this arithmetic:
+    weights in 16 bits leave it in 16 bits under autocast, too. `frozen_mlps`: no matrix of an MLP is trained, so the
+    inputs of those matrices are not kept.
+    """
     if checkpointing == "none":
-        return sum(count * size for count, size in whole)
-    kept = [block.count * _checkpointed(model, block, arithmetic, checkpointing) for block in model.blocks]
-    return sum(kept) + max((size for _, size in whole), default=0)
+        number = (4 if arithmetic == "fp32" else 2) * frozen_mlps
+        inputs = sum(block.count * number * (model.hidden_size + block.intermediate_size) for block in model.blocks)
+        return sum(block.count * layer_bytes(model, block, arithmetic) for block in model.blocks) - inputs
+    stream = (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
+    extra = 0 if checkpointing == "full" else 1
+    return sum(block.count * (stream + extra * _selected(model, block, arithmetic)) for block in model.blocks)
 
 
-def _checkpointed(model: Transformer, block: Block, arithmetic: Arithmetic, checkpointing: Checkpointing) -> int:
-    hidden, number = model.hidden_size, 4 if arithmetic == "fp32" else 2
-    stream = (2 if arithmetic == "16-bit" else 4) * hidden
-    if checkpointing == "full":
-        return stream
-    attention = (
-        2 * block.query_size + 2 * block.key_value_size
-    )  # queries, keys, values, and what attention makes of them
-    projected = 2 * hidden + block.intermediate_size * (2 if block.gated else 1)
-    return stream + number * (attention + projected) + _LOGARITHMS * block.heads
+def live_bytes(model: Transformer, arithmetic: Arithmetic) -> int:
+    """Bytes of one token that the largest layer keeps while it is computed again."""
+    return max((layer_bytes(model, block, arithmetic) for block in model.blocks), default=0)
+
+
+def _selected(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+    """What `selective` checkpointing keeps beside a layer's input."""
+    number = 4 if arithmetic == "fp32" else 2
+    # Queries, keys, values, and what attention makes of them.
+    attention = 2 * block.query_size + 2 * block.key_value_size
+    projected = 2 * model.hidden_size + block.intermediate_size * (2 if block.gated else 1)
+    return number * (attention + projected) + _LOGARITHMS * block.heads

@@ -126,7 +126,7 @@ def _json(file: Path | None) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -149,7 +149,7 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
     try:
         found = file if file.is_file() else cache.file("models", name, "config.json")
         config = json.loads(found.read_text(encoding="utf-8")) if found else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return _architecture(name, config) if isinstance(config, dict) else None
 
@@ -210,7 +210,7 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError:
         return _missing(name, t("the folder has no config.json"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _missing(name, t("config.json is not valid JSON: {problem}", problem=error))
     if not isinstance(config, dict):
         return _missing(name, t("config.json is not a JSON object"))

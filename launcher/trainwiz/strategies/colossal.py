@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import say
-from trainwiz.strategies.ddp import replicated_bytes
-from trainwiz.strategies.fsdp import gathered_bytes
+from trainwiz.strategies.fsdp import Sharded
+from trainwiz.strategies.single import replicated_bytes
 from trainwiz.strategies.strategy import WHOLE, Strategy, Training
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class TorchDdp(Plugin):
         """As under DDP."""
         return replicated_bytes(training)
 
+    def link_bytes(self, training: Training, accumulation: int) -> float:  # noqa: ARG002
+        """As under DDP."""
+        return 2 * training.ring_share * training.weight_bytes * training.parameters
+
     def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
         """Every rank holds everything."""
         return True
@@ -98,12 +102,18 @@ class LowLevelZero(Plugin):
 
     stage: ClassVar[int]
     """The stage that the plugin is given."""
+    partitions_moments = True
 
     devices = ("cuda", "npu")
     precisions = ("bf16", "fp16", "no")
     sums_in_compute_dtype: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
     layout = _ZERO_LAYOUT
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:
+        """Gradients are reduced, at stage 2 in each micro-batch, and weights gathered after the step."""
+        reductions = accumulation if self.stage == 2 else 1
+        return training.ring_share * training.compute_bytes * training.parameters * (reductions + 1)
 
     @property
     def settings(self) -> dict[str, int]:
@@ -167,6 +177,7 @@ class Gemini(Plugin):
     compiles_optimizer: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
     partitions_weights = True
+    partitions_moments = True
     sums_in_compute_dtype: ClassVar[bool] = True
     layout = "gemini"
     replaces = ("zero3", "zero2+offload", "zero3+offload")
@@ -175,6 +186,10 @@ class Gemini(Plugin):
         """Accumulated gradients are kept beside the weights; one chunk is gathered."""
         p, b = training.parameters, training.compute_bytes
         return (2 * b + 4 + training.moment_bytes) * p // training.world + min(p, CHUNK_ELEMENTS) * b
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:
+        """Chunks gathered for the forward and the backward pass, and gradients scattered, in each micro-batch."""
+        return 3 * training.ring_share * training.compute_bytes * training.parameters * accumulation
 
     def regions(self, plan: Plan) -> dict[str, bool]:
         """It takes its own Adam, and has a loss scaler of its own."""
@@ -186,7 +201,7 @@ class Gemini(Plugin):
         }
 
 
-class TorchFsdp(Plugin):
+class TorchFsdp(Sharded, Plugin):
     """TorchFSDPPlugin: PyTorch's first FSDP."""
 
     kind = "colossal_fsdp"
@@ -194,22 +209,14 @@ class TorchFsdp(Plugin):
     devices = ("cuda",)
     precisions = ("bf16", "no")
     superseded_by = "fsdp"
-    partitions_weights = True
-    frozen_in_fp32: ClassVar[bool] = True
-    autocasts: ClassVar[bool] = False
+    uses_fsdp: ClassVar[bool] = False
+    keeps_inputs_of_frozen_layers: ClassVar[bool] = True
+    layers_at_once = 1
     layout = "colossal_fsdp"
-
-    def state_bytes(self, training: Training) -> int:
-        """Shards in fp32."""
-        return (8 + training.moment_bytes) * training.parameters // training.world
-
-    def buffer_bytes(self, training: Training) -> int:
-        """As FSDP2."""
-        return gathered_bytes(training)
 
     def regions(self, plan: Plan) -> dict[str, bool]:
         """torch's optimizer steps by itself; there is no loss scaler."""
-        shared = super().regions(plan)
+        shared = Plugin.regions(self, plan)
         return {**shared, "flat_parts": True, "engine_step": False, "engine_fp16_step": False, "scaler": False}
 
 

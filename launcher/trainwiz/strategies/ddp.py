@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwiz.message import say
-from trainwiz.strategies.single import Plain
+from trainwiz.strategies.single import Plain, replicated_bytes
 from trainwiz.strategies.strategy import Training
 
 if TYPE_CHECKING:
@@ -21,15 +21,6 @@ _DISTRIBUTED_TYPES = {
 }
 
 
-def replicated_bytes(training: Training) -> int:
-    """Weights, gradients and moments, whole on each rank. The gradients are views of DDP's buckets.
-
-    The loops set `gradient_as_bucket_view`; without it the buckets would take 4 bytes per parameter more. Source:
-    notes on DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
-    """
-    return (2 * training.weight_bytes + training.moment_bytes) * training.parameters
-
-
 class Ddp(Plain):
     """PyTorch's DDP."""
 
@@ -39,8 +30,21 @@ class Ddp(Plain):
     needs_every_gradient: ClassVar[bool] = True
 
     def state_bytes(self, training: Training) -> int:
-        """A whole copy per rank."""
-        return replicated_bytes(training)
+        """A whole copy per rank. The gradients are views of DDP's buckets.
+
+        The loops set `gradient_as_bucket_view`; without it the buckets are as large as the gradients. Source: notes on
+        DistributedDataParallel, https://docs.pytorch.org/docs/stable/notes/ddp.html
+        """
+        buckets = 0 if training.bucket_view else training.weight_bytes * training.parameters
+        return replicated_bytes(training) + buckets
+
+    def gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """The buckets are there from the first update on."""
+        return 0
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:  # noqa: ARG002
+        """Gradients once per update, reduced and then gathered."""
+        return 2 * training.ring_share * training.weight_bytes * training.parameters
 
     def distributed_type(self, device: str, world: int) -> str:
         """accelerate's word for DDP on this device."""

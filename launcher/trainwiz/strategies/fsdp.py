@@ -11,37 +11,68 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 
-def gathered_bytes(training: Training) -> int:
-    """What is whole at a time: the head with its gradient, or a layer with its gradient and the next layer.
+class Sharded(Strategy):
+    """What both versions of PyTorch's FSDP have in common.
 
-    Gradients are copied in fp32 for the reduce-scatter, and weights for the all-gather. Source:
-    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py of torch 2.13.
+    The modules outside the layers (embeddings, head, last norm) are one group, which stays whole from the forward pass
+    to the end of the backward pass; layers come one by one. Gradients are whole until they are reduced, from a copy in
+    fp32. Source: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py of torch 2.13; peaks in docs/forecast.md.
     """
-    b = training.compute_bytes
-    return max((2 * b + 4) * training.table, (4 * b + 4) * training.layer)
+
+    uses_fsdp: ClassVar[bool] = True
+    partitions_weights = True
+    partitions_moments = True
+    frozen_in_fp32: ClassVar[bool] = True
+    autocasts: ClassVar[bool] = False
+    layers_at_once: ClassVar[int]
+    """Layers that are whole at a time in the backward pass: 2 where the next one is gathered ahead."""
+
+    def state_bytes(self, training: Training) -> int:
+        """Shards."""
+        return (2 * training.weight_bytes + training.moment_bytes) * training.parameters // training.world
+
+    def gradient_bytes(self, training: Training) -> int:
+        """Shards as large as those of the weights."""
+        return training.weight_bytes * training.parameters // training.world
+
+    def loss_buffer_bytes(self, training: Training) -> int:
+        """The modules outside the layers, and whole gradients if they are reduced once per update."""
+        return training.compute_bytes * training.root + _whole_gradients(training)
+
+    def buffer_bytes(self, training: Training) -> int:
+        """Beside those a layer, or two, the gradient of the head, and that of the layer with its copy."""
+        b = training.compute_bytes
+        gathered = self.layers_at_once * b * training.layer
+        gradients = 0 if training.adapted else b * training.table + (b + 4) * training.layer
+        return self.loss_buffer_bytes(training) + gathered + gradients
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:
+        """Weights gathered for the forward and the backward pass, and gradients scattered, in each micro-batch."""
+        b, model = training.compute_bytes, training.model_parameters or training.parameters
+        reductions = 1 if training.whole_gradients else accumulation
+        return training.ring_share * b * (2 * accumulation * model + reductions * training.parameters)
+
+    def reduction_bytes(self, training: Training) -> int:
+        """The modules outside the layers with their gradients and the copy of these."""
+        b = training.compute_bytes
+        gradients = 0 if training.adapted else (b + 4) * training.root
+        return self.loss_buffer_bytes(training) + gradients
+
+
+def _whole_gradients(training: Training) -> int:
+    return 4 * training.parameters if training.whole_gradients else 0
 
 
 # docs/decisions/loop.md: FSDP2 sums and reduces in fp32, and rank 0 alone holds the model
-class Fsdp(Strategy):
+class Fsdp(Sharded):
     """fully_shard: weights, gradients and moments are partitioned."""
 
     kind = "fsdp"
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
-    uses_fsdp: ClassVar[bool] = True
-    partitions_weights = True
-    frozen_in_fp32: ClassVar[bool] = True
-    autocasts: ClassVar[bool] = False
     builds_once: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
+    layers_at_once = 2
     layout = "fsdp"
-
-    def state_bytes(self, training: Training) -> int:
-        """Shards in fp32."""
-        return (8 + training.moment_bytes) * training.parameters // training.world
-
-    def buffer_bytes(self, training: Training) -> int:
-        """What is gathered at a time, and whole gradients in fp32 if they are reduced once per update."""
-        return gathered_bytes(training) + (4 * training.parameters if training.whole_gradients else 0)
 
     def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
         """torch.distributed.checkpoint cuts the shards anew."""

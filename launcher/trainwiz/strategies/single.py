@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 
+def replicated_bytes(training: Training) -> int:
+    """Weights, gradients and moments, whole on each rank."""
+    return (2 * training.weight_bytes + training.moment_bytes) * training.parameters
+
+
 class Plain(Strategy):
     """What the strategies without sharding have in common."""
 
@@ -19,6 +24,14 @@ class Plain(Strategy):
     own_parameters: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     layout = WHOLE
+
+    def buffer_bytes(self, training: Training) -> int:
+        """The 16-bit copy that autocast keeps of weights in fp32."""
+        return super().buffer_bytes(training) if training.weight_bytes == 4 else 0
+
+    def gradient_bytes(self, training: Training) -> int:
+        """As large as the weights."""
+        return training.weight_bytes * training.parameters
 
     def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
         """Every rank holds everything, and rank 0 saves it."""
@@ -45,8 +58,8 @@ class Single(Plain):
     speed = 1
 
     def state_bytes(self, training: Training) -> int:
-        """Weights and gradients in the type of the weights, and moments; autocast keeps them as they are."""
-        return (2 * training.weight_bytes + training.moment_bytes) * training.parameters
+        """Weights, gradients and moments in fp32; autocast keeps weights in fp32."""
+        return replicated_bytes(training)
 
 
 STRATEGIES = (Single(),)

@@ -26,10 +26,14 @@ class Training:
     """Ranks over all machines."""
     half: bool
     """Whether forward and backward compute in 16 bits."""
+    weight_bytes: int = 4
+    """Of a trained weight as it is stored, and of its gradient, where no engine keeps copies of its own."""
     moment_bytes: int = 8
     """Optimizer moments, in bytes per parameter."""
-    weight_bytes: int = 4
-    """Bytes of a trained weight, and of its gradient, where nothing is sharded."""
+    fused_step: bool = True
+    """The optimizer steps in one kernel, without a copy of the weights that comes and goes."""
+    bucket_view: bool = True
+    """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     model_parameters: int = 0
@@ -38,8 +42,20 @@ class Training:
     """Parameters of the model's largest layer, frozen ones included; 0 where its layers are unknown."""
     table: int = 0
     """Parameters of the largest module outside its layers: the embeddings or the head."""
+    root: int = 0
+    """Parameters of all modules outside the layers."""
     whole_gradients: bool = False
     """Gradients are kept whole from one micro-batch to the next, and reduced once per update."""
+
+    @property
+    def ring_share(self) -> float:
+        """What a ring sends of a whole: all but each rank's own part."""
+        return (self.world - 1) / self.world
+
+    @property
+    def adapted(self) -> bool:
+        """Whether most of the model is frozen."""
+        return 2 * self.parameters < self.model_parameters
 
     @property
     def compute_bytes(self) -> int:
@@ -93,8 +109,12 @@ class Strategy:
     """In 16 bits, autocast keeps a 16-bit copy of fp32 weights beside them."""
     partitions_weights: bool = False
     """Each rank holds only its part of the weights."""
+    partitions_moments: bool = False
+    """Each rank steps only its part of the parameters."""
     frozen_in_fp32: ClassVar[bool] = False
     """Weights that are not trained stay in fp32, since shards have one type."""
+    keeps_inputs_of_frozen_layers: ClassVar[bool] = False
+    """With an adapter, what layers pass on stays in memory until the backward pass has ended."""
     keeps_frozen_dtype: ClassVar[bool] = False
     """Frozen weights may be loaded in 16 bits: nothing casts them later, and nothing shards them."""
     builds_once: ClassVar[bool] = False
@@ -133,6 +153,30 @@ class Strategy:
     def buffer_bytes(self, training: Training) -> int:
         """Device memory that comes and goes beside that state: casts, gathered weights, buckets. At its peak."""
         return 2 * training.parameters if training.half and self.autocasts else 0
+
+    def gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """Of `state_bytes`, what is in memory only from the backward pass to the step, without accumulation."""
+        return 0
+
+    def loss_buffer_bytes(self, training: Training) -> int:
+        """Of `buffer_bytes`, what is in memory while the loss is computed."""
+        return self.buffer_bytes(training)
+
+    def reduction_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """Device memory beside the state when the last gradients are reduced, after all layers."""
+        return 0
+
+    def step_bytes(self, training: Training) -> int:
+        """Device memory that comes and goes in the optimizer's step: PyTorch's `foreach` makes a copy of the weights.
+
+        Source: 10 bytes per parameter of Mistral 7B in pure bf16, 20 with fp32 shards (docs/forecast.md).
+        """
+        shards = training.world if self.partitions_weights else 1
+        return 0 if training.fused_step else training.weight_bytes * training.parameters // shards
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:  # noqa: ARG002
+        """Bytes that each rank sends in one update, in rings."""
+        return 0
 
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:  # noqa: ARG002
         """Host memory for offloaded state, in bytes per trained parameter, summed over the ranks."""

@@ -58,7 +58,7 @@ class Zero(Strategy):
         self.speed, self.offload_speed = speed, offload_speed
         self.summary: Message = _SUMMARIES[stage]
         self.offload_summary = _OFFLOAD_SUMMARIES.get(stage)
-        self.partitions_weights = stage == 3
+        self.partitions_weights, self.partitions_moments = stage == 3, stage > 0
         self.layout = self.label
 
     @property
@@ -83,6 +83,16 @@ class Zero(Strategy):
         bucket = min(p, REDUCE_BUCKET_ELEMENTS) * b
         return (weights + b + (0 if away else 4 + training.moment_bytes)) * p // n + bucket
 
+    def gradient_bytes(self, training: Training) -> int:
+        """From stage 2 on, gradients and their copies in fp32 are there from the backward pass to the step."""
+        if self.stage < 2 or training.optimizer_offloaded:
+            return 0
+        return (training.compute_bytes + 4) * training.parameters // training.world
+
+    def step_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """DeepSpeed's Adam steps in one kernel."""
+        return 0
+
     def buffer_bytes(self, training: Training) -> int:
         """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time."""
         b = training.compute_bytes
@@ -91,7 +101,17 @@ class Zero(Strategy):
             # Communication overlaps with the next bucket, and weights are gathered by buckets after the step.
             return 3 * b * bucket if self.stage else 0
         needed = max(training.table, 2 * training.layer)
-        return b * (max(needed, min(training.model_parameters, LIVE_ELEMENTS)) + bucket)
+        return b * (min(training.model_parameters, LIVE_ELEMENTS + needed) + bucket)
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:
+        """Gradients are reduced, at stage 2 in each micro-batch; weights are gathered after the step, or at stage 3
+        twice in each micro-batch.
+        """
+        b, model = training.compute_bytes, training.model_parameters or training.parameters
+        if self.partitions_weights:
+            return training.ring_share * b * accumulation * (2 * model + training.parameters)
+        reductions = accumulation if self.stage == 2 else 1
+        return training.ring_share * b * training.parameters * (reductions + 1)
 
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:
         """Master weights, moments and gradients, and the weights where those are offloaded, too."""

@@ -33,6 +33,8 @@ class Fix:
     why: Message
     line: str
     """The command that applies it."""
+    saves: Message | None = None
+    """What it changes of the forecast memory; None where it makes it no smaller, or nobody knows."""
 
 
 def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: TextIO | None = None) -> None:
@@ -80,6 +82,8 @@ def _fix(fix: Fix, stream: TextIO) -> Iterator[str]:
     yield from _wrapped(t("suggested change to the plan, solved and checked ({why}):", why=text(fix.why)), "", stream)
     for key, (old, new) in fix.changes.items():
         yield _cut(f"{_INDENT}{key}: {spelled(old)} → {spelled(new)}", stream)
+    if fix.saves:
+        yield from _wrapped(text(fix.saves), _INDENT, stream)
     yield from _wrapped(t("apply it: {line}", line=fix.line), "", stream, style="bold")
 
 

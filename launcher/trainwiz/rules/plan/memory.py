@@ -75,16 +75,25 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
     if plan.model.compile:
         return
-    smallest = _smallest_gpu(plan, machine)
-    state = estimate.device_bytes_per_rank + estimate.buffer_bytes_per_rank
-    room = smallest - state if smallest else 0
-    if smallest and estimate.device_bytes_per_rank <= smallest and room < estimate.activation_bytes_per_rank:
+    smallest, beside = _smallest_gpu(plan, machine), estimate.beside_bytes_per_rank
+    if not smallest or estimate.device_bytes_per_rank > smallest:
+        return
+    if beside + estimate.activation_bytes_per_rank > smallest:
         yield violation(
             "a micro-batch of {per_device_batch_size} × {sequence_length} tokens needs {need} GiB of activations "
             "beside {state} GiB of model state and buffers; a GPU has {have} GiB",
             _fewer_activations(plan),
             need=gib(estimate.activation_bytes_per_rank),
-            state=gib(state),
+            state=gib(beside),
+            have=gib(smallest),
+        )
+    elif estimate.peak_bytes_per_rank > smallest:
+        yield violation(
+            "the gradients of the embeddings and the head need {need} GiB at the end of the backward pass, beside "
+            "{state} GiB of model state; a GPU has {have} GiB",
+            Fix(message=_more_sharding(plan)),
+            need=gib(estimate.peak_bytes_per_rank - estimate.device_bytes_per_rank),
+            state=gib(estimate.device_bytes_per_rank),
             have=gib(smallest),
         )
 

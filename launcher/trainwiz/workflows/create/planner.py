@@ -18,7 +18,7 @@ from trainwiz import tasks
 from trainwiz.decide import Decided, Source, decide
 from trainwiz.finding import Finding
 from trainwiz.machine import Machine
-from trainwiz.project import Project
+from trainwiz.project import ModelFacts, Project
 from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
 
@@ -70,6 +70,15 @@ class Planner:
         if project.model is None and samples is None and not first:
             return decided
         return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples, first=first)
+
+    def folder_of(self, name: str) -> Path | None:
+        """The folder that a model's name means, from the project's folder or from here; None for another name."""
+        places = (place / os.path.expanduser(name) for place in (self.folder, Path()))
+        return next((place for place in places if place.is_dir()), None)
+
+    def model(self, plan: Plan) -> ModelFacts | None:
+        """What is known of the plan's model."""
+        return self._project(plan).model
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined."""

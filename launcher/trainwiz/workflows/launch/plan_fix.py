@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import plan as planning
-from trainwiz import render, rules
+from trainwiz import quantities, render, rules
 from trainwiz.diagnose import Diagnosis
 from trainwiz.diagnose.plan_changes import PlanChange, candidates
 from trainwiz.errors import PlanError, Refused, TrainwizError, UsageError
 from trainwiz.finding import errors
 from trainwiz.language import current, t, text
 from trainwiz.machine import Machine
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
 from trainwiz.plan import Plan
 from trainwiz.store import artifacts, history, plans, runs, templates
@@ -58,10 +58,26 @@ def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
     overridden = " ".join(prepared.request.arguments)
     if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
         return None
-    change, _ = found
+    change, changed = found
     words = ["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"]
     changes = {key: (plan.get(key), value) for key, value in change.changes.items()}
-    return Fix(changes=changes, why=change.why, line=shlex.join(words))
+    saves = saved_memory(plan, changed, folder, prepared.machine)
+    return Fix(changes=changes, why=change.why, line=shlex.join(words), saves=saves)
+
+
+def saved_memory(plan: Plan, changed: Plan, folder: Path, machine: Machine) -> Message | None:
+    """The forecast peak of a rank before and after a change that makes it smaller."""
+    before, after = (facts.gather(each, str(folder), machine).estimate for each in (plan, changed))
+    if before is None or after is None or after.peak_bytes_per_rank >= before.peak_bytes_per_rank:
+        return None
+    peaks = {
+        "before": quantities.size(before.peak_bytes_per_rank),
+        "after": quantities.size(after.peak_bytes_per_rank),
+    }
+    if plan.machine.device == "cpu" or not machine.gpus:
+        return say("forecast peak of each rank: {before}; with this change {after}", **peaks)
+    memory = quantities.size(min(gpu.memory_bytes for gpu in machine.gpus))
+    return say("forecast peak of each rank: {before}; with this change {after}, of {memory}", memory=memory, **peaks)
 
 
 # docs/decisions/diagnosis.md: `--apply-fix` edits the plan in place

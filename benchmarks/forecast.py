@@ -1,0 +1,259 @@
+"""Forecasts against published measurements: `python benchmarks/forecast.py FILE.csv [--json] [--page]`.
+
+Every row that says enough gets a forecast of the peak memory and of the tokens per second and GPU, by the formulas that
+the rules, the wizard and `trainwiz plan` use; the others say what they lack. The errors follow by group.
+
+With --json the forecasts alone go to stdout, with the row's line in the file. With --page the table in docs/forecast.md
+is written anew. benchmarks/published/measurements.csv is the file that it is about.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
+
+from published.recipes import Recipe, Unknown, recipe  # noqa: E402
+
+from trainwiz.estimate.device import needs  # noqa: E402
+from trainwiz.estimate.gpus import gpu_model  # noqa: E402
+from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
+from trainwiz.estimate.speed import pace  # noqa: E402
+
+PAGE = ROOT / "docs" / "forecast.md"
+BEGIN, END = "<!-- written by benchmarks/forecast.py -->", "<!-- end -->"
+COLUMNS = (
+    *("source", "model", "params_b", "gpu", "gpus", "strategy", "precision", "micro_batch", "seq_len"),
+    *("checkpointing", "extras", "peak_gib", "tokens_per_s_per_gpu", "mfu"),
+)
+_GIB = 2**30
+_MACHINE = 8
+"""Ranks of a machine, where a source has more than one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is forecast for one row, and what was measured."""
+
+    row: int
+    group: str
+    source: str
+    exact: bool
+    peak_gib: float | None
+    tokens: float | None
+    """Per second and GPU."""
+    why_not: str
+    measured_gib: float | None
+    measured_tokens: float | None
+    peers: dict[str, float]
+    """What other estimators say of the memory, in GiB."""
+
+
+def forecast(line: int, row: dict[str, str]) -> Forecast:
+    """The forecast of one row."""
+    measured = {"measured_gib": _number(row["peak_gib"]), "measured_tokens": _number(row["tokens_per_s_per_gpu"])}
+    source = row["source"].split(" ")[0]
+    try:
+        found = recipe(row)
+    except Unknown as why:
+        return Forecast(
+            row=line,
+            group="",
+            source=source,
+            exact=False,
+            peak_gib=None,
+            tokens=None,
+            why_not=str(why),
+            peers={},
+            **measured,
+        )
+    gpu = gpu_model(row["gpu"])
+    speed = gpu and pace(
+        found.strategy,
+        found.work,
+        gpu,
+        ranks_per_machine=_MACHINE,
+        attended=found.work.length * found.context,
+        fused=found.fused,
+    )
+    return Forecast(
+        row=line,
+        group=found.group,
+        source=source,
+        exact=found.exact,
+        peak_gib=_shown(found) / _GIB,
+        tokens=speed.tokens_per_second if speed else None,
+        why_not="" if speed else "the GPU is missing or unknown, so there is no forecast of the speed",
+        peers=_peers(found),
+        **measured,
+    )
+
+
+def _shown(found: Recipe) -> float:
+    """The peak as the source measures it."""
+    tensors = needs(found.strategy, found.work).total
+    if found.meter == "allocated":
+        return tensors
+    return reserved_bytes(tensors) if found.meter == "reserved" else device_bytes(tensors, ranks=found.work.world)
+
+
+def _peers(found: Recipe) -> dict[str, float]:
+    """What two estimators say of full fine-tuning: bytes of state alone.
+
+    accelerate: four times the weights for Adam (`accelerate estimate-memory`, docs/usage_guides/model_size_estimator).
+    DeepSpeed: 2 P + 18 P / N at stage 2, and 18 P / N + 4 bytes of the largest layer at stage 3
+    (`estimate_zero*_model_states_mem_needs`).
+    """
+    work = found.work
+    if work.adapter != "none" or work.transformer is None:
+        return {}
+    parameters, world = work.parameters, work.world
+    said = {"accelerate": 4 * work.weight_bytes * parameters}
+    if found.strategy.partitions_weights:
+        said["DeepSpeed"] = 18 * parameters // world + 4 * work.transformer.largest_table
+    elif found.strategy.uses_deepspeed:
+        said["DeepSpeed"] = 2 * parameters + 18 * parameters // world
+    return {name: count / _GIB for name, count in said.items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number > 0 else None
+
+
+def read(path: Path) -> list[Forecast]:
+    """All rows of a file, forecast; `row` counts lines, the header is line 1."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = {"model", "strategy", "micro_batch", "seq_len"} - set(reader.fieldnames or ())
+        if missing:
+            raise SystemExit(f"{path}: the columns {', '.join(sorted(missing))} are missing")
+        found = []
+        for row in reader:
+            found.append(forecast(reader.line_num, {name: row.get(name) or "" for name in COLUMNS}))
+        return found
+
+
+def errors(pairs: Iterable[tuple[float | None, float | None]]) -> list[float]:
+    """Forecast over measured, less 1, of the pairs that have both."""
+    return [said / true - 1 for said, true in pairs if said is not None and true]
+
+
+def summary(found: list[float]) -> str:
+    """One row of the table."""
+    if not found:
+        return "0 | – | – | – | – | –"
+    sizes = sorted(map(abs, found))
+    ninth = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    low = sum(error < -0.05 for error in found)
+    worst = max(found, key=abs)
+    return (
+        f"{len(found)} | {statistics.median(sizes):.1%} | {ninth:.1%} | {worst:+.1%} | "
+        f"{statistics.median(found):+.1%} | {low}"
+    )
+
+
+def table(rows: list[Forecast]) -> str:
+    """The errors by group, as Markdown."""
+    return "\n".join([*_memory(rows), "", *_time(rows), "", *_coverage(rows)])
+
+
+_HEAD = ("rows | median | p90 | worst | signed median | more than 5 % below", "---:|---:|---:|---:|---:|---:")
+
+
+def _memory(rows: list[Forecast]) -> list[str]:
+    lines = [f"| memory | {_HEAD[0]} |", f"|---|{_HEAD[1]}|"]
+    exact = [row for row in rows if row.exact]
+    for group in sorted({row.group for row in exact if row.measured_gib}):
+        lines.append(_line(group, [row for row in exact if row.group == group]))
+    lines.append(_line("**all that say batch and length exactly**", exact))
+    lines.append(_line("those whose length is a bound", [row for row in rows if row.group and not row.exact]))
+    for peer in ("accelerate", "DeepSpeed"):
+        known = [row for row in exact if peer in row.peers]
+        lines.append(_line(f"*the same rows, by us, that {peer} can tell of*", known))
+        said = errors((row.peers[peer], row.measured_gib) for row in known)
+        lines.append(f"| *by {peer}'s estimator* | {summary(said)} |")
+    return lines
+
+
+def _line(name: str, rows: list[Forecast]) -> str:
+    return f"| {name} | {summary(errors((row.peak_gib, row.measured_gib) for row in rows))} |"
+
+
+def _time(rows: list[Forecast]) -> list[str]:
+    lines = [f"| tokens per second and GPU | {_HEAD[0]} |", f"|---|{_HEAD[1]}|"]
+    known = [row for row in rows if row.measured_tokens]
+    for source in sorted({row.source for row in known if row.tokens}):
+        said = errors((row.tokens, row.measured_tokens) for row in known if row.source == source)
+        lines.append(f"| {source} | {summary(said)} |")
+    lines.append(f"| **all** | {summary(errors((row.tokens, row.measured_tokens) for row in known))} |")
+    return lines
+
+
+def _coverage(rows: list[Forecast]) -> list[str]:
+    memory = [row for row in rows if row.measured_gib]
+    speed = [row for row in rows if row.measured_tokens]
+    said = sum(row.peak_gib is not None for row in memory), sum(row.tokens is not None for row in speed)
+    counted = f"{said[0]} have a forecast, of {len(speed)} with a measured speed {said[1]}"
+    return [f"Of {len(memory)} rows with a measured peak {counted}."]
+
+
+def as_json(rows: list[Forecast]) -> str:
+    """The forecasts alone."""
+    return json.dumps(
+        {
+            "rows": [
+                {
+                    "row": row.row,
+                    "peak_gib": row.peak_gib and round(row.peak_gib, 2),
+                    "tokens_per_s_per_gpu": row.tokens and round(row.tokens, 1),
+                    "why_not": row.why_not,
+                }
+                for row in rows
+            ]
+        },
+        indent=1,
+    )
+
+
+def _details(rows: list[Forecast]) -> Iterable[str]:
+    for row in rows:
+        peak = _compared(row.peak_gib, row.measured_gib, "GiB")
+        speed = _compared(row.tokens, row.measured_tokens, "tokens/s")
+        yield f"{row.row:4} {row.source[:40]:40} {peak:32} {speed:38} {row.why_not}"
+
+
+def _compared(said: float | None, true: float | None, unit: str) -> str:
+    if said is None:
+        return "–"
+    return f"{said:.1f} {unit}" + (f" ({true:g}: {said / true - 1:+.1%})" if true else "")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the forecasts."""
+    files = [argument for argument in arguments if not argument.startswith("--")]
+    if len(files) != 1 or not set(arguments) - set(files) <= {"--json", "--page"}:
+        raise SystemExit("usage: python benchmarks/forecast.py FILE.csv [--json] [--page]")
+    rows = read(Path(files[0]))
+    if "--json" in arguments:
+        print(as_json(rows))
+        return
+    print(*_details(rows), "", table(rows), sep="\n")
+    if "--page" in arguments:
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+        PAGE.write_text(f"{before}\n{table(rows)}\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Published measurements of memory and speed, and how each source trained."""

@@ -1,0 +1,309 @@
+"""From a row of published measurements to the work that trainwiz forecasts: what the row says, and how its tool trains.
+
+A `Tool` holds what the tables of a source leave out because their tool always does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from published.shapes import shape
+from trainwiz import strategies
+from trainwiz.estimate.activations import Loss
+from trainwiz.estimate.device import Work
+from trainwiz.models import Transformer
+from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.strategies import Strategy
+
+Row = Mapping[str, str]
+Meter = Literal["allocated", "reserved", "device"]
+"""What a source calls peak: tensors (torch.cuda.max_memory_allocated), the allocator's blocks, or all that nvidia-smi
+shows."""
+
+
+class Unknown(Exception):
+    """The row does not say enough; the message names what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """How a source's tool trains."""
+
+    meter: Meter = "device"
+    fused_step: bool = True
+    pure: bool = False
+    """Weights, gradients and moments are in 16 bits where the row does not say otherwise."""
+    logit_bytes: int = 12
+    """Of each token and word: logits in 16 bits and fp32, softmax or gradient. 14 where the 16-bit logits stay, too."""
+    quantized_logit_bytes: int | None = None
+    """The same for QLoRA, where its tool computes the loss in another way."""
+    quantized_strategy: str | None = None
+    """What trains GPTQ models on one GPU, where that is not plain PyTorch."""
+    loss_parts: int = 1
+    """Chunks that the loss of a micro-batch is cut into."""
+    checkpointing: Checkpointing | None = None
+    """Where a row does not say it."""
+    pure_autocast: bool = True
+    """16-bit weights are used under autocast all the same."""
+    paged_moments: bool = False
+    """The moments of full fine-tuning are paged to the host (bitsandbytes' PagedAdamW)."""
+    adapter_dropout: bool = False
+    """Adapters have dropout: on queries and values, or in its qlora.yaml recipes on all matrices."""
+    untied: bool = False
+    """The head has weights of its own, also where the model shares the embedding's."""
+    whole_frozen: bool = False
+    """FSDP frees gathered weights that are frozen only at the end of the backward pass."""
+
+
+_TRAINER = Tool(fused_step=False)
+_TOOLS: tuple[tuple[str, Tool], ...] = (
+    # transformers copied the logits to fp32 inside the model until 4.45.
+    ("refs/a100_80gb.csv", replace(_TRAINER, meter="allocated", logit_bytes=14)),
+    ("fms-acceleration", replace(_TRAINER, meter="allocated")),
+    (
+        "litgpt",
+        Tool(
+            meter="allocated",
+            fused_step=False,
+            pure=True,
+            logit_bytes=10,
+            checkpointing="none",
+            pure_autocast=False,
+            paged_moments=True,
+            adapter_dropout=True,
+            untied=True,
+            whole_frozen=True,
+        ),
+    ),
+    ("torchtune", Tool(meter="reserved", pure=True, loss_parts=8, checkpointing="full", paged_moments=True)),
+    ("202412_torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=14)),
+    # Since 2025 torchtitan compiles the loss as well: the logits and nothing in fp32.
+    ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4)),
+    ("peft", Tool(meter="reserved", fused_step=False, pure_autocast=False)),
+    # Its QLoRA trains in fp16 under DeepSpeed, without autocast: logits, their copy, softmax and gradient in 16 bits.
+    ("Qwen", replace(_TRAINER, logit_bytes=14, quantized_logit_bytes=8, quantized_strategy="zero2")),
+    ("gist chenyaofo", replace(_TRAINER, meter="allocated")),
+    ("nanotron", Tool(meter="allocated", pure=False)),
+    ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
+    ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
+    ("llm-foundry", Tool(checkpointing="none")),
+    ("Megatron", Tool(checkpointing="none")),
+    ("fms-fsdp", Tool(checkpointing="none")),
+)
+_LABELS = (
+    ("zero3", "zero3"),
+    ("zero2", "zero2"),
+    ("zero1", "zero1"),
+    ("fsdp2", "fsdp"),
+    ("hsdp", "fsdp"),
+    ("fsdp1", "colossal_fsdp"),
+    ("fsdp", "colossal_fsdp"),
+    ("ddp", "ddp"),
+)
+_LARGEST = 1e8
+"""Nothing in a row is larger; what claims to be does not overflow."""
+_BOUND = ("a bound", "short samples", "vary", "not stated in the table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A row, understood."""
+
+    strategy: Strategy
+    work: Work
+    meter: Meter
+    exact: bool
+    """Batch and length are those of the measurement, not bounds or guesses."""
+    group: str
+    context: int
+    """Ranks that share a sample (context parallelism)."""
+    fused: bool
+    """Kernels are fused or compiled."""
+
+
+def recipe(row: Row) -> Recipe:
+    """What a row says and its tool does. Raises `Unknown`."""
+    tool = next((tool for name, tool in _TOOLS if name in row["source"]), Tool())
+    billions = _number(row["params_b"])
+    model = shape(row["model"], billions)
+    if model is None:
+        raise Unknown("neither the model's name nor its size says how large it is")
+    if tool.untied and model.tied:
+        head = model.vocab_size * model.hidden_size
+        model = replace(model, tied=False, head_weights=head)
+    micro, length, exact = _batch(row, model)
+    strategy, degrees = _strategy(row, tool)
+    if sharded := [name for name in ("tp", "pp") if degrees.get(name, 1) > 1]:
+        raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor or pipeline parallelism")
+    ranks = max(1, int(_number(row["gpus"]) or 1))
+    adapter = _adapter(row["strategy"])
+    pure = "pure" in row["extras"].lower() or "weights" in row["precision"] or "true" in row["precision"]
+    pure = pure or (tool.pure and not row["precision"].startswith("amp"))
+    if _keeps_shards_in_fp32(row, strategy, adapter):
+        pure = False
+    world = ranks
+    paged = tool.paged_moments and not adapter and strategy.one_rank
+    preference = "dpo" in row["strategy"]
+    work = Work(
+        parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
+        transformer=model,
+        adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
+        trained=_trained(row, model, adapter),
+        precision=_precision(row["precision"]),
+        weight_bytes=2 if pure or adapter else 4,
+        # bitsandbytes kept the inputs of frozen matrices in four bits, too.
+        frozen_mlps=adapter not in ("", "qlora")
+        and not re.search("down_proj|gate_proj", row["extras"])
+        and tool.checkpointing != "full",
+        dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
+        frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
+        moment_bytes=0 if paged else 4 if pure or adapter else 8,
+        fused_step=tool.fused_step or paged,
+        world=world,
+        arithmetic=_arithmetic(row, tool),
+        bucket_view=False,
+        stream_bytes=_stream_bytes(row, strategy, whole=not (pure or adapter)),
+        optimizer_offloaded="offload-opt" in row["strategy"] or "offload" in row["strategy"],
+        parameters_offloaded="offload-param" in row["strategy"],
+        checkpointing=_checkpointing(row, tool),
+        accumulates=bool(re.search(r"accum=(?!1\b)\d", row["extras"])),
+        loss=_loss(row, tool, micro * length * (2 if preference else 1)),
+        samples=micro * (2 if preference else 1),
+        length=max(1, length // degrees.get("cp", 1)),
+    )
+    kind = {"": "full", "lora": "LoRA", "qlora": "QLoRA"}.get(adapter, "other adapters")
+    where = (
+        "one GPU"
+        if ranks == 1 or strategy.one_rank
+        else "FSDP"
+        if strategy.partitions_weights and not strategy.zero_stage
+        else "ZeRO"
+    )
+    return Recipe(
+        strategy=strategy,
+        work=work,
+        meter=tool.meter,
+        exact=exact,
+        group=f"{kind}, {where}",
+        context=degrees.get("cp", 1),
+        fused=any(word in row["extras"] for word in ("foak", "liger", "compile", "fused")),
+    )
+
+
+def _number(text: str) -> float | None:
+    found = re.match(r"\d+(\.\d+)?", text)
+    return min(float(found[0]), _LARGEST) if found else None
+
+
+def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
+    micro, length = _number(row["micro_batch"]), _number(row["seq_len"])
+    exact = row["micro_batch"].isdigit() and row["seq_len"].isdigit()
+    exact = exact and not any(word in row["extras"] + row["checkpointing"] for word in _BOUND)
+    if "card's limit" in row["extras"]:
+        raise Unknown("the source gives the card's limit, not what was needed")
+    if not micro or micro != int(micro):
+        raise Unknown("the micro-batch is missing, or is not a positive number")
+    if length is None and "packed" in row["extras"]:
+        length = model.max_position_embeddings
+    if not length or length != int(length):
+        raise Unknown("the sequence length is missing, or is not a positive number")
+    return int(micro), int(length), exact
+
+
+def _strategy(row: Row, tool: Tool) -> tuple[Strategy, dict[str, int]]:
+    text = row["strategy"]
+    degrees = {name: int(degree) for name, degree in re.findall(r"\b(dp|tp|cp|pp)=(\d+)", text)}
+    label = next((label for word, label in _LABELS if word in text), "single")
+    if "gptq" in text and label == "single":
+        label = tool.quantized_strategy or label
+    return strategies.labelled(label), degrees
+
+
+def _adapter(text: str) -> str:
+    for word in ("qlora", "lora", "loha", "ia3", "adapter"):
+        if word in text:
+            return word
+    return ""
+
+
+def _keeps_shards_in_fp32(row: Row, strategy: Strategy, adapter: str) -> bool:
+    """Accelerate raises trained shards to fp32 under mixed precision (from 0.27 on)."""
+    return not adapter and strategy.partitions_weights and "autocast" in row["precision"]
+
+
+def _copied_tables(row: Row, model: Transformer) -> int:
+    """peft keeps the frozen original of a module that is trained beside an adapter."""
+    return model.embedding_weights + model.head_weights if "+emb" in row["strategy"] else 0
+
+
+def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
+    if not adapter:
+        return model.parameters
+    if said := re.search(r"trainable=([\d,]+)", row["extras"]):
+        return int(said[1].replace(",", ""))
+    rank = int((re.search(r"\br=(\d+)", row["extras"]) or [0, 16])[1])
+    attention_only = "q,k,v,o_proj" in row["extras"]
+    numbers = 0
+    for block in model.blocks:
+        each = 2 * (model.hidden_size + block.query_size) + 2 * (model.hidden_size + block.key_value_size)
+        if not attention_only:
+            each += (3 if block.gated else 2) * (model.hidden_size + block.intermediate_size)
+        numbers += block.count * each
+    return rank * numbers + _copied_tables(row, model)
+
+
+def _dropped(row: Row, model: Transformer) -> int:
+    """Input features of a layer that litgpt's adapters drop: queries, keys and values are one matrix there."""
+    if "qlora.yaml" not in row["extras"]:
+        return model.hidden_size
+    block = model.blocks[0]
+    return model.hidden_size * (3 if block.gated else 2) + block.query_size + block.intermediate_size
+
+
+def _gathers_all(tool: Tool, strategy: Strategy) -> bool:
+    return tool.whole_frozen and strategy.partitions_weights
+
+
+def _frozen_bytes(row: Row) -> int:
+    return 4 if _precision(row["precision"]) == "no" else 2
+
+
+def _precision(text: str) -> str:
+    if re.search("fp8|float8", text):
+        return "fp8"
+    return "no" if re.fullmatch(r"(tf|fp)?32(-true)?|float32|no", text.strip()) else "bf16"
+
+
+def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
+    """Weights in fp32 leave the residual stream in fp32 under autocast. So does peft's prepare_model_for_kbit_training,
+    which raises embeddings and norms; under FSDP the mixed precision casts them back.
+    """
+    plain = strategy.autocasts
+    raised = "baseline-peft" in row["extras"] and plain
+    return 4 if raised or (whole and plain) or _precision(row["precision"]) == "no" else 2
+
+
+def _arithmetic(row: Row, tool: Tool) -> Arithmetic:
+    pure = "true" in row["precision"] or "weights" in row["precision"]
+    if _precision(row["precision"]) == "no":
+        return "fp32"
+    return "16-bit" if pure and not tool.pure_autocast else "autocast"
+
+
+def _checkpointing(row: Row, tool: Tool) -> Checkpointing:
+    said = row["checkpointing"].split(" ")[0]
+    if said in ("none", "selective", "full"):
+        return said  # type: ignore[return-value]
+    return tool.checkpointing or "full"
+
+
+def _loss(row: Row, tool: Tool, tokens: int) -> Loss:
+    if "liger" in row["extras"]:
+        return Loss()
+    logits = tool.logit_bytes - (4 if "foak" in row["extras"] else 0)
+    if "qlora" in row["strategy"]:
+        logits = tool.quantized_logit_bytes or logits
+    return Loss(logit_bytes=logits, tokens_at_once=max(1, tokens // tool.loss_parts))

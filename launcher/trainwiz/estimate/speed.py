@@ -1,0 +1,160 @@
+"""How long an update takes: compute, memory traffic, kernel launches and communication.
+
+A micro-batch needs the sum of four times: matrix products and attention, whose throughput is a share of the GPU's; the
+tensors of each layer, which pass through memory; and a fixed time per layer to launch kernels. Communication runs
+beside it, by the ring formulas (https://arxiv.org/abs/2006.15704, section 2.1, for all-reduce), and all but a small
+part of the shorter of the two is hidden. The constants are fitted on the rows of docs/forecast.md and mean the same on
+every GPU; `GpuModel` has those that belong to one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwiz.estimate.device import Work, training_of
+from trainwiz.estimate.gpus import GpuModel
+from trainwiz.models import Transformer
+from trainwiz.models.activations import layer_bytes
+from trainwiz.strategies import Strategy
+
+_PASSES = 1.5
+"""How often what a layer keeps goes through memory in each of forward, recomputation and twice backward."""
+_FUSED = 0.4
+"""The share of those passes that fused or compiled kernels leave."""
+_LAUNCHES_SECONDS = 1.45e-3
+"""To launch the kernels of one layer in one pass from Python."""
+_RING = 0.4
+"""The share of a link's bandwidth that NCCL's rings reach while the GPU computes beside them."""
+_NOT_HIDDEN = 0.19
+"""The share of the shorter of computation and communication that does not run beside the other."""
+_DEQUANTIZED_BYTES = 5
+"""Of a weight in four bits that is expanded to 16 for a product: read, written, and read again."""
+_STEP_BYTES = 28
+"""Of each parameter in Adam's step: weight, gradient and two moments read, three of them written, in fp32."""
+_FP8_GAIN = 1.5
+"""How much faster matrices are in fp8, with the casts around them."""
+_PCIE = 25e9
+"""Bytes per second between host and device."""
+_HOST_ADAM = 20e9
+"""Bytes per second that the host's Adam goes through, for each rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """Seconds of one update."""
+
+    compute: float
+    """Matrix products and attention."""
+    memory: float
+    """Everything else that a layer does, bound by memory."""
+    launches: float
+    """Kernel launches."""
+    communication: float
+    """All of it, hidden or not."""
+    step: float
+    """The optimizer."""
+    tokens: int
+    """Tokens of one rank in the update."""
+
+    @property
+    def seconds(self) -> float:
+        """Of one update: what is longer, computation or communication, and the part of the other that is not hidden."""
+        computation = self.compute + self.memory + self.launches
+        shorter = min(computation, self.communication)
+        return max(computation, self.communication) + _NOT_HIDDEN * shorter + self.step
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of one rank."""
+        return self.tokens / self.seconds
+
+
+def pace(
+    strategy: Strategy,
+    work: Work,
+    gpu: GpuModel,
+    *,
+    accumulation: int = 1,
+    ranks_per_machine: int | None = None,
+    attended: int | None = None,
+    fused: bool = False,
+    network: float | None = None,
+) -> Pace | None:
+    """The seconds of an update; None where the model's layers are unknown.
+
+    `network` is what was measured between machines, in bytes per second and rank. `attended` is how many tokens a
+    sample has, where a rank holds only a part of it.
+    """
+    model = work.transformer
+    if model is None:
+        return None
+    training, tokens = training_of(work), work.samples * work.length
+    flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
+    gain = _FP8_GAIN if work.precision == "fp8" and gpu.fp8_flops else 1
+    products = tokens * _matrix_flops(model, work) / (flops * gain * gpu.matrix_efficiency)
+    attention = tokens * _attention_flops(model, work, attended or work.length) / (flops * gpu.attention_efficiency)
+    passes = _PASSES * (_FUSED if fused else 1)
+    memory = passes * tokens * _traffic(model, work) / gpu.bandwidth
+    if work.adapter == "qlora":
+        memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
+    within = ranks_per_machine is None or work.world <= ranks_per_machine
+    # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
+    together = (ranks_per_machine or 1) * (network or gpu.network)
+    link = _RING * (gpu.link if within else min(gpu.link, together))
+    return Pace(
+        compute=accumulation * (products + attention),
+        memory=accumulation * memory,
+        launches=accumulation * _LAUNCHES_SECONDS * model.num_hidden_layers * _rounds(work),
+        communication=strategy.link_bytes(training, accumulation) * _frozen_share(work) / link
+        + accumulation * _host_seconds(work, training.compute_bytes),
+        step=_step_seconds(strategy, work, gpu),
+        tokens=accumulation * tokens,
+    )
+
+
+def _rounds(work: Work) -> int:
+    """Passes through the layers: forward, twice as much backward, and one to compute activations again."""
+    return 3 if work.checkpointing == "none" else 4
+
+
+def _matrix_flops(model: Transformer, work: Work) -> float:
+    """Of one token: 2 for each weight in a forward pass, 2 for the gradient of the input, 2 for that of the weight."""
+    weights = sum(block.count * (block.attention_weights + block.active_mlp_weights) for block in model.blocks)
+    trained = 6 if work.adapter == "none" else 4
+    again = {"none": 0.0, "selective": 0.0, "full": 2.0}[work.checkpointing]
+    head = model.hidden_size * model.vocab_size if work.generates else 0
+    return (trained + again) * weights + trained * head
+
+
+def _attention_flops(model: Transformer, work: Work, length: int) -> float:
+    """Of one token: causal attention multiplies it with half of the sample, twice."""
+    forward = sum(
+        block.count * block.query_size * 2 * min(length, 2 * (block.window or length)) for block in model.blocks
+    )
+    return (4 if work.checkpointing == "full" else 3) * forward
+
+
+def _traffic(model: Transformer, work: Work) -> float:
+    """Bytes of one token that pass through memory in all layers and the loss."""
+    kind = work.arithmetic or "autocast"
+    layers = sum(block.count * layer_bytes(model, block, kind) for block in model.blocks)
+    logits = 3 * (work.loss.logit_bytes or 12) * model.vocab_size if work.generates else 0
+    return _rounds(work) * layers + logits
+
+
+def _frozen_share(work: Work) -> float:
+    """Frozen weights in four bits travel as they are."""
+    return 0.26 if work.adapter == "qlora" else 1
+
+
+def _host_seconds(work: Work, number: int) -> float:
+    """To bring offloaded weights twice and gradients back, of each rank's part, in one micro-batch."""
+    numbers = (2 if work.parameters_offloaded else 0) + (1 if work.optimizer_offloaded else 0)
+    return numbers * number * work.parameters / work.world / _PCIE
+
+
+def _step_seconds(strategy: Strategy, work: Work, gpu: GpuModel) -> float:
+    parameters = training_of(work).parameters / (work.world if strategy.partitions_moments else 1)
+    if work.optimizer_offloaded:
+        return parameters * (4 / _PCIE + _STEP_BYTES / _HOST_ADAM)
+    return parameters * _STEP_BYTES / gpu.bandwidth

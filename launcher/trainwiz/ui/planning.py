@@ -1,0 +1,249 @@
+"""What `trainwiz plan` found, as a table with bars of memory, and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainwiz import quantities
+from trainwiz.decide.candidates import Candidate, Place
+from trainwiz.language import t, text
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.ui import console, table
+from trainwiz.ui.table import Cell
+
+_BAR_COLUMN = 5
+"""The bar stands behind the peak."""
+_BAR = 20
+"""Characters of a bar that is a GPU's whole memory."""
+PARTS = (
+    ("state", "█", say("weights, gradients, optimizer")),
+    ("buffers", "▓", say("gathered and cast weights, buckets")),
+    ("activations", "▒", say("activations, logits")),
+)
+"""The parts of memory: their names, their signs in a bar, and what they are."""
+_GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a training may take; None: anything."""
+
+    hours: float | None = None
+    price: float | None = None
+    """Of one GPU for one hour."""
+    cost: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A candidate with its hours and its cost."""
+
+    number: int
+    gpus: int
+    candidate: Candidate
+    hours: float | None
+    """Of the training; None where its length or the speed is unknown."""
+    cost: float | None
+    """None without a price."""
+    why_not: Message | None
+
+    @property
+    def possible(self) -> bool:
+        """Whether it fits, and keeps the limits."""
+        return self.why_not is None
+
+
+def row(number: int, one: Candidate, place: Place, updates: int | None, limits: Limits) -> Row:
+    """The candidate, judged by the limits, too."""
+    hours = one.pace.seconds * updates / 3600 if one.pace and updates else None
+    cost = hours * place.ranks * limits.price if hours is not None and limits.price else None
+    return Row(
+        number=number,
+        gpus=place.ranks,
+        candidate=one,
+        hours=hours,
+        cost=cost,
+        why_not=one.why_not or _beyond(hours, cost, limits),
+    )
+
+
+def _beyond(hours: float | None, cost: float | None, limits: Limits) -> Message | None:
+    if limits.hours is not None and (hours is None or hours > limits.hours):
+        return say("takes {hours}, more than {limit}", hours=_hours(hours), limit=_hours(limits.hours))
+    if limits.cost is not None and (cost is None or cost > limits.cost):
+        return say("costs {cost}, more than {limit}", cost=_money(cost), limit=_money(limits.cost))
+    return None
+
+
+def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
+    """Print the rows that fit, then those that do not, and why."""
+    console.talk(subject(plan, place))
+    fitting = [row for row in rows if row.possible]
+    if fitting:
+        lines = [_with_bar(values(row, limits), bar(row.candidate, place)) for row in fitting]
+        table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
+        _legend()
+    else:
+        console.talk(t("nothing fits"), style="error")
+    for row in rows:
+        if row.why_not is not None:
+            name = f"{row.candidate.name} ({row.candidate.work.samples}, {row.candidate.work.checkpointing})"
+            for line in console.fitted(text(row.why_not), first=f"{name}: ", rest="  ", stream=sys.stdout):
+                console.data(console.styled(line, "dim", sys.stdout))
+    if place.gpu is None:
+        console.talk(t("the speed of this GPU is unknown; the rows are in the usual order of their strategies"))
+    elif all(row.candidate.pace is None for row in rows):
+        console.talk(
+            t("the layers of {model} are unknown: activations and speed are not in the rows", model=plan.model.name)
+        )
+
+
+def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
+    """Print the best row for each number of GPUs."""
+    heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))
+    cost = (t("COST"),) if limits.price else ()
+    lines = []
+    for row in rows:
+        one = row.candidate
+        if not row.possible:
+            lines.append([Cell(text=str(row.gpus)), Cell(text=text(row.why_not or ""), style="dim")])
+            lines[-1] += [Cell(text="")] * (len(heads) + len(cost) - 2)
+            continue
+        values = (
+            str(row.gpus),
+            one.name,
+            one.work.checkpointing,
+            _batch(one),
+            quantities.size(one.need.total),
+            _speed(one, row.gpus),
+            _speed(one, 1),
+            _hours(row.hours),
+            *((_money(row.cost),) if limits.price else ()),
+        )
+        lines.append([Cell(text=value) for value in values])
+    table.show([_bold((*heads, *cost)), *lines], optional=(2, 3))
+
+
+def to_dict(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> dict[str, Any]:
+    """The rows for `--json`: bytes, seconds, hours."""
+    return {
+        "model": plan.model.name,
+        "gpus": place.ranks,
+        "gpu": place.gpu.name if place.gpu else None,
+        "gpu_memory_bytes": place.memory_bytes,
+        "usable_bytes": place.usable_bytes,
+        "real_batch_size": plan.batch.real_batch_size,
+        "sequence_length": plan.batch.sequence_length,
+        "price": limits.price,
+        "rows": [row_to_dict(row) for row in rows],
+    }
+
+
+def row_to_dict(row: Row) -> dict[str, Any]:
+    """One row for `--json`."""
+    one = row.candidate
+    return {
+        "row": row.number,
+        "gpus": row.gpus,
+        "strategy": one.name,
+        "activation_checkpointing": one.work.checkpointing,
+        "per_device_batch_size": one.work.samples,
+        "gradient_accumulation_steps": one.accumulation,
+        "peak_bytes_per_rank": one.need.total,
+        "peak_moment": one.need.peak,
+        "moments": {moment: dict(parts) for moment, parts in one.need.moments.items()},
+        "host_bytes_per_machine": one.host_bytes,
+        "seconds_per_update": one.pace.seconds if one.pace else None,
+        "tokens_per_second": one.pace.tokens_per_second * row.gpus if one.pace else None,
+        "hours": row.hours,
+        "cost": row.cost,
+        "fits": row.possible,
+        "why_not": text(row.why_not) if row.why_not is not None else None,
+    }
+
+
+def _bold(heads: Sequence[str]) -> list[Cell]:
+    return [Cell(text=head, style="bold") for head in heads]
+
+
+def subject(plan: Plan, place: Place) -> str:
+    """What the rows are about."""
+    return t(
+        "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
+        model=plan.model.name,
+        ranks=place.ranks,
+        gpu=place.gpu.name if place.gpu else "GPU",
+        memory=quantities.size(place.memory_bytes),
+        batch=plan.batch.real_batch_size,
+        length=plan.batch.sequence_length,
+    )
+
+
+def heads(limits: Limits) -> list[str]:
+    """The heads of the columns."""
+    names = [t("ROW"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("TIME")]
+    return [*names, t("COST")] if limits.price else names
+
+
+def values(row: Row, limits: Limits) -> list[str]:
+    """The columns of a row, as they are read."""
+    one = row.candidate
+    found = [
+        str(row.number),
+        one.name,
+        one.work.checkpointing,
+        _batch(one),
+        quantities.size(one.need.total),
+        _speed(one, row.gpus),
+        _hours(row.hours),
+    ]
+    return [*found, _money(row.cost)] if limits.price else found
+
+
+def _with_bar(columns: Sequence[str], drawn: str) -> list[str]:
+    return [*columns[:_BAR_COLUMN], drawn, *columns[_BAR_COLUMN:]]
+
+
+def _plain(columns: Sequence[str]) -> list[Cell]:
+    return [Cell(text=column) for column in columns]
+
+
+def bar(one: Candidate, place: Place) -> str:
+    """The parts of the peak, in proportion to the GPU's memory; `·` is left."""
+    parts = one.need.moments[one.need.peak]
+    drawn, total = "", 0
+    for name, sign, _ in PARTS:
+        total += parts.get(name, 0)
+        drawn += sign * (min(_BAR, round(_BAR * total / place.memory_bytes)) - len(drawn))
+    return drawn + "·" * (_BAR - len(drawn))
+
+
+def _legend() -> None:
+    console.talk(
+        t("█ weights, gradients, optimizer  ▓ gathered and cast weights, buckets  ▒ activations, logits  · left"),
+        style="dim",
+    )
+
+
+def _batch(one: Candidate) -> str:
+    return f"{one.work.samples} × {one.accumulation} × {one.work.world}"
+
+
+def _speed(one: Candidate, ranks: int) -> str:
+    return f"{one.pace.tokens_per_second * ranks:,.0f}" if one.pace else "-"
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return "-"
+    if hours < 1:
+        return f"{60 * hours:.0f} min" if hours > 1 / 60 else f"{3600 * hours:.0f} s"
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
+
+
+def _money(cost: float | None) -> str:
+    return "-" if cost is None else f"{cost:,.2f}"

@@ -1,0 +1,1 @@
+"""`trainwiz plan`: what fits, how fast it is, and what it costs."""

@@ -1,0 +1,104 @@
+"""The benchmark of forecasts: its goals over the published rows, its answers to rows that say little, its form."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import forecast  # noqa: E402
+
+MEASUREMENTS = ROOT / "benchmarks" / "published" / "measurements.csv"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[forecast.Forecast]:
+    return forecast.read(MEASUREMENTS)
+
+
+def memory(rows: list[forecast.Forecast], *groups: str) -> list[float]:
+    chosen = [row for row in rows if row.exact and (not groups or row.group in groups)]
+    found = forecast.errors((row.peak_gib, row.measured_gib) for row in chosen)
+    assert len(found) > 20
+    return found
+
+
+@pytest.mark.parametrize(
+    ("groups", "median"),
+    [
+        (("full, one GPU", "full, FSDP", "full, ZeRO"), 0.03),
+        (("LoRA, one GPU", "QLoRA, one GPU"), 0.05),
+        (("LoRA, FSDP", "QLoRA, FSDP"), 0.10),
+    ],
+)
+def test_the_median_error_of_memory(rows: list[forecast.Forecast], groups: tuple[str, ...], median: float) -> None:
+    assert statistics.median(map(abs, memory(rows, *groups))) <= median
+
+
+def test_memory_is_seldom_far_off_and_seldom_too_low(rows: list[forecast.Forecast]) -> None:
+    found = memory(rows)
+    assert statistics.quantiles(map(abs, found), n=10)[-1] <= 0.15
+    assert sum(error < -0.05 for error in found) <= len(found) / 20
+
+
+def test_speed(rows: list[forecast.Forecast]) -> None:
+    found = forecast.errors((row.tokens, row.measured_tokens) for row in rows)
+    assert len(found) > 150
+    assert statistics.median(map(abs, found)) <= 0.15
+    assert statistics.quantiles(map(abs, found), n=10)[-1] <= 0.35
+
+
+def test_four_of_five_rows_get_a_forecast_and_the_others_say_why(rows: list[forecast.Forecast]) -> None:
+    for said, measured in (("peak_gib", "measured_gib"), ("tokens", "measured_tokens")):
+        known = [row for row in rows if getattr(row, measured)]
+        assert sum(getattr(row, said) is not None for row in known) >= 0.8 * len(known)
+    assert all(row.why_not for row in rows if row.peak_gib is None or row.tokens is None)
+
+
+def test_the_page_shows_these_errors(rows: list[forecast.Forecast]) -> None:
+    text = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")
+    assert forecast.table(rows) in text
+
+
+HEADER = "source,model,params_b,gpu,gpus,strategy,precision,micro_batch,seq_len,checkpointing,extras,peak_gib"
+ODD = {
+    "x,Llama-3.1-8B,8.03,h100_80gb,8,fsdp2,bf16,2,4096,full,,": "",
+    "x,Llama-3.1-8B,8.03,,8,fsdp2,bf16,2,4096,full,,": "the GPU is missing",
+    "x,Llama-3.1-8B,8.03,h100_80gb,8,fsdp2,bf16,,4096,full,,": "the micro-batch is missing",
+    "x,Llama-3.1-8B,8.03,h100_80gb,8,fsdp2,bf16,0,4096,full,,": "the micro-batch is missing",
+    "x,Llama-3.1-8B,8.03,h100_80gb,8,fsdp2,bf16,2,long,full,,": "the sequence length is missing",
+    "x,Llama-3.1-8B,8.03,h100_80gb,8,fsdp2 tp=8,bf16,2,4096,full,,": "tp: trainwiz does not plan",
+    "x,nobody/knows-this,,h100_80gb,8,fsdp2,bf16,2,4096,full,,": "neither the model's name nor its size",
+    "x,nobody/knows-this,3.1,l4,,,,1,128,,,": "",
+    ",,,,,,,,,,,": "neither the model's name nor its size",
+    "x": "neither the model's name nor its size",
+}
+
+
+def test_json_names_lines_and_says_why_not(tmp_path: Path) -> None:
+    """One process, with rows that nobody made up for it."""
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join([HEADER, *ODD]) + "\n", encoding="utf-8")
+    command = [sys.executable, str(ROOT / "benchmarks" / "forecast.py"), str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["rows"]
+    assert [row["row"] for row in found] == list(range(2, 2 + len(ODD)))
+    for row, reason in zip(found, ODD.values(), strict=True):
+        assert set(row) == {"row", "peak_gib", "tokens_per_s_per_gpu", "why_not"}
+        assert row["why_not"].startswith(reason)
+        assert bool(row["why_not"]) == bool(reason)
+        assert (row["tokens_per_s_per_gpu"] is None) == bool(reason)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("name,value\na,1\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="the columns micro_batch, model, seq_len, strategy are missing"):
+        forecast.read(file)

@@ -1,0 +1,191 @@
+"""`trainwiz plan`: rows, limits, scaling, JSON, and a row that becomes a project. No hub and no GPU is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainwiz import language
+from trainwiz.cli import run
+
+QWEN = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--task", "sft"]
+GIB = 2**30
+SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+}
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    language.choose([], {})
+
+
+def plan(*words: str) -> int:
+    return run(["plan", *words])
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    plan(*words, "--json")
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_rows_are_the_fastest_that_fit_and_then_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, *QWEN, "--gpus", "8xH100")
+    assert (found["gpus"], found["gpu"], found["usable_bytes"]) == (8, "H100", 72 * GIB)
+    fitting = [row for row in found["rows"] if row["fits"]]
+    assert len(fitting) >= 4
+    assert [row["seconds_per_update"] for row in fitting] == sorted(row["seconds_per_update"] for row in fitting)
+    assert found["rows"][: len(fitting)] == fitting
+    ddp = next(row for row in found["rows"] if row["strategy"] == "ddp")
+    # 16 bytes for each of 7.6e9 parameters.
+    assert not ddp["fits"]
+    assert ddp["peak_bytes_per_rank"] > 16 * 7.6e9
+    assert "72.0 GiB of 80.0 GiB can be used" in ddp["why_not"]
+    for row in found["rows"]:
+        micro, accumulation = row["per_device_batch_size"], row["gradient_accumulation_steps"]
+        assert micro * accumulation * 8 == found["real_batch_size"]
+        assert max(sum(parts.values()) for parts in row["moments"].values()) == row["peak_bytes_per_rank"]
+
+
+def test_the_table_shows_the_parts_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(*QWEN, "--gpus", "8xA100-80GB", "--price", "2") == 0
+    out = capsys.readouterr()
+    header, first, *_ = out.out.splitlines()
+    assert header.split() == ["ROW", "STRATEGY", "RECOMPUTED", "BATCH", "PEAK", "MEMORY", "TOKENS/S", "TIME", "COST"]
+    (bar,) = [word for word in first.split() if "█" in word or "▓" in word]
+    assert len(bar) == 20
+    assert "on 8 × A100-80GB (80.0 GiB)" in out.err
+
+
+def test_limits_say_which_rows_are_too_slow_or_too_dear(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QWEN, "--gpus", "8xA100-80GB", "--tokens", "1B", "--price", "2"]
+    free = rows(capsys, *words)["rows"]
+    hours = [row["hours"] for row in free if row["fits"]]
+    assert free[0]["cost"] == pytest.approx(hours[0] * 8 * 2)
+    middle = (hours[0] + hours[-1]) / 2
+    limited = rows(capsys, *words, "--target", f"{middle:.3f}h")["rows"]
+    assert 0 < sum(row["fits"] for row in limited) < len(hours)
+    assert any("takes" in (row["why_not"] or "") for row in limited)
+    assert plan(*words, "--max-cost", "0.01") == 1
+    assert "costs" in capsys.readouterr().out
+
+
+def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
+    plan(*QWEN, "--gpus", "1xH100", "--over", "gpus=1,2,4,8,16", "--json")
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["gpus"] for row in found] == [1, 2, 4, 8, 16]
+    hours = [row["hours"] for row in found if row["fits"]]
+    assert len(hours) >= 4
+    assert hours == sorted(hours, reverse=True)
+    assert plan(*QWEN, "--gpus", "1xH100", "--over", "gpus=1,8") == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("GPUS")
+
+
+def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QWEN, "--gpus", "1x4090", "--strategy", "single"]
+    assert plan(*words) == 1
+    assert "nothing fits" in capsys.readouterr().err
+    assert plan(*words, "--set", "model.adapter=qlora") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no model to plan for"),
+        ([*QWEN, "--gpus", "3xFOO"], "not a known GPU"),
+        ([*QWEN, "--gpus", "12xH100"], "12 GPUs are no whole number of machines"),
+        ([*QWEN, "--gpus", "0xH100"], "not a known GPU"),
+        ([*QWEN, "--gpus", "8xH100", "--max-cost", "3"], "--max-cost needs the price"),
+        ([*QWEN, "--gpus", "8xH100", "--price", "-1"], "--price '-1': not understood"),
+        ([*QWEN, "--gpus", "8xH100", "--target", "soon"], "--target 'soon': not understood"),
+        ([*QWEN, "--gpus", "8xH100", "--tokens", "many"], "--tokens 'many': not understood"),
+        ([*QWEN, "--gpus", "8xH100", "--over", "2,4"], "not a list of numbers of GPUs"),
+        ([*QWEN, "--gpus", "8xH100", "--strategy", "fastest"], "no strategy for 8 ranks"),
+        ([*QWEN, "--gpus", "8xH100", "--pick", "99"], "no such row that fits"),
+        ([*QWEN, "--gpus", "8xH100", "--set", "batch.sequence_length=no"], "batch.sequence_length"),
+        ([*QWEN, "--machine", "nowhere.json"], "nowhere.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(*words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_page_shows_each_moment_without_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QWEN, "--gpus", "8xA100-80GB", "--price", "2"]
+    fitting = [row for row in rows(capsys, *words)["rows"] if row["fits"]]
+    assert plan(*words, "--html", "plan.html") == 0
+    assert capsys.readouterr().out.strip() == "plan.html"
+    page = (tmp_path / "plan.html").read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count("<circle") == len(fitting)
+    assert page.count('class="bar"') == 4 * len(fitting)
+    assert page.count('class="peak"') == len(fitting)
+    assert "needs" in page[page.index("What does not fit") :]
+    assert plan(*words, "--html", str(tmp_path)) == 2
+
+
+def test_a_folder_with_a_configuration_is_enough(tmp_path: Path) -> None:
+    """And its name is escaped on the page."""
+    folder = tmp_path / "<b>x"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
+    assert plan("--model", "<b>x", "--task", "sft", "--gpus", "1xL4", "--html", "plan.html") == 0
+    page = (tmp_path / "plan.html").read_text()
+    assert "<b>x" not in page
+    assert "&lt;b&gt;x" in page
+    (folder / "config.json").write_text("[" * 10_000)
+    assert plan("--model", "<b>x", "--task", "sft", "--gpus", "1xL4") == 2
+
+
+def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--set", "batch.per_device_batch_size=1", "--set", "model.activation_checkpointing=full"]
+    found = rows(capsys, *QWEN, "--gpus", "8xH100", *words)["rows"]
+    assert {(row["per_device_batch_size"], row["activation_checkpointing"]) for row in found} == {(1, "full")}
+    for typed in (["--set", "strategy.kind=ddp"], ["--strategy", "ddp"]):
+        found = rows(capsys, "--model", "gpt2", "--gpus", "8xH100", *typed)["rows"]
+        assert [row["strategy"] for row in found] == ["ddp"]
+
+
+def test_a_model_whose_layers_are_unknown_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--task", "image_classification", "--model", "resnet18", "--gpus", "2xV100"]
+    found = rows(capsys, *words)["rows"]
+    assert (found[0]["strategy"], found[0]["tokens_per_second"]) == ("ddp", None)
+    assert plan(*words) == 0
+    assert "the layers of resnet18 are unknown" in capsys.readouterr().err
+
+
+def test_fp32_is_slower_than_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    speed = [
+        rows(capsys, *QWEN, "--gpus", "8xA100-80GB", "--set", f"precision.mixed_precision={how}")["rows"][0]
+        for how in ("bf16", "no")
+    ]
+    assert speed[0]["tokens_per_second"] > 5 * speed[1]["tokens_per_second"]
+
+
+def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["made", "--model", "llama-1b", "--task", "causal_lm", "--gpus", "4xA100-40GB"]
+    found = rows(capsys, *words)["rows"]
+    chosen = next(row for row in found if row["fits"] and row["row"] > 1)
+    assert plan(*words, "--pick", str(chosen["row"]), "--yes") == 0
+    made = yaml.safe_load((tmp_path / "made" / "trainwiz.yaml").read_text())
+    assert made["batch"]["per_device_batch_size"] == chosen["per_device_batch_size"]
+    assert made["batch"]["gradient_accumulation_steps"] == chosen["gradient_accumulation_steps"]
+    assert made["model"]["activation_checkpointing"] == chosen["activation_checkpointing"]
+    assert made["machine"]["num_processes"] == 4
+    capsys.readouterr()
+    # The project is where the next plan begins.
+    again = rows(capsys, "made", "--gpus", "8xH100")
+    assert (again["model"], again["gpus"]) == ("llama-1b", 8)
