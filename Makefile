@@ -52,9 +52,9 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-# tests/shares.py says what each of the two workers takes, tests/conftest.py in which order.
+# tests/shares.py says what each of the three workers takes, tests/conftest.py in which order.
 test: check $(CATALOGUE).mo
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 format: $(READY)
 	$(BIN)/ruff format

@@ -10,19 +10,20 @@ from pathlib import PurePath
 
 from xdist.scheduler import LoadScopeScheduling
 
-# docs/decisions/tests.md: Two workers, and the tests that race the clock in one of them
+# docs/decisions/tests.md: Three workers, and the tests that race the clock in one of them
 RACING = """
 beats capture debugging hangs ranks rollcall several_machines signals spares watch
 """.split()  # noqa: SIM905
 
 
 LONG = """
-racing test_training test_model_families test_speed
-test_trajectory test_tasks test_resume test_colossalai test_rehearse test_sft
-test_preemption test_faults test_rows test_claims test_script_claims test_configurations test_recovery test_missing
-test_checkpoints test_causal_lm test_exactness test_remedy test_goodput test_cost test_check_speed test_init test_launch
+racing test_training test_faults test_sharding test_colossalai test_random_losses test_resume test_sft
+test_optimizers test_tasks test_model_families test_rehearse test_preemption test_configurations test_evaluation
+test_noise_and_frozen test_trajectory test_speed test_claims test_missing test_token_cache test_activations
+test_script_claims test_script test_launch test_hostile test_rows test_goodput test_own_code test_init test_update
+test_agreement test_prepare test_wizard test_cost
 """.split()  # noqa: SIM905
-"""Shares that take more than 20 s, the longest first: with the others last, both workers end together."""
+"""Shares that take more than 20 s, the longest first: with the others last, all workers end together."""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]

@@ -553,7 +553,7 @@ def test_the_file_beside_counts_and_not_the_one_here(folder: Path, capsys: pytes
     (folder / "theirs" / "acc.yaml").write_text(ACCELERATE)
     (folder / "theirs" / "ds.json").write_text(DS.replace('"stage": 3', '"stage": 1'))
     assert run(["import", "theirs/acc.yaml", "--into", "mine", *H100S]) == 0
-    assert "theirs/acc.yaml, theirs/ds.json: imported plan keys: 14, " in capsys.readouterr().err
+    assert "theirs/acc.yaml, theirs/ds.json: imported plan keys: 15, " in capsys.readouterr().err
     assert store.read(folder / "mine" / "trainwiz.yaml").strategy.zero_stage == 1
 
 

@@ -2,7 +2,7 @@
 
 Each case has a `how`: `launch` (accelerate's launcher prepares its command), `plugin` (a rank reads the environment
 that the launcher made), `clipping` (the norm at which its engine would clip), `deepspeed` (DeepSpeed's own
-configuration class), `engine` (a whole engine on one CPU rank),
+configuration class), `file` (the same, given the file's name), `engine` (a whole engine on one CPU rank),
 `fill` (accelerate fills every `auto` it can), `scheduler` and `optimizer` (DeepSpeed makes one), `precision`
 (accelerate's against the file's), `parallelism` (a rank holds the sizes against its world), `inert` (the launch with
 and without a key: it stops where nothing changes), `sequence` (DeepSpeed's groups for Ulysses), `hostfile`, `found`,
@@ -347,6 +347,12 @@ def deepspeed(case: dict[str, Any]) -> None:
     DeepSpeedConfig(config)
 
 
+def file(case: dict[str, Any]) -> None:
+    """As deepspeed.initialize is given a file's name."""
+    config_module.dist = types.SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda *_: 1)
+    DeepSpeedConfig(case["deepspeed"])
+
+
 def free_port() -> str:
     return str(claimed.port())
 
@@ -358,6 +364,9 @@ def engine(case: dict[str, Any]) -> None:
     config_module.dist = comm
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     if not torch.distributed.is_initialized():
+        # Groups of another case, which have ended.
+        comm.comm.cdb = None
+        importlib.reload(groups)
         package.init_distributed("gloo", verbose=False)
     config = json.loads(Path(case["deepspeed"]).read_text())
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))

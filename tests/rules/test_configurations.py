@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from trainwiz import config, rules
+from trainwiz.adoption import optimizer as adoption
 from trainwiz.config.edit import edited
 from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.engines import deepspeed_types as types
@@ -292,13 +293,20 @@ import inspect, json, os, re
 os.environ["DS_ACCELERATOR"] = "cpu"
 from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.ops.lion import DeepSpeedCPULion, FusedLion
-from deepspeed.runtime import lr_schedules, precision_config
+from deepspeed.comm.config import CommsLoggerConfig
+from deepspeed.compile.config import CompileConfig
+from deepspeed.monitor import config as monitor
+from deepspeed.runtime import config, lr_schedules, precision_config
+from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 from deepspeed.runtime.zero import config as zero, offload_config
 blocks = {"zero_optimization.": zero.DeepSpeedZeroConfig, "fp16.": precision_config.DeepSpeedFP16Config,
           "bf16.": precision_config.DeepSpeedBF16Config,
           "zero_optimization.offload_param.": offload_config.DeepSpeedZeroOffloadParamConfig,
-          "zero_optimization.offload_optimizer.": offload_config.DeepSpeedZeroOffloadOptimizerConfig}
-found = {"bool": [], "int": [], "int from 0": [], "float": []}
+          "zero_optimization.offload_optimizer.": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
+          "tensor_parallel.": TPTrainingConfig, "compile.": CompileConfig, "comms_logger.": CommsLoggerConfig,
+          "hybrid_engine.": config.HybridEngineConfig, "tensorboard.": monitor.TensorBoardConfig,
+          "csv_monitor.": monitor.CSVConfig, "wandb.": monitor.WandbConfig, "comet.": monitor.CometConfig}
+found = {"bool": [], "int": [], "int from 0": [], "float": [], "str": [], "list": []}
 for block, kind in blocks.items():
     for name, field in kind.model_fields.items():
         words = re.sub("typing.Optional|class|[^a-z]", "", str(field.annotation))
@@ -308,16 +316,28 @@ for block, kind in blocks.items():
 def taken(*made):
     return sorted({p for each in made for p in list(inspect.signature(each.__init__).parameters)[2:]})
 print()
-print(json.dumps([found, {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
+def defaults(made, names):
+    given = inspect.signature(made.__init__).parameters
+    return {name: given[name].default for name in names.split()}
+import torch
+usual = {"adamw": defaults(FusedAdam, "lr weight_decay betas eps"),
+         "sgd": defaults(torch.optim.SGD, "lr weight_decay momentum")}
+also = defaults(DeepSpeedCPUAdam, "lr weight_decay betas eps")
+print(json.dumps([usual, also, found,
+                  {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
                   taken(FusedAdam, DeepSpeedCPUAdam), taken(FusedLion, DeepSpeedCPULion)]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
-    # Old spellings, which have a rule of their own, or none.
-    old = {f"zero_optimization.{name}" for name in ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory")}
-    assert set(found["bool"]) - old == types.TRUTH
-    assert set(found["int"]) == types.WHOLE
-    assert set(found["int from 0"]) == types.WHOLE_FROM_0
+    usual, also, found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
+    assert usual == adoption.DEFAULTS
+    assert also == usual["adamw"]
+    assert set(found["bool"]) == types.TRUTH
+    of_at_least_1 = {"hybrid_engine.max_out_tokens"}
+    assert set(found["int"]) == types.WHOLE - of_at_least_1
+    assert set(found["int from 0"]) - of_at_least_1 == types.WHOLE_FROM_0
+    assert of_at_least_1 <= set(found["int from 0"])
+    assert set(found["str"]) == {key for key in types.TEXTS if not key.endswith("nvme_path")}
+    assert set(found["list"]) <= types.LISTS
     assert set(found["float"]) == types.NUMBERS
     assert {name: set(known) for name, known in schedulers.items()} == deepspeed.SCHEDULERS
     assert set(adam) < deepspeed.OPTIMIZER_PARAMETERS["adamw"]

@@ -170,7 +170,7 @@ def test_an_option_that_nothing_acts_on(base: dict[str, Any], changes: dict[str,
     assert scripts(EVALUATED) != scripts({})
 
 
-def test_tw337_parts_are_not_updated_as_the_whole_is() -> None:
+def test_tw320_parts_are_not_updated_as_the_whole_is() -> None:
     """A flat part of a matrix is refused by Muon, and Adafactor updates it as a vector."""
     torch.manual_seed(0)
     gradient, rate = torch.randn(6, 4), {"lr": 0.1}

@@ -17,7 +17,7 @@ import yaml
 
 from trainwiz import render
 from trainwiz.cli import run
-from trainwiz.workflows.check import targets
+from trainwiz.workflows.check import configurations, targets
 
 HERE = Path(__file__).parents[1]
 CORPUS = HERE.parent.parent / "shared" / "corpus"
@@ -128,7 +128,7 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     (folder / "compose.yaml").write_text("services: {}\n")
     (folder / "broken.yaml").write_text("a: [\n")
     (folder / "template.yaml").write_text("{% if x %}\nb: [\n")
-    (folder / "ds.json").write_text('{\n  "zero_optimization": {"stage": 2}, // two\n}\n')
+    (folder / "ds.json").write_text('{\n  "zero_optimization": {"stage": 2}, // two\n')
     (folder / ".git").mkdir()
     (folder / ".git" / "acc.yaml").write_text("distributed_type: nonsense\n")
     expected = [("TW653", "deep/er/acc.yml", 3, 1), ("TW651", "ds.json", 2, 38)]
@@ -175,6 +175,41 @@ def test_the_version_of_an_engine(folder: Path, capsys: pytest.CaptureFixture[st
         assert run(["check", "ds.json", "--engine-version", word]) == 2
 
 
+def test_the_engines_of_an_environment_count(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "ds.json").write_text(DS.replace("{\n", '{\n  "elasticity": {"enabled": false},\n', 1))
+    packages = folder / "env" / "lib" / "python3.11" / "site-packages" / "deepspeed-0.16.5.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.16.5\n")
+    (folder / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (folder / "env" / "bin").mkdir()
+    (folder / "env" / "bin" / "python").symlink_to(sys.executable)
+    assert run(["check", "ds.json", "--python", "env/bin/python"]) == 0
+    capsys.readouterr()
+    newer = ("--engine-version", "deepspeed=0.19.8")
+    assert (
+        "DeepSpeed 0.19.8 no longer"
+        in checked(capsys, "ds.json", "--python", "env/bin/python", *newer)[1][0]["message"]
+    )
+    monkeypatch.setenv("VIRTUAL_ENV", str(folder / "env"))
+    assert run(["check", "ds.json"]) == 0
+    capsys.readouterr()
+    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.setattr(configurations.metadata, "distributions", lambda **_: [])
+    assert run(["check", "ds.json"]) == 1
+    assert "deepspeed 0.19.8 is assumed, the newest that the rules know" in capsys.readouterr().err
+
+
+def test_another_programs_file_with_some_keys_of_deepspeed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = "".join(f"{name}: 1\n" for name in ("num_layers", "hidden-size", "train-iters", "pos-emb", "rope_pct"))
+    (folder / "neox.yml").write_text(
+        own + "train_micro_batch_size_per_gpu: 4\ngradient_clipping: 1.0\nfp16: {fp16: true}\n"
+    )
+    assert run(["check", "neox.yml", "--skip-others"]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
 def test_rules_are_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "acc.yaml").write_text(TYPO)
     assert [f["rule"] for f in checked(capsys, "acc.yaml", "--select", "TW654")[1]] == ["TW654"]
@@ -185,11 +220,16 @@ def test_rules_are_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_mending_shows_a_diff_and_keeps_comments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "acc.yaml"
     file.write_text(TYPO)
-    assert run(["check", "acc.yaml", "--fix"]) == 1
+    assert run(["check", "acc.yaml", "--fix", "--yes", *VERSIONS]) == 0
+    safely = TYPO.replace("precision: no", "precision: 'no'")
+    assert file.read_text() == safely, "a misspelt key that is ignored changes the training"
+    assert "1 more fixes may change what is trained" in capsys.readouterr().err
+    file.write_text(TYPO)
+    assert run(["check", "acc.yaml", "--fix", "--unsafe-fixes"]) == 1
     shown = capsys.readouterr()
     assert "-  zero_stge: 3  # three\n+  zero_stage: 3  # three\n" in shown.err
     assert file.read_text() == TYPO, "without a terminal and without --yes nothing is written"
-    assert run(["check", "acc.yaml", "--fix", "--yes", *VERSIONS]) == 0
+    assert run(["check", "acc.yaml", "--fix", "--unsafe-fixes", "--yes", *VERSIONS]) == 0
     mended = TYPO.replace("zero_stge", "zero_stage").replace("precision: no", "precision: 'no'")
     # Spelt right, the stage brings a warning of its own, and that is mended, too.
     assert file.read_text() == mended.replace("clipping: 1.0\n", "clipping: 1.0\n  zero3_save_16bit_model: true\n")
@@ -217,7 +257,7 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
         file.write_text(TYPO)
         child = pexpect.spawn(
             sys.executable,
-            ["-m", "trainwiz", "check", "acc.yaml", "--fix"],
+            ["-m", "trainwiz", "check", "acc.yaml", "--fix", "--unsafe-fixes"],
             cwd=folder,
             env={**os.environ, "TRAINWIZ_LANG": "en"},
             timeout=180,
@@ -389,7 +429,10 @@ def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "TW690" in capsys.readouterr().out
     (folder / "mine.yaml").write_text(plans.completed(text))
     assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4"]) == 1
-    assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4", "--fix", "-y"]) == 0
+    assert run(["check", "mine.yaml", *cpu, "--select", "TW3", "--select", "TW4", "--fix", "-y"]) == 1
+    assert "nothing can be fixed" in capsys.readouterr().err
+    everything = ["--select", "TW3", "--select", "TW4", "--fix", "--unsafe-fixes", "-y"]
+    assert run(["check", "mine.yaml", *cpu, *everything]) == 0
     shown = capsys.readouterr()
     assert "-  real_batch_size: 100  # a round number" in shown.err
     reason = "# check --fix: TW401: 100 is not divisible by"

@@ -50,6 +50,7 @@ def read(page: Page, accelerate: Accelerate) -> None:
     _strategy(page, accelerate)
     _world(page, accelerate)
     _precision(page, accelerate)
+    _compiler(page, accelerate)
     if accelerate.kind == "DEEPSPEED":
         _initialisation(page, accelerate)
 
@@ -109,6 +110,21 @@ def _precision(page: Page, accelerate: Accelerate) -> None:
         page.carry("fp16", key, "fp16")
     elif value is None and accelerate.kind:
         page.carry(path, key, "no", say("not set; accelerate defaults to no"))
+
+
+def _compiler(page: Page, accelerate: Accelerate) -> None:
+    """Inductor in its usual mode, which is what the generated loop compiles each layer with."""
+    path = "dynamo_config.dynamo_backend"
+    settings = {key.removeprefix("dynamo_"): value for key, value in accelerate.section("dynamo_config").items()}
+    usual = settings.get("mode", "default") in ("default", None) and not settings.get("use_fullgraph")
+    dynamic = settings.get("use_dynamic")
+    if accelerate.kind in ("DEEPSPEED", "XLA") or str(settings.get("backend", "NO")).upper() != "INDUCTOR":
+        return
+    if usual and not dynamic:
+        whole = say("accelerate compiles the whole model, train.py each of its layers")
+        page.carry(path, "model.compile", True, None if settings.get("use_regional_compilation") else whole)
+        for name in ("mode", "use_fullgraph", "use_dynamic", "use_regional_compilation"):
+            page.same(f"dynamo_config.dynamo_{name}")
 
 
 def _initialisation(page: Page, accelerate: Accelerate) -> None:

@@ -11,6 +11,11 @@ from trainwiz.message import say
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}
 _BETAS, _EPS, _MOMENTUM = [0.9, 0.95], 1e-8, 0.9
 """As in train_templates/loops."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "adamw": {"lr": 1e-3, "weight_decay": 0.0, "betas": [0.9, 0.999], "eps": 1e-8},
+    "sgd": {"lr": 1e-3, "weight_decay": 0.0, "momentum": 0.0},
+}
+"""What DeepSpeed's optimizers and torch's take for parameters that are left out; a test asks their classes."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 
 
@@ -32,19 +37,36 @@ def _optimizer(page: Page, settings: Settings) -> None:
         return
     page.carry("optimizer.type", "optimizer.name", name)
     for part, key in (("lr", "optimizer.learning_rate"), ("weight_decay", "optimizer.weight_decay")):
-        _number(page, settings, f"optimizer.params.{part}", key)
-    for part, ours in (("betas", _BETAS), ("eps", _EPS), ("momentum", _MOMENTUM)):
-        full = f"optimizer.params.{part}"
-        value = settings.values.get(full)
-        if value == ours or value is None:
-            page.same(full)
-        elif value == "auto":
-            why = say("only the script knows the value; train.py uses {value}", value=str(ours))
-            page.leave(full, "open", why)
+        full, usual = f"optimizer.params.{part}", DEFAULTS[name][part]
+        if full in settings.values:
+            _number(page, settings, full, key)
         else:
-            page.leave(full, "lost", say("train.py uses {value}; change it in build_optimizer", value=str(ours)))
+            page.carry(full, key, usual, say("not set; the optimizer's default is {value}", value=usual))
+    for part, ours in (("betas", _BETAS), ("eps", _EPS), ("momentum", _MOMENTUM)):
+        _fixed(page, settings, f"optimizer.params.{part}", ours, DEFAULTS[name].get(part))
+    if settings.values.get("optimizer.params.bias_correction", True) is not True:
+        why = say("train.py corrects the bias of its first updates; change it in build_optimizer")
+        page.leave("optimizer.params.bias_correction", "lost", why)
     for part in ("torch_adam", "adam_w_mode", "bias_correction", "fused"):
         page.same(f"optimizer.params.{part}")
+
+
+def _fixed(page: Page, settings: Settings, full: str, ours: Any, usual: Any) -> None:
+    """A parameter that the generated loop fixes."""
+    value = settings.values.get(full, usual)
+    if value == ours or usual is None:
+        page.same(full)
+    elif value == "auto":
+        page.leave(full, "open", say("only the script knows the value; train.py uses {value}", value=str(ours)))
+    elif full in settings.values:
+        page.leave(full, "lost", say("train.py uses {value}; change it in build_optimizer", value=str(ours)))
+    else:
+        why = say(
+            "not set; the optimizer's default is {usual}, and train.py uses {value}; change it in build_optimizer",
+            usual=str(usual),
+            value=str(ours),
+        )
+        page.leave(full, "lost", why, value=str(usual))
 
 
 def _schedule(page: Page, settings: Settings) -> None:

@@ -83,6 +83,10 @@ class Document:
     """The keys that are given twice."""
     trouble: Trouble | None = None
     """Why the text cannot be read; None where it can."""
+    reader: Literal["", "accelerate", "deepspeed"] = ""
+    """What opens a file of DeepSpeed, where another file or the script says so: accelerate, or DeepSpeed by itself."""
+    loose: Trouble | None = None
+    """What of a text that DeepSpeed can read stops Python's `json`: a comment, a comma; None where nothing does."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path; `default` where it or anything above it is missing."""

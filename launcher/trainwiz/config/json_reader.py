@@ -1,4 +1,6 @@
-"""JSON as Python's `json` reads it, which is how accelerate and DeepSpeed do, with positions.
+"""JSON as Python's `json` reads it, which is how accelerate does, with positions.
+
+DeepSpeed by itself reads Hjson: comments and commas before closing brackets are read past, and noted.
 
 YAML's parser would read most JSON too, but not its tabs, and it takes `1e-4` for a word.
 """
@@ -7,21 +9,40 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from trainwiz.config.document import DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
 from trainwiz.message import Message, say
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _WORD = re.compile(r"[^,\]}\s]+")
 _COMMENT = re.compile(r"//|#|/\*")
+_QUOTED = r'("(?:[^"\\\n]|\\.)*")'
+_PAST = re.compile(_QUOTED + r"|//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(_QUOTED + r"|,(?=\s*[}\]])")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def read(path: str, text: str) -> Document:
     """The document in a text; with its `trouble` where there is none."""
+    document = _strict(path, text)
+    plain = _blanked(text) if document.trouble else text
+    if plain == text:
+        return document
+    read_past = _strict(path, plain)
+    return document if read_past.trouble else replace(read_past, text=text, loose=document.trouble)
+
+
+def _blanked(text: str) -> str:
+    """The text with spaces in the place of all that Hjson reads past, so that positions stay."""
+    text = _PAST.sub(lambda found: found.group(1) or re.sub(r"[^\n]", " ", found.group()), text)
+    text = _LAST_COMMA.sub(lambda found: found.group(1) or f" {found.group()[1:]}", text)
+    return text.replace(BYTE_ORDER_MARK, " ", 1) if text.startswith(BYTE_ORDER_MARK) else text
+
+
+def _strict(path: str, text: str) -> Document:
     scanner = _Scanner(text)
     try:
         values = json.loads(text)

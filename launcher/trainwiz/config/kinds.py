@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trainwiz.config.document import Document
 from trainwiz.engines.accelerate import ACCELERATE_MARKS
-from trainwiz.engines.deepspeed import DEEPSPEED_MARKS
+from trainwiz.engines.deepspeed import DEEPSPEED_MARKS, TOP_LEVEL_KEYS, ZERO_KEYS
 
 Kind = Literal["accelerate", "deepspeed", "plan", "unknown"]
 Version = tuple[int, ...]
@@ -153,11 +153,14 @@ class DeepSpeed(_Configuration):
 
 def kind_of(document: Document) -> Kind:
     """What a document is, by the keys in it."""
-    keys = set(document.values)
+    keys = {key for key in document.values if isinstance(key, str)}
     if {"task", "engine", "strategy", "batch"} & keys and {"machine", "precision", "strategy", "batch"} & keys:
         return "plan"
-    if document.syntax == "json" and keys & DEEPSPEED_MARKS:
+    # Other programs (GPT-NeoX) put DeepSpeed's keys among more of their own.
+    others = {key for key in keys - TOP_LEVEL_KEYS - ZERO_KEYS if not key.startswith(("_", "#", "//"))}
+    deepspeeds = bool(keys & DEEPSPEED_MARKS) and len(others) <= len(keys & TOP_LEVEL_KEYS)
+    if document.syntax == "json" and deepspeeds:
         return "deepspeed"
     if keys & ACCELERATE_MARKS:
         return "accelerate"
-    return "deepspeed" if keys & DEEPSPEED_MARKS else "unknown"
+    return "deepspeed" if deepspeeds else "unknown"

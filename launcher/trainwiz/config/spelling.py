@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from trainwiz.finding import Fix, Violation, remedy, violation
+from trainwiz.finding import Fix, Violation, remedy, safe, violation
+
+_LONG_ENOUGH = 6
+"""Letters of a word in which one of them may be a slip."""
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
@@ -19,15 +23,29 @@ def nearest(word: str, known: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.75)), None)
 
 
+def surely(word: str, known: str) -> bool:
+    """Whether a word can only be this one: it differs by case, by what joins its parts, or by a slip of one letter."""
+    a, b = (re.sub(r"[\W_]", "", each.lower()) for each in (word, known))
+    if a == b or {word.lower(), word.lower() + "s"} & {known.lower(), known.lower() + "s"}:
+        return True
+    blocks = difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    differing = max(len(a), len(b)) - sum(block.size for block in blocks)
+    return min(len(a), len(b)) >= _LONG_ENOUGH and differing <= 1 and not set(re.findall(r"\d", a + b))
+
+
 def respelt(path: str, word: str, known: Collection[str]) -> Fix | None:
     """The fix that puts the known word in the place of a misspelt value; None where none is near."""
     near = nearest(word, known)
-    return remedy("did you mean {key}?", {path: near}, key=near) if near else None
+    return safe(remedy("did you mean {key}?", {path: near}, key=near), surely(word, near)) if near else None
 
 
-def renamed(old: str, new: str, value: Any) -> Fix:
-    """The fix that moves a value from a misspelt path to the right one."""
-    return remedy("did you mean {key}?", {old: None, new: value}, key=new.rpartition(".")[2])
+def renamed(old: str, new: str, value: Any, *, stops: bool = False) -> Fix:
+    """The fix that moves a value from a misspelt path to the right one.
+
+    It needs no question where the engine `stops` at the old name and the new one can only be what was meant.
+    """
+    name, right = old.rpartition(".")[2], new.rpartition(".")[2]
+    return safe(remedy("did you mean {key}?", {old: None, new: value}, key=right), stops and surely(name, right))
 
 
 def not_one_of(allowed: Sequence[str], value: str, *, where: str, key: str, near: str = "") -> Violation:

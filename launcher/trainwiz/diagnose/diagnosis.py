@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from trainwiz.diagnose import launchers, log_text
+from trainwiz.diagnose import launchers, log_text, tools
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
@@ -24,6 +26,11 @@ _MIB = 2**20
 _NEARLY_FULL = 0.05
 _FULL_BYTES = 2**16
 """With less free space not even a traceback could be written."""
+
+
+Certainty = Literal["shown", "likely", "guessed", "unknown"]
+_SUSPECTS = 2
+_COMMAND = "your launch command"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,14 @@ class Diagnosis:
     """The kind of plan change that helps, as `plan_changes.candidates` takes it; empty: none."""
     known: bool = True
     """Whether a signature fits."""
+    certainty: Certainty = "unknown"
+    """How sure the cause is: shown by the end of the log, logged before it, guessed from how the rank ended."""
+    suspects: tuple[tuple[str, Message], ...] = ()
+    """What else the log speaks of: names and causes, the more likely one first."""
+    tool: str = "trainwiz"
+    """The tool that wrote the log, as far as it shows; empty: a script of somebody's own."""
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What that tool's users call the plan's keys in the remedy."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, in English, for records and `--json`."""
@@ -65,7 +80,10 @@ class Diagnosis:
             "rank": self.rank,
             "how": str(self.how).strip(),
             "cause": str(self.cause).strip(),
-            "remedy": str(self.remedy),
+            "remedy": in_words_of(str(self.remedy), self.words, _COMMAND),
+            "certainty": self.certainty,
+            "suspects": [{"name": name, "cause": str(cause)} for name, cause in self.suspects],
+            "tool": self.tool,
             "evidence": list(self.evidence),
             "line": self.line,
             "exception": self.exception,
@@ -108,7 +126,8 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     if rank is None or _only_followed(lines, rank, blocks):
         first = _first(lines, blocks, found)
         rank, code = (rank, code) if first is None else (first, code if first == rank else None)
-    diagnosis = _of(lines, rank=rank, code=code, log=log)
+    tool, words = tools.of_log(whole)
+    diagnosis = dataclasses.replace(_of(lines, rank=rank, code=code, log=log), tool=tool, words=words)
     return dataclasses.replace(diagnosis, how=_goes_on(lines, diagnosis)) if code is None else diagnosis
 
 
@@ -165,7 +184,36 @@ def _of(
         transient=chosen.transient if chosen else None,
         plan_change=chosen.plan_change if chosen else "",
         known=chosen is not None,
+        certainty=_certainty(chosen, shown, found),
+        suspects=_suspects(lines, rank, chosen),
     )
+
+
+def in_words_of(remedy: str, words: Mapping[str, str], command: str) -> str:
+    """A remedy in any language with a tool's own names for the plan's keys and for the launch."""
+    if not words:
+        return remedy
+    for key in sorted(words, key=len, reverse=True):
+        remedy = re.sub(rf"(?<![\w.]){re.escape(key)}(?![\w.]\w)", words[key], remedy)
+    return remedy.replace("trainwiz launch --resume", command).replace("trainwiz launch", command)
+
+
+def _certainty(chosen: Signature | None, shown: Line | None, found: Recognised | None) -> Certainty:
+    if chosen is None:
+        return "unknown"
+    if shown is None or found is None:
+        return "guessed"
+    return "shown" if found.final and not chosen.secondary else "likely"
+
+
+def _suspects(lines: Sequence[Line], rank: int | None, chosen: Signature | None) -> tuple[tuple[str, Message], ...]:
+    """The next causes that the log speaks of."""
+    left = [s for s in SIGNATURES if s is not chosen]
+    suspects: list[tuple[str, Message]] = []
+    while len(suspects) < _SUSPECTS and (found := recognise(lines, left, rank=rank)) is not None:
+        suspects.append((found.signature.name, Message(found.signature.cause.template, found.values)))
+        left.remove(found.signature)
+    return tuple(suspects)
 
 
 def _choose(

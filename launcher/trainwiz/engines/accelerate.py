@@ -246,3 +246,21 @@ def knows_keys_of(version: tuple[int, ...]) -> bool:
 def starts_sagemaker(version: tuple[int, ...]) -> bool:
     """Whether the launcher takes files for SageMaker. Source: `_validate_launch_command` in commands/launch.py."""
     return not (1, 15) <= version < (1, 16)
+
+
+TRUE_WORDS = ("true", "yes", "on", "1", "y", "t")
+TRUTH_WORDS = (*TRUE_WORDS, "false", "no", "off", "0", "n", "f")
+"""What accelerate reads as a truth value, in any case. Source: `str_to_bool` in accelerate/utils/environment.py."""
+CHECKED = frozenset(
+    {
+        *("compute_environment", "distributed_type", "gpu_ids", "machine_rank", "main_process_ip", "main_process_port"),
+        *("mixed_precision", "num_machines", "num_processes"),
+        *BLOCKS,
+        *(
+            f"{block}.{key}"
+            for block in ("deepspeed_config", "dynamo_config", "fsdp_config", "parallelism_config")
+            for key in BLOCKS[block][1]
+        ),
+    }
+)
+"""Every key whose values are judged."""

@@ -204,6 +204,7 @@ _DTYPES = names(
 )
 DTYPES_OF = {
     "communication_data_type": names("bf16 fp16 fp32"),
+    "seq_parallel_communication_data_type": names("bf16 fp16 fp32"),
     "data_types.grad_accum_dtype": _DTYPES,
     "torch_autocast.dtype": _DTYPES,
 }

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,12 @@ def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
     state += [environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PYTHONNOUSERSITE")]
     # The state contains environment variables, which must not be written to the cache.
     return f"{executable} {hashlib.sha256(repr(state).encode('utf-8', 'surrogateescape')).hexdigest()}"
+
+
+def installed(python: str, package: str) -> str | None:
+    """The version of a package in an interpreter's environment, by its files; None where it has none."""
+    folders = _site_packages(located(python))
+    return next((found.version for found in metadata.distributions(name=package, path=folders)), None)
 
 
 def _site_packages(executable: str) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
+from trainwiz.diagnose.diagnosis import in_words_of
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.ui import console
@@ -56,9 +57,21 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
         yield from _wrapped(diagnosis.exception[:_EVIDENCE], t("exception: "), stream)
     yield from _wrapped(text(diagnosis.cause).rstrip(_EMPTY), t("cause: "), stream, style="bold")
     yield from _evidence(diagnosis, log, stream)
-    yield from _wrapped(text(diagnosis.remedy), "→ ", stream, style="good")
+    remedy = in_words_of(text(diagnosis.remedy), diagnosis.words, t("your launch command"))
+    yield from _wrapped(remedy, "→ ", stream, style="good")
+    yield from _doubts(diagnosis, stream)
     if fix:
         yield from _fix(fix, stream)
+
+
+def _doubts(diagnosis: Diagnosis, stream: TextIO) -> Iterator[str]:
+    """How sure it is, where it is not certain, and what else may have been wrong."""
+    if diagnosis.certainty == "likely":
+        yield from _wrapped(t("likely, not certain: the log goes on after these words"), "", stream, style="dim")
+    elif diagnosis.certainty == "guessed":
+        yield from _wrapped(t("guessed from how it ended: the log names no cause"), "", stream, style="dim")
+    for _, cause in diagnosis.suspects:
+        yield from _wrapped(text(cause).rstrip(_EMPTY), t("if not, check: "), stream, style="dim")
 
 
 def _shown_whole(diagnosis: Diagnosis, stream: TextIO) -> bool:

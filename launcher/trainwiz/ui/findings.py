@@ -61,7 +61,10 @@ def _show(findings: Sequence[Finding], *, as_data: bool) -> None:
 
 
 def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The findings for JSON; `fix` is what to do in words, `changes` the same as new values by key."""
+    """The findings for JSON; `fix` is what to do in words, `changes` the same as new values by key.
+
+    `safe` says whether `check --fix` makes these changes without --unsafe-fixes.
+    """
     counts = _counts(findings)
     return {
         "findings": [
@@ -72,6 +75,7 @@ def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
                 "message": text(finding.message),
                 "fix": text(finding.fix.message) if finding.fix else None,
                 "changes": dict(finding.fix.changes) if finding.fix else {},
+                "safe": bool(finding.fix and finding.fix.safe),
                 **{name: getattr(finding.place, name, None) for name in ("file", "line", "column", "width")},
             }
             for finding in findings

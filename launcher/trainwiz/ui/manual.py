@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trainwiz import columns, language
+from trainwiz.engines import accelerate, deepspeed_types
 from trainwiz.message import Message
 from trainwiz.rules import proofs
 from trainwiz.ui import console
@@ -73,6 +74,10 @@ def markdown(rules: Iterable[Rule]) -> str:
         f"Rules: {len(rules)} (errors {counts['error']}, warnings {counts['warning']}, hints {counts['hint']}). Of the",
         f"errors, {counts['error'] - unproven} were shown by the engine itself in a test; {unproven} are marked",
         "*unproven* and rest on their source.",
+        "",
+        f"Values of {len(deepspeed_types.CHECKED)} keys of DeepSpeed's file are judged, and of",
+        f"{len(accelerate.CHECKED)} keys of accelerate's. Tests give the engines those at the border of",
+        "each: 0, negative, empty, of another type, in quotes, and contradicting others.",
     ]
     subject = ""
     for rule in rules:

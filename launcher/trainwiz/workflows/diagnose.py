@@ -22,7 +22,10 @@ def diagnose(target: str, *, json: bool) -> int:
     """Show why a log or a run failed; 0 also where nothing did. Raises `UsageError` where there is neither."""
     path = Path(target)
     if target == "-" or (path.exists() and not path.is_dir()):
-        return _show(of_log(logs.read(target).lines(), log=target), target, json)
+        excerpt = logs.read(target)
+        # Between head and tail only where they show nothing: what a training survived is no failure.
+        found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
+        return _show(found, target, json)
     if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):
         raise UsageError(say("log {file} does not exist", file=target))
     run = history.find(target)

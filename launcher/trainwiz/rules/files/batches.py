@@ -6,7 +6,7 @@ from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.config.spelling import respelt
 from trainwiz.engines.accelerate import FILLED_SETTINGS
 from trainwiz.engines.deepspeed import SCHEDULERS, default_clipping
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _BATCH, _MICRO, _ACCUMULATION = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -174,9 +174,12 @@ def clipping_is_no_parameter_of_the_optimizer(deepspeed: DeepSpeed) -> Violation
         free = deepspeed.get("gradient_clipping") is None
         yield violation(
             "max_grad_norm {value} is not allowed here; gradient_clipping sets the clipping",
-            remedy(
-                "set gradient_clipping at the top level",
-                {path: None, "gradient_clipping": value} if free else {path: None},
+            safe(
+                remedy(
+                    "set gradient_clipping at the top level",
+                    {path: None, "gradient_clipping": value} if free else {path: None},
+                ),
+                free and type(value) in (int, float),
             ),
             value=value,
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from typing import Any
 
 from trainwiz.config import Accelerate
-from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK, TRUTH_WORDS
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _BLOCK = "deepspeed_config"
@@ -44,10 +45,38 @@ def the_deepspeed_file_exists(accelerate: Accelerate) -> Violations:
     Instead: set a path relative to that folder, or an absolute path.
     Source: seen with accelerate 1.15.0
     """
+    key = f"{_BLOCK}.deepspeed_config_file"
+    named = accelerate.get(key)
+    if (
+        accelerate.kind == "DEEPSPEED"
+        and accelerate.has(key)
+        and named is not None
+        and not (named and isinstance(named, str))
+    ):
+        yield violation("{key} is {value}; it must be the path of a file", remedy("delete it"), where=key)
     path = accelerate.deepspeed_file
     if path and accelerate.files.get(path) is None:
         fix = remedy("write the path relative to the folder that you launch from")
         yield violation("{file} not found, neither in the current folder nor next to this file", fix, file=path)
+
+
+@rule("TW337", level=Level.HINT, field="deepspeed_config.deepspeed_config_file")
+def the_deepspeed_file_is_found_from_the_launch(accelerate: Accelerate) -> Violations:
+    """A relative deepspeed_config_file starts at the folder that you launch from, not beside the accelerate file.
+
+    Without it: from any other folder, every rank fails after the imports with `Expected a string path to an existing
+    deepspeed config`.
+    Why: accelerate opens the path as it is written.
+    Instead: launch from the folder of the accelerate file, or write the path relative to where you launch.
+    Source: seen with accelerate 1.15.0
+    """
+    path, folder = accelerate.deepspeed_file, posixpath.dirname(accelerate.document.path)
+    found = accelerate.files.get(path) if path else None
+    if path and found and folder and not posixpath.isabs(path) and found == posixpath.join(folder, path):
+        fix = remedy("launch from {folder}, or write {found}", folder=folder, found=found)
+        yield violation(
+            "{file} is next to this file, and found only by a launch from {folder}", fix, file=path, folder=folder
+        )
 
 
 @rule("TW333", level=Level.ERROR, field="deepspeed_config.zero_stage")
@@ -68,14 +97,21 @@ def deepspeed_values_are_legal(accelerate: Accelerate) -> Violations:
     for path in (f"{_BLOCK}.offload_optimizer_device", f"{_BLOCK}.offload_param_device"):
         value = accelerate.get(path)
         if value is not None and str(value).lower() not in ("none", "cpu", "nvme"):
-            fix = remedy("write cpu or none", {path: "none" if value is False else "cpu"})
+            fix = safe(remedy("write cpu or none", {path: "none" if value is False else "cpu"}), value is False)
             yield violation("{key} is {value}; it must be none, cpu or nvme", fix, where=path)
     for path in (f"{_BLOCK}.gradient_accumulation_steps", _CLIPPING):
         value = accelerate.get(path)
-        if isinstance(value, bool) or (isinstance(value, str) and value != "auto" and not _is_number(value)):
-            off = remedy("write a norm such as 1.0, or .inf to disable clipping", {path: math.inf})
+        if value is None or value == "auto":
+            continue
+        if isinstance(value, bool) or not _is_number(value):
+            off = safe(remedy("write a norm such as 1.0, or .inf to disable clipping", {path: math.inf}))
             meant = off if value is False and path == _CLIPPING else None
             yield violation("{key} is {value}; it must be a number or auto", meant, where=path)
+        elif path != _CLIPPING and not (float(value) >= 1 and float(value).is_integer()):
+            yield violation("{key} is {value}; it must be a whole number from 1", where=path)
+    switch = f"{_BLOCK}.zero3_init_flag"
+    if accelerate.get(switch) is not None and str(accelerate.get(switch)).lower() not in TRUTH_WORDS:
+        yield violation("{key} is {value}; it must be true or false", where=switch)
 
 
 @rule("TW334", level=Level.ERROR, field="deepspeed_config.offload_optimizer_nvme_path")
@@ -194,6 +230,8 @@ def no_clipping_is_said_by_infinity(accelerate: Accelerate) -> Violations:
     if zero and accelerate.block_decides:
         fix = remedy("write .inf to disable clipping, or the norm you want", {_CLIPPING: math.inf})
         yield violation("accelerate drops gradient_clipping {value}; DeepSpeed then clips at its default, 1.0", fix)
+    elif accelerate.block_decides and type(value) in (int, float) and value < 0:
+        yield violation("gradient_clipping is {value}: gradients are not clipped", remedy("write the norm, or .inf"))
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainwiz.config import DeepSpeed
@@ -16,7 +17,8 @@ from trainwiz.engines.deepspeed import (
     is_removed,
     strict_blocks,
 )
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.engines.deepspeed_types import BLOCKS
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 
@@ -40,7 +42,7 @@ def deepspeed_knows_the_keys_of_its_blocks(deepspeed: DeepSpeed) -> Violations:
                 continue
             fix = remedy("delete it", {path: None})
             if near and not deepspeed.has(f"{block}.{near}"):
-                fix = renamed(path, f"{block}.{near}", value)
+                fix = renamed(path, f"{block}.{near}", value, stops=True)
             yield violation("DeepSpeed {shown_version} rejects {key} in {block}", fix, where=path, key=key, block=block)
 
 
@@ -56,7 +58,9 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Violations:
     for key, value in deepspeed.document.values.items():
         if key in TOP_LEVEL_KEYS or key.startswith(("_", "#", "//")):
             continue
-        near = nearest(key, TOP_LEVEL_KEYS - REMOVED_IN_0_19)
+        # A block is never a misspelt number, nor the other way round.
+        same_kind = {k for k in TOP_LEVEL_KEYS - REMOVED_IN_0_19 if (k in BLOCKS) is isinstance(value, Mapping)}
+        near = nearest(key, same_kind)
         if key in ZERO_KEYS:
             fix = remedy("move it into zero_optimization", {key: None, f"zero_optimization.{key}": value})
         elif near and not deepspeed.has(near):
@@ -93,7 +97,7 @@ def a_removed_feature_is_gone(deepspeed: DeepSpeed) -> Violations:
     for path in found:
         key = path.rpartition(".")[2]
         if is_removed(key, deepspeed.version):
-            fix = remedy("delete it", {path: None})
+            fix = safe(remedy("delete it", {path: None}), _is_off(deepspeed.get(path)))
             yield violation("DeepSpeed {shown_version} no longer supports {key} and stops", fix, where=path)
 
 
@@ -204,6 +208,11 @@ def dynamic_scaling_has_room(deepspeed: DeepSpeed) -> Violations:
                 key=key,
                 value=value,
             )
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a feature was not asked for."""
+    return not value or (isinstance(value, Mapping) and value.get("enabled", True) in (False, "false", 0))
 
 
 def _is_number(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.config.spelling import nearest
 from trainwiz.engines.deepspeed import DTYPES_OF
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _LONG = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
@@ -31,7 +31,7 @@ def gather_buckets_are_even(deepspeed: DeepSpeed) -> Violations:
     size = deepspeed.get(path)
     if deepspeed.stage in (1, 2) and isinstance(size, int | float) and size % 2 == 1:
         even = int(size) + 1
-        fix = remedy("write {number}", {path: even}, number=even)
+        fix = safe(remedy("write {number}", {path: even}, number=even))
         yield violation("allgather_bucket_size {size} is odd; it must be even", fix, size=size)
 
 
@@ -86,14 +86,15 @@ def types_have_deepspeeds_names(deepspeed: DeepSpeed) -> Violations:
     for path, known in DTYPES_OF.items():
         value = deepspeed.get(path)
         # Only communication_data_type ignores case.
-        word = value.lower() if isinstance(value, str) and path == "communication_data_type" else value
+        word = value.lower() if isinstance(value, str) and path.endswith("communication_data_type") else value
         if value is None or value == "auto" or (isinstance(word, str) and word in known):
             continue
-        near = nearest(str(value).removeprefix("torch."), known)
+        same = _short(str(word).lower())
+        near = same if same in known else nearest(str(value).removeprefix("torch."), known)
         shown = _short(near) if near else None
         yield violation(
             "{key} is {value}; use fp32, bf16 or fp16",
-            remedy("did you mean {key}?", {path: shown}, key=shown) if shown else None,
+            safe(remedy("did you mean {key}?", {path: shown}, key=shown), same == shown) if shown else None,
             where=path,
             value=str(value),
         )

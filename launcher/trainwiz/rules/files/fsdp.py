@@ -6,8 +6,8 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import not_one_of
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
-from trainwiz.message import Message, say
+from trainwiz.engines.accelerate import TRUE_WORDS, TRUTH_WORDS
+from trainwiz.finding import Fix, Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _CHOICES = {
@@ -23,9 +23,21 @@ _FIRST_VERSION_ONLY: dict[str, tuple[Any, ...]] = {
     "fsdp_backward_prefetch": ("BACKWARD_PRE", "NO_PREFETCH"),
 }
 """Keys that version 2 ignores, with the values that describe what it does anyway."""
-_SWITCHES = ("fsdp_activation_checkpointing", "fsdp_cpu_ram_efficient_loading", "fsdp_offload_params")
+_NUMBERS = {"fsdp_sharding_strategy": 5, "fsdp_backward_prefetch": 2, "fsdp_state_dict_type": 3}
+"""How many of the choices may be given as their number, from 1."""
+_MAY_BE_NULL = ("fsdp_auto_wrap_policy", "fsdp_backward_prefetch", "fsdp_state_dict_type")
+_SWITCHES = (
+    "fsdp_activation_checkpointing",
+    "fsdp_activation_checkpointing_offload",
+    "fsdp_cpu_ram_efficient_loading",
+    "fsdp_offload_params",
+)
 """Keys that both versions read."""
-_TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "y", "n", "t", "f")
+_SWITCHES_OF = {
+    1: ("fsdp_forward_prefetch", "fsdp_sync_module_states", "fsdp_use_orig_params"),
+    2: ("fsdp_reshard_after_forward",),
+}
+"""Those that one of them reads."""
 
 
 @rule("TW361", level=Level.ERROR, field="fsdp_config.fsdp_sharding_strategy")
@@ -42,19 +54,31 @@ def an_fsdp_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
         allowed = _CHOICES.get(name, ())
         # Version 2 ignores the strategy.
         unread = name == "fsdp_sharding_strategy" and accelerate.fsdp_version == 2
-        if not allowed or unread or not isinstance(value, str) or value.isdecimal() or value.upper() in allowed:
+        unread |= name == "fsdp_backward_prefetch" and accelerate.fsdp_version == 2
+        if not allowed or unread or (value is None and name in _MAY_BE_NULL) or _is_choice(name, value):
             continue
-        yield not_one_of(allowed, value, where=path, key=name, near=value.upper())
-    for name in _SWITCHES:
+        yield not_one_of(allowed, str(value), where=path, key=name, near=str(value).upper())
+    for name in (*_SWITCHES, *_SWITCHES_OF.get(accelerate.fsdp_version, ())):
         path, value = accelerate.fsdp.get(name, ("", False))
-        if str(value).lower() not in _TRUTH:
+        # TW364 and TW368 report these.
+        if (name == "fsdp_reshard_after_forward" and isinstance(value, str)) or (
+            name == "fsdp_sync_module_states" and not value
+        ):
+            continue
+        if str(value).lower() not in TRUTH_WORDS:
             yield violation(
                 "{key} is {value}; it must be true or false",
-                remedy("delete it", {path: None}) if value is None else None,
+                safe(remedy("delete it", {path: None})) if value is None else None,
                 where=path,
                 key=name,
                 value=accelerate.document.raw(path) or "null",
             )
+
+
+def _is_choice(name: str, value: Any) -> bool:
+    """Whether a value is one of the words, in any case, or the number of one."""
+    number = int(value) if type(value) is int or (isinstance(value, str) and value.isdecimal()) else 0
+    return (isinstance(value, str) and value.upper() in _CHOICES[name]) or 1 <= number <= _NUMBERS.get(name, 0)
 
 
 @rule("TW362", level=Level.ERROR, field="fsdp_config.fsdp_version")
@@ -67,9 +91,9 @@ def fsdp_has_two_versions(accelerate: Accelerate) -> Violations:
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_version", ("", None))
-    if value is not None and str(value) not in ("1", "2"):
+    if path and str(value) not in ("1", "2"):
         yield violation(
-            "fsdp_version is {value}; it must be 1 or 2", remedy("write 2", {path: 2}), where=path, value=value
+            "fsdp_version is {value}; it must be 1 or 2", remedy("write 2", {path: 2}), where=path, value=str(value)
         )
 
 
@@ -112,11 +136,14 @@ def version_2_reshards_or_not(accelerate: Accelerate) -> Violations:
     Source: seen with accelerate 1.15.0
     """
     path, value = accelerate.fsdp.get("fsdp_reshard_after_forward", ("", None))
-    if isinstance(value, str) and accelerate.fsdp_version == 2 and value.lower() not in _TRUTH:
+    if isinstance(value, str) and accelerate.fsdp_version == 2 and value.lower() not in TRUTH_WORDS:
         meant = value.upper() not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD")
         yield violation(
             "fsdp_reshard_after_forward is {value}; with fsdp_version 2 it must be true or false",
-            remedy("write {value}", {path: meant}, value=str(meant).lower()),
+            safe(
+                remedy("write {value}", {path: meant}, value=str(meant).lower()),
+                value.upper() in ("FULL_SHARD", "SHARD_GRAD_OP"),
+            ),
             where=path,
             value=value,
         )
@@ -140,19 +167,20 @@ def version_2_has_dropped_keys(accelerate: Accelerate) -> Violations:
         if name in _FIRST_VERSION_ONLY and value not in (None, *_FIRST_VERSION_ONLY[name]):
             yield violation(
                 "{key} {value} has no effect with fsdp_version 2",
-                Fix(message=_instead(name, value), changes={path: None}),
+                _instead(path, name, value),
                 where=path,
                 key=name,
                 value=str(value),
             )
 
 
-def _instead(name: str, value: object) -> Message:
-    if name == "fsdp_sharding_strategy" and str(value).upper() in ("SHARD_GRAD_OP", "2"):
-        return say("delete it; use fsdp_reshard_after_forward: false instead")
-    if name == "fsdp_sharding_strategy" and str(value).upper() in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
-        return say("delete it; use parallelism_config_dp_replicate_size with dp_shard_size instead")
-    return say("delete it")
+def _instead(path: str, name: str, value: object) -> Fix:
+    word = str(value).upper()
+    if name == "fsdp_sharding_strategy" and word in ("SHARD_GRAD_OP", "2"):
+        return remedy("delete it; use fsdp_reshard_after_forward: false instead", {path: None})
+    if name == "fsdp_sharding_strategy" and word in ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5"):
+        return remedy("delete it; use parallelism_config_dp_replicate_size with dp_shard_size instead", {path: None})
+    return safe(remedy("delete it", {path: None}), name != "fsdp_sharding_strategy")
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
@@ -167,7 +195,7 @@ def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Viola
     """
     values = accelerate.fsdp
     path, sync = values.get("fsdp_sync_module_states", ("", True))
-    if sync is False and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
+    if not sync and values.get("fsdp_cpu_ram_efficient_loading", ("", True))[1]:
         fix = remedy("set fsdp_sync_module_states: true, or fsdp_cpu_ram_efficient_loading: false", {path: True})
         yield violation("fsdp_cpu_ram_efficient_loading is on, but fsdp_sync_module_states is false", fix, where=path)
 
@@ -185,7 +213,7 @@ def offloaded_activations_are_checkpointed(accelerate: Accelerate) -> Violations
     values = accelerate.fsdp
     path, offload = values.get("fsdp_activation_checkpointing_offload", ("", False))
     checkpointing = values.get("fsdp_activation_checkpointing", ("", False))[1]
-    if offload is not True or (checkpointing and accelerate.fsdp_version == 2):
+    if str(offload).lower() not in TRUE_WORDS or (checkpointing and accelerate.fsdp_version == 2):
         return
     changes: dict[str, Any] = {} if accelerate.fsdp_version == 2 else {path: None}
     if not changes:

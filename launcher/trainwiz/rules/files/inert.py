@@ -6,8 +6,7 @@ from typing import Any
 
 from trainwiz.config import Accelerate
 from trainwiz.engines.accelerate import DISTRIBUTED_TYPES
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
-from trainwiz.message import say
+from trainwiz.finding import Fix, Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _HOME = {
@@ -37,7 +36,8 @@ def a_key_acts(accelerate: Accelerate) -> Violations:
     Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for
     GPUs, and main_training_function does nothing outside TPUs; there is no message about any of this.
     Why: a value in the file is used only if the command-line option has no default, and these options have one.
-    Instead: use the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity.
+    Instead: use the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity. --downcast_bf16 and
+    --tpu_use_sudo act on TPUs only.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
     if accelerate.on_sagemaker or not accelerate.kind:
@@ -46,12 +46,7 @@ def a_key_acts(accelerate: Accelerate) -> Violations:
         if _silent(key, value, accelerate.kind):
             yield violation(
                 "{key} {value} has no effect: under {kind}, accelerate never reads it from a file",
-                Fix(
-                    message=say("delete it")
-                    if key in ("main_training_function", "use_cpu")
-                    else say("delete it, or pass it to accelerate launch on the command line"),
-                    changes={key: None},
-                ),
+                _deleted(key, accelerate.kind),
                 where=key,
                 value=str(value).lower(),
             )
@@ -81,7 +76,7 @@ def a_block_is_under_its_type(accelerate: Accelerate) -> Violations:
         off = accelerate.get("dynamo_config.dynamo_backend") in ("NO", "no", None, False) and key == "dynamo_config"
         if accelerate.section(key) and accelerate.kind in kinds and not off:
             yield violation(
-                "{key} has no effect with distributed_type {kind}", remedy("delete it", {key: None}), where=key
+                "{key} has no effect with distributed_type {kind}", safe(remedy("delete it", {key: None})), where=key
             )
 
 
@@ -115,6 +110,14 @@ def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Violations:
         if accelerate.has(path):
             fix = remedy("write {right}", {path: None, right: accelerate.get(path)}, right=new)
             yield violation("accelerate ignores {key}; it reads {right}", fix, where=path, key=old, right=new)
+
+
+def _deleted(key: str, kind: str) -> Fix:
+    """As options, all but one act on TPUs, and some on GPUs, too."""
+    by_torchrun = key == "rdzv_backend" and kind not in ("NO", "MULTI_CPU")
+    if key != "main_training_function" and (kind == "XLA" or by_torchrun or key == "enable_cpu_affinity"):
+        return remedy("delete it, or pass it to accelerate launch on the command line", {key: None})
+    return safe(remedy("delete it", {key: None}), key != "use_cpu")
 
 
 def _silent(key: str, value: Any, kind: str) -> bool:

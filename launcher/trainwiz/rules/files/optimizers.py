@@ -15,8 +15,20 @@ from trainwiz.engines.deepspeed import (
     SCHEDULERS,
     TESTED_OPTIMIZERS,
 )
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
+
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "warmup_steps": "warmup_num_steps",
+    "num_warmup_steps": "warmup_num_steps",
+    "num_training_steps": "total_num_steps",
+    "total_steps": "total_num_steps",
+    "epsilon": "eps",
+    "min_lr": "warmup_min_lr",
+    "max_lr": "warmup_max_lr",
+}
+"""Parameters by their names in other libraries."""
 
 
 @rule("TW357", level=Level.ERROR, field="optimizer.type")
@@ -70,7 +82,7 @@ def muon_reduces_whole_gradients(deepspeed: DeepSpeed) -> Violations:
     """
     name, path = deepspeed.get("optimizer.type"), "zero_optimization.reduce_scatter"
     if isinstance(name, str) and name.lower() == "muon" and deepspeed.stage == 3 and deepspeed.get(path, True) is True:
-        fix = remedy("set zero_optimization.reduce_scatter to false", {path: False})
+        fix = safe(remedy("set zero_optimization.reduce_scatter to false", {path: False}))
         yield violation("Muon does not work with reduce_scatter, which is on at stage 3", fix)
 
 
@@ -124,21 +136,12 @@ def _unknown(deepspeed: DeepSpeed, block: str, name: str, known: Collection[str]
         path, near = f"{block}.{key}", _meant(key, known)
         fix = remedy("delete it", {path: None})
         if near and not deepspeed.has(f"{block}.{near}"):
-            fix = renamed(path, f"{block}.{near}", value)
+            fix = renamed(path, f"{block}.{near}", value, stops=True)
+            fix = safe(fix, fix.safe or key in _ELSEWHERE)
         yield violation("{name} has no parameter {key} and stops with an error", fix, where=path, name=name, key=key)
 
 
 def _meant(key: str, known: Collection[str]) -> str | None:
     """The parameter with this name in another library, or with a similar spelling."""
-    others = {
-        "learning_rate": "lr",
-        "warmup_steps": "warmup_num_steps",
-        "num_warmup_steps": "warmup_num_steps",
-        "num_training_steps": "total_num_steps",
-        "total_steps": "total_num_steps",
-        "epsilon": "eps",
-        "min_lr": "warmup_min_lr",
-        "max_lr": "warmup_max_lr",
-    }
-    other = others.get(key)
+    other = _ELSEWHERE.get(key)
     return other if other in known else nearest(key, known)

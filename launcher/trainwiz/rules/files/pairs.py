@@ -125,7 +125,7 @@ def the_precision_is_the_scripts(deepspeed: DeepSpeed, script: Script) -> Violat
 
 
 @rule("TW338", level=Level.ERROR, field="deepspeed")
-def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script) -> Violations:
+def nobody_fills_an_auto_of_deepspeedhands_to_deepspeed(deepspeed: DeepSpeed, script: Script) -> Violations:
     """If the script calls deepspeed.initialize itself, its DeepSpeed file must not contain `auto`.
 
     Without it: every rank fails with `TypeError: '>' not supported between instances of 'str' and 'int'` after the
@@ -135,7 +135,7 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
     Instead: write the actual values.
     Source: seen with DeepSpeed 0.19.8
     """
-    if not _alone(script):
+    if not hands_to_deepspeed(script):
         return
     for keys, entry in deepspeed.document.entries.items():
         path = ".".join(keys)
@@ -147,7 +147,7 @@ def nobody_fills_an_auto_of_deepspeed_alone(deepspeed: DeepSpeed, script: Script
             )
 
 
-def _alone(script: Script) -> bool:
+def hands_to_deepspeed(script: Script) -> bool:
     """Whether the script passes a file to DeepSpeed unchanged; a dictionary may have been filled in before."""
     others = any(
         call.name.endswith(("Accelerator", "Trainer", "TrainingArguments", "DeepSpeedConfig")) for call in script.calls

@@ -32,6 +32,30 @@ def parallel_sizes_have_their_prefix(accelerate: Accelerate) -> Violations:
             yield violation("accelerate ignores {key}; it reads {right}", fix, where=path, key=key, right=full)
 
 
+@rule("TW360", level=Level.ERROR, field="parallelism_config")
+def sizes_are_counts(accelerate: Accelerate) -> Violations:
+    """Sizes in parallelism_config must be whole numbers from 1, without quotes; its backends are torch and deepspeed.
+
+    Without it: every rank fails with `tp_size must be at least 1, but got 0` or `cp_backend must be one of ['torch']`.
+    Why: accelerate reads the sizes from environment variables, after the launcher has compared them as numbers.
+    Instead: write 1 for what is not split.
+    Source: seen with accelerate 1.15.0; accelerate/parallelism_config.py
+    """
+    for name in _SIZES:
+        path = f"{PARALLEL}{name}_size"
+        value = accelerate.get(path)
+        # The launcher compares the others.
+        quoted = name in ("dp_replicate", "tp") and isinstance(value, str) and value.isdecimal() and int(value) >= 1
+        if accelerate.has(path) and not quoted and not (type(value) is int and value >= 1):
+            fix = remedy("delete it", {path: None}) if value is None else None
+            yield violation("{key} is {value}; it must be a whole number from 1", fix, where=path)
+    for name, backend in (("cp", "torch"), ("sp", "deepspeed")):
+        path = f"{PARALLEL}{name}_backend"
+        if accelerate.has(path) and accelerate.get(path) != backend:
+            fix = remedy("write {backend}", {path: backend}, backend=backend)
+            yield violation("{key} is {value}; it must be {backend}", fix, where=path, backend=backend)
+
+
 @rule("TW382", level=Level.ERROR, field="parallelism_config")
 def parallel_sizes_make_up_the_world(accelerate: Accelerate) -> Violations:
     """The product of the sizes in parallelism_config must equal num_processes.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainwiz import config
 from trainwiz.config import Accelerate, Document
-from trainwiz.config.spelling import nearest, renamed
+from trainwiz.config.spelling import nearest, renamed, surely
 from trainwiz.engines.accelerate import (
     BLOCKS,
     CLUSTER_KEYS,
@@ -17,7 +18,7 @@ from trainwiz.engines.accelerate import (
     knows_keys_of,
 )
 from trainwiz.engines.deepspeed import TOP_LEVEL_KEYS, ZERO_KEYS
-from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, safe, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -28,18 +29,61 @@ def a_file_can_be_read(document: Document) -> Violations:
 
     Without it: accelerate and DeepSpeed stop with the parser's error; for an empty file, with `'NoneType' object
     has no attribute 'get'`.
-    Why: tabs, comments in JSON and a comma before a closing bracket look right, but are invalid.
+    Why: tabs, comments in JSON and a comma before a closing bracket look right, but are invalid. DeepSpeed by itself
+    reads past the last two; accelerate does not.
     Instead: fix the character that the finding points at.
     Source: seen with accelerate 1.15.0 (`load_config_from_file`) and Python's json
     """
-    if document.trouble:
-        trouble = document.trouble
+    strict = config.kind_of(document) == "accelerate" or document.reader == "accelerate"
+    trouble = document.trouble or (document.loose if strict else None)
+    if trouble:
         yield Violation(
             trouble.message,
             Fix(message=trouble.fix) if trouble.fix else None,
             where="document",
             place=document.at_character(trouble.at),
         )
+
+
+@rule("TW688", level=Level.WARNING, field="document")
+def a_json_file_is_strict(document: Document) -> Violations:
+    """A DeepSpeed file should not have comments, commas before closing brackets or a byte order mark.
+
+    Without it: accelerate and the Trainer of transformers stop with the parser's error, `JSONDecodeError`.
+    Why: DeepSpeed by itself reads Hjson, which allows them; the others read JSON.
+    Instead: delete what the finding points at. A name that begins with _ can hold a comment.
+    Source: seen with DeepSpeed 0.19.8 (`hjson.load`) and accelerate 1.15.0 (`json.load`)
+    """
+    if document.loose and not document.reader and config.kind_of(document) == "deepspeed":
+        yield violation(
+            "{problem}; only DeepSpeed by itself can read this file",
+            Fix(message=document.loose.fix) if document.loose.fix else None,
+            where="document",
+            place=document.at_character(document.loose.at),
+            problem=document.loose.message,
+        )
+
+
+@rule("TW689", level=Level.ERROR, field="document")
+def deepspeed_refuses_a_key_that_stands_twice(document: Document) -> Violations:
+    """A file that the script gives to deepspeed.initialize must not have a key twice at the same level.
+
+    Without it: every rank stops with `ValueError: Duplicate keys in DeepSpeed config`.
+    Why: DeepSpeed's own reader counts the keys; accelerate's uses the last value (TW652).
+    Instead: delete the one that you do not want.
+    Source: seen with DeepSpeed 0.19.8 (`dict_raise_error_on_duplicate_keys`)
+    """
+    if document.reader == "deepspeed":
+        for duplicate in document.duplicates:
+            path, first = ".".join(duplicate.path), document.at(duplicate.first).line
+            yield violation(
+                "{key} is also set in line {first}; DeepSpeed stops",
+                remedy("delete line {first} or this one", first=first),
+                key=path,
+                first=first,
+                where=path,
+                place=document.at(duplicate.last),
+            )
 
 
 @rule("TW690", level=Level.ERROR, field="plan")
@@ -64,7 +108,7 @@ def a_key_stands_once(document: Document) -> Violations:
     Instead: delete the one that you do not want.
     Source: seen with PyYAML 6.0; deepspeed/runtime/config_utils.py (`dict_raise_error_on_duplicate_keys`)
     """
-    for duplicate in document.duplicates:
+    for duplicate in () if document.reader == "deepspeed" else document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)
         yield violation(
             "{key} is already set in line {first}; the value here wins",
@@ -99,7 +143,7 @@ def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Violations:
                 "delete it, and launch with {option} {value}", {key: None}, option=option, value=accelerate.get(key)
             )
         elif near and key not in REMOVED_KEYS:
-            fix = renamed(key, near, accelerate.get(key))
+            fix = renamed(key, near, accelerate.get(key), stops=True)
         else:
             fix = _moved(accelerate, key) or remedy("delete it", {key: None})
         yield violation("accelerate has no key {key} and stops", fix, where=key, key=key)
@@ -115,7 +159,8 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
             return remedy("delete it; {key} in {block} is used", {key: None}, key=near, block=block)
         if near:
             message = say("write it as {key} under {block}", key=near, block=block)
-            return Fix(message=message, changes={key: None, f"{block}.{near}": accelerate.get(key)})
+            changes = {key: None, f"{block}.{near}": accelerate.get(key)}
+            return safe(Fix(message=message, changes=changes), surely(key, near))
     return None
 
 
@@ -150,7 +195,7 @@ def accelerate_knows_every_key_in_a_block(accelerate: Accelerate) -> Violations:
                 )
             yield violation(
                 "accelerate ignores {key}: {block} has no such key",
-                fix or remedy("delete it", {path: None}),
+                fix or safe(remedy("delete it", {path: None})),
                 where=path,
                 key=key,
                 block=block,
@@ -173,7 +218,7 @@ def a_block_keeps_to_its_subject(accelerate: Accelerate) -> Violations:
                 top = key in CLUSTER_KEYS and not accelerate.has(key)
                 yield violation(
                     "{key} inside {block} sets the launch option {key} to {value}",
-                    remedy("move it to the top level of the file", {path: None, key: value})
+                    safe(remedy("move it to the top level of the file", {path: None, key: value}))
                     if top
                     else remedy("delete it here", {path: None}),
                     where=path,

@@ -9,10 +9,12 @@ from typing import Any
 
 from trainwiz.config import DeepSpeed
 from trainwiz.engines import deepspeed_types as types
-from trainwiz.engines.deepspeed import REMOVALS, STRICT_PRECISION
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
+from trainwiz.engines.deepspeed import REMOVALS, STRICT_IN_0_19, STRICT_PRECISION
+from trainwiz.finding import Fix, Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
+_LARGEST = 2.0**63
+"""A whole number with a point or an exponent is read up to here."""
 _QUOTED_WHOLE = re.compile(r"\s*[+-]?\d[\d_]*(\.0*)?\s*")
 
 
@@ -35,22 +37,34 @@ def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Violations:
         value = deepspeed.get(name)
         if entry.key is None or value == "auto" or not _is_read(deepspeed, name):
             continue
+        if value is None and name in types.MAY_BE_NULL | types.BARE_TRUTH_MAY_BE_NULL:
+            continue
         if name in types.COUNTS and value is not None:
             yield from _number(name, value, whole=True, smallest=1, bare=True)
         elif name in types.BARE_NUMBERS | types.NUMBERS:
-            yield from _number(name, value, bare=name in types.BARE_NUMBERS)
+            if not _is_per_group(name, value):
+                yield from _number(name, value, bare=name in types.BARE_NUMBERS)
         elif name in types.WHOLE | types.WHOLE_FROM_0:
             yield from _number(name, value, whole=True, smallest=0 if name in types.WHOLE_FROM_0 else None)
         elif name in types.TRUTH | types.BARE_TRUTH:
             yield from _truth(name, value)
-        elif name in types.WORDS and not (value is None and name in types.MAY_BE_NULL):
+        elif name in types.WORDS:
             yield from _word(name, value)
+        elif name in types.TEXTS | types.LISTS | types.NOT_IN_A_FILE:
+            yield from _other(name, value)
+
+
+def _is_per_group(name: str, value: Any) -> bool:
+    numbers = isinstance(value, list) and value and all(type(each) in (int, float) for each in value)
+    return bool(numbers) and name in types.PER_GROUP
 
 
 def _is_read(deepspeed: DeepSpeed, name: str) -> bool:
     """Whether this version reads the value with the class whose types are known."""
     if name.startswith(("fp16.", "bf16.")):
         return deepspeed.version >= STRICT_PRECISION
+    if name.partition(".")[0] in STRICT_IN_0_19 and "." in name:
+        return deepspeed.version >= REMOVALS
     return name not in types.WORDS_SINCE_0_19 or deepspeed.version >= REMOVALS
 
 
@@ -69,10 +83,12 @@ def _block(deepspeed: DeepSpeed, path: str) -> Violations:
         inside = {"device": "cpu" if value is True else value}
     elif path in ("optimizer", "scheduler") and isinstance(value, str):
         inside = {"type": value, "params": {}}
-    fix = _deleted(path) if value is None or value is False else None
+    fix = safe(_deleted(path), path in types.SWITCHED) if value is None or value is False else None
     if inside:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
+        # Without its parameters an optimizer would train at its class's own learning rate.
         fix = remedy("make it a block that contains {pair}", {path: inside}, pair=pair)
+        fix = safe(fix, path not in ("optimizer", "scheduler"))
     yield violation("{key} is {value}; DeepSpeed expects a block of keys", fix, where=path, key=path)
 
 
@@ -82,7 +98,9 @@ def _number(
     """pydantic accepts a quoted number, but no power of ten for a whole one; `bare` numbers must not be quoted."""
     number = _as_number(value)
     # DeepSpeed accepts a batch of 1.5, which nobody writes.
-    if number is None or (whole and not number.is_integer() and path not in types.COUNTS):
+    broken = whole and number is not None and not number.is_integer() and path not in types.COUNTS
+    huge = whole and isinstance(value, float) and abs(value) > _LARGEST
+    if number is None or broken or huge or (isinstance(value, bool) and path in types.NOT_TRUTH):
         # DeepSpeed stops at null; without the key, it uses the default.
         fix = _deleted(path) if value is None else None
         if whole:
@@ -100,7 +118,7 @@ def _number(
 
 def _truth(path: str, value: Any) -> Violations:
     bare = path in types.BARE_TRUTH
-    read = isinstance(value, int) if bare else value in (0, 1) or (value is None and path in types.MAY_BE_NULL)
+    read = value in (0, 1) if bare else value in (0, 1) or (value is None and path in types.MAY_BE_NULL)
     word = value.lower() if isinstance(value, str) else ""
     if read or (word in types.TRUE_OR_FALSE and not bare):
         return
@@ -111,9 +129,19 @@ def _truth(path: str, value: Any) -> Violations:
 
 def _word(path: str, value: Any) -> Violations:
     allowed = types.WORDS[path]
-    if not isinstance(value, str) or value.lower() not in {word.lower() for word in allowed}:
+    same = str if path in types.EXACT_WORDS else str.lower
+    if not isinstance(value, str) or same(value) not in {same(word) for word in allowed}:
         choices = ", ".join(allowed)
         yield violation("{key} is {value}; it must be one of {choices}", where=path, key=path, choices=choices)
+
+
+def _other(path: str, value: Any) -> Violations:
+    if path in types.NOT_IN_A_FILE:
+        yield violation("DeepSpeed cannot read {key} from a file", remedy("delete it"), where=path, key=path)
+    elif path in types.LISTS and not isinstance(value, list):
+        yield violation("{key} is {value}; DeepSpeed expects a list", where=path, key=path)
+    elif path in types.TEXTS and not isinstance(value, str):
+        yield violation("{key} is {value}; DeepSpeed expects text in quotes", where=path, key=path)
 
 
 def _as_number(value: Any) -> float | None:
@@ -125,7 +153,7 @@ def _as_number(value: Any) -> float | None:
 
 
 def _put(path: str, value: Any) -> Fix:
-    return remedy("write {value}", {path: value}, value=json.dumps(value))
+    return safe(remedy("write {value}", {path: value}, value=json.dumps(value)))
 
 
 def _deleted(path: str) -> Fix:

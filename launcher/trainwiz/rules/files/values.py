@@ -8,6 +8,7 @@ from typing import Any
 from trainwiz.config import Accelerate
 from trainwiz.config.spelling import not_one_of, respelt
 from trainwiz.engines.accelerate import (
+    BLOCKS,
     COMPUTE_ENVIRONMENTS,
     DISTRIBUTED_TYPES,
     DYNAMO_BACKENDS,
@@ -17,7 +18,7 @@ from trainwiz.engines.accelerate import (
     starts_sagemaker,
 )
 from trainwiz.engines.torch import COMPILE_MODES
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Level, Violations, remedy, safe, violation
 from trainwiz.rules.registry import rule
 
 _TEMPLATE = re.compile(r"\$\{?\w+\}?|\$\(.*\)|<[^<>]*>|\{\{.*\}\}")
@@ -47,7 +48,10 @@ def a_choice_is_one_that_exists(accelerate: Accelerate) -> Violations:
             allowed = SAGEMAKER_TYPES
         # TW657 and TW658 report false; for other values, accelerate calls lower() on the precision only.
         if not isinstance(value, str):
-            if key != "mixed_precision" or value is None or isinstance(value, bool):
+            elsewhere = key == "distributed_type" or (
+                key == "mixed_precision" and (value is None or isinstance(value, bool))
+            )
+            if elsewhere or not accelerate.has(key):
                 continue
         elif value in allowed or (key == "mixed_precision" and value.lower() in allowed):
             continue
@@ -69,7 +73,7 @@ def no_is_quoted(accelerate: Accelerate) -> Violations:
         written = accelerate.document.raw("mixed_precision")
         yield violation(
             "YAML reads mixed_precision {written} as {value}, which is not a precision",
-            remedy("write it with quotes: 'no'", {"mixed_precision": "no"}) if not value else None,
+            safe(remedy("write it with quotes: 'no'", {"mixed_precision": "no"})) if not value else None,
             written=written,
             value=str(value).lower(),
         )
@@ -89,7 +93,7 @@ def a_bare_no_is_no_distributed_type(accelerate: Accelerate) -> Violations:
     if accelerate.get("distributed_type") is False and not accelerate.on_sagemaker:
         yield violation(
             "YAML reads distributed_type {written} as false, not as the word NO",
-            remedy("write it with quotes: 'NO'", {"distributed_type": "NO"}),
+            safe(remedy("write it with quotes: 'NO'", {"distributed_type": "NO"})),
             written=accelerate.document.raw("distributed_type"),
         )
 
@@ -124,7 +128,8 @@ def a_count_is_a_number(accelerate: Accelerate) -> Violations:
         value = accelerate.get(key)
         # On one machine, a quoted num_processes is only passed on.
         harmless = key == "num_processes" and isinstance(value, str) and value.isdecimal() and accelerate.machines == 1
-        if value is None or harmless or _is_template(value) or (key == "num_machines" and value == 1):
+        absent = value is None and (key != "num_machines" or not accelerate.has(key) or accelerate.kind in ("NO", ""))
+        if absent or harmless or _is_template(value) or (key == "num_machines" and value == 1):
             continue
         if type(value) is int:
             yield from _out_of_range(key, value)
@@ -132,7 +137,7 @@ def a_count_is_a_number(accelerate: Accelerate) -> Violations:
         number = _whole(value)
         yield violation(
             "{key} is {value}, which is not a whole number",
-            remedy("write {number}", {key: number}, number=number) if number is not None else None,
+            safe(remedy("write {number}", {key: number}, number=number)) if number is not None else None,
             where=key,
         )
 
@@ -148,6 +153,22 @@ def _out_of_range(key: str, value: int) -> Violations:
         yield violation(
             "{key} is {value}; it must be {low} to {high}", where=key, key=key, value=value, low=low, high=high
         )
+
+
+@rule("TW660", level=Level.ERROR, field="document")
+def a_block_is_a_block(accelerate: Accelerate) -> Violations:
+    """deepspeed_config, fsdp_config and the other blocks must be keys with values, not a single value.
+
+    Without it: `'int' object is not iterable` for deepspeed_config; a value in the place of another block is silently
+    ignored, and the defaults count.
+    Why: accelerate takes from a block only what is a key in it.
+    Instead: write the keys of the block below it, or delete it.
+    Source: seen with accelerate 1.15.0
+    """
+    for block in BLOCKS:
+        value = accelerate.get(block)
+        if value is not None and not isinstance(value, dict) and value not in ("", []):
+            yield violation("{key} is {value}; accelerate expects a block of keys", where=block)
 
 
 @rule("TW687", level=Level.ERROR, field="num_processes")
@@ -188,7 +209,9 @@ def gpu_ids_are_text(accelerate: Accelerate) -> Violations:
         return
     ids = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     yield violation(
-        "gpu_ids is {value}; it must be a string", remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids)
+        "gpu_ids is {value}; it must be a string",
+        # With a single one, several processes stop with their next error, which TW663 reports.
+        safe(remedy("write it with quotes: '{ids}'", {"gpu_ids": ids}, ids=ids), "," in ids),
     )
 
 
@@ -244,16 +267,20 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Violations:
     for key in ("dynamo_backend", "backend"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
-        known = value is None or value is False or str(value).upper() in DYNAMO_BACKENDS
+        known = value is None or str(value).upper() in DYNAMO_BACKENDS
+        if value is False:
+            quoted = safe(remedy("write it with quotes: 'NO'", {path: "NO"}))
+            yield violation("YAML reads {key} {value} as false, and accelerate stops", quoted, where=path)
+            continue
         if not known and knows_keys_of(accelerate.version):
             fix = respelt(path, str(value).upper(), DYNAMO_BACKENDS)
             yield violation("accelerate has no dynamo backend {name}", fix, where=path, name=str(value))
     for key in ("dynamo_mode", "mode"):
         path = f"dynamo_config.{key}"
         value = accelerate.get(path)
-        acts = accelerate.get("dynamo_config.dynamo_backend")
-        if acts and isinstance(value, str) and value not in COMPILE_MODES:
-            yield not_one_of(COMPILE_MODES, value, where=path, key=key)
+        acts = str(accelerate.get("dynamo_config.dynamo_backend") or "NO").upper() != "NO"
+        if acts and accelerate.has(path) and value not in COMPILE_MODES:
+            yield not_one_of(COMPILE_MODES, str(value), where=path, key=key)
 
 
 def _whole(value: object) -> int | None:

@@ -11,6 +11,8 @@ from trainwiz.rules.registry import rule
 
 _BY_TORCHRUN = ("MULTI_", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 _MOST_LISTED = 3
+_PARTS, _BYTE = 4, 255
+"""Of an IPv4 address: its numbers, and the largest of them."""
 
 
 @rule("TW663", level=Level.ERROR, field="gpu_ids")
@@ -180,9 +182,20 @@ def the_address_is_that_of_machine_0(accelerate: Accelerate) -> Violations:
         message = say("main_process_ip {address} is read as the address {read}", address=address, read=read)
     elif "/" in address or (re.search(r"\s|[^:]:\d+$", address) and address.count(":") == 1):
         message = say("main_process_ip {address} contains more than an address", address=address)
+    elif not isinstance(value, str | int) or isinstance(value, bool) or _is_no_address(address):
+        message = say("main_process_ip {address} is not an address", address=address)
     else:
         return
     yield Violation(message, remedy("write the address of machine 0"))
+
+
+def _is_no_address(address: str) -> bool:
+    """Whether dots and digits make no IPv4 address, or letters stand for its digits, as in `x.x.x.x`."""
+    parts = address.split(".")
+    if re.fullmatch(r"[xX*?]+(\.[xX*?]+){3}", address):
+        return True
+    digits = re.fullmatch(r"[\d.]+", address) is not None
+    return digits and (len(parts) != _PARTS or not all(part.isdecimal() and int(part) <= _BYTE for part in parts))
 
 
 @rule("TW676", level=Level.WARNING, field="deepspeed_config.deepspeed_hostfile")

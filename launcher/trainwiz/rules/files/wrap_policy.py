@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwiz.config import Accelerate
-from trainwiz.finding import Level, Violation, Violations, remedy, violation
+from trainwiz.finding import Level, Violation, Violations, remedy, safe, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 
@@ -32,7 +32,7 @@ def layer_classes_have_no_spaces(accelerate: Accelerate) -> Violations:
         message = say("the space in {value} becomes part of a class name", value=repr(value))
     else:
         return
-    yield Violation(message, remedy("write {value}", {path: right}, value=right), where=path)
+    yield Violation(message, safe(remedy("write {value}", {path: right}, value=right)), where=path)
 
 
 @rule("TW367", level=Level.HINT, field="fsdp_config.fsdp_auto_wrap_policy")
@@ -66,12 +66,12 @@ def the_smallest_unit_is_a_whole_number(accelerate: Accelerate) -> Violations:
     """
     path, value = accelerate.fsdp.get("fsdp_min_num_params", ("", None))
     policy = accelerate.fsdp.get("fsdp_auto_wrap_policy", ("", None))[1]
-    if value is None or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
+    if not path or type(value) is int or str(policy).upper() != "SIZE_BASED_WRAP" or str(value).isdecimal():
         return
     number = _number(value)
     yield violation(
         "fsdp_min_num_params is {value}, which is not a whole number",
-        remedy("write {number}", {path: number}, number=number) if number else None,
+        safe(remedy("write {number}", {path: number}, number=number)) if number else None,
         where=path,
     )
 

@@ -30,7 +30,7 @@ def package_of_the_optimizer_is_installed(plan: Plan, machine: Machine) -> Viola
         )
 
 
-@rule("TW337", level=Level.ERROR, field="optimizer.name")
+@rule("TW320", level=Level.ERROR, field="optimizer.name")
 def optimizer_suits_the_parts(plan: Plan) -> Violations:
     """muon, adafactor and the 8-bit optimizers need whole parameters, which sharding does not give them.
 

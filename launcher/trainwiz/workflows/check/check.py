@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from trainwiz.config import Document
 from trainwiz.finding import Finding, errors
+from trainwiz.language import t
 from trainwiz.rules import selection
 from trainwiz.store import configurations as store
-from trainwiz.ui import findings
+from trainwiz.ui import console, findings
 from trainwiz.workflows.check import configurations, fixes
 from trainwiz.workflows.check import targets as sorting
 from trainwiz.workflows.check.configurations import Files
@@ -48,6 +49,18 @@ def check(request: Request) -> int:
     judged = _judged(request)
     if request.fix and _mended(judged, request):
         judged = _judged(request)
+    if request.fix and not request.unsafe_fixes:
+        fixes.tell_of_unsafe(judged.all)
+    for engine in configurations.assumed(judged.files):
+        version = judged.files.version(engine)
+        console.talk(
+            t(
+                "{engine} {version} is assumed, the newest that the rules know; others: --python PATH or "
+                "--engine-version {engine}=VERSION",
+                engine=engine,
+                version=version,
+            )
+        )
     findings.write(judged.all, format)
     return 1 if errors(judged.all) else 0
 
@@ -59,7 +72,7 @@ def _judged(request: Request) -> _Judged:
     files = configurations.load(
         targets.files,
         script=request.script or None,
-        versions=configurations.engine_versions(request.engine_version),
+        versions=configurations.engine_versions(request.engine_version, request.python),
         model=request.model or None,
         here=request.machine == HERE,
         read=read,
@@ -101,10 +114,10 @@ def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
 
 def _mended(judged: _Judged, request: Request) -> bool:
     """Whether something was changed and written."""
-    after = fixes.mended(judged.files, request.select, request.ignore)
+    after = fixes.mended(judged.files, request.select, request.ignore, unsafe=request.unsafe_fixes)
     before_texts = {path: document.text for path, document in judged.files.documents.items()}
     after_texts = {path: document.text for path, document in after.documents.items()}
     for path, document in judged.plans.items():
         before_texts[path] = document.text
-        after_texts[path] = fixes.mended_plan(document, judged.of_plans[path])
+        after_texts[path] = fixes.mended_plan(document, judged.of_plans[path], unsafe=request.unsafe_fixes)
     return fixes.apply(before_texts, after_texts, confirmed=request.yes)

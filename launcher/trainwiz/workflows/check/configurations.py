@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from typing import Literal
 
 from trainwiz import config, rules
 from trainwiz.config import Accelerate, DeepSpeed, Document
@@ -16,8 +17,10 @@ from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
 from trainwiz.errors import UsageError
 from trainwiz.finding import Finding, Violation
 from trainwiz.message import say
+from trainwiz.probe import interpreter as interpreters
 from trainwiz.probe import programs
 from trainwiz.project import Architecture
+from trainwiz.rules.files.pairs import hands_to_deepspeed
 from trainwiz.rules.files.starters import STARTERS
 from trainwiz.rules.registry import Facts, Rule
 from trainwiz.script import Script
@@ -59,7 +62,8 @@ class Files:
 
     def _facts(self, chosen: Sequence[Rule]) -> Iterable[tuple[Facts, list[Rule]]]:
         pairs: list[tuple[str, Accelerate]] = []
-        for path, document in self.documents.items():
+        for path in self.documents:
+            document = self.document(path)
             facts = Facts(document=document, script=self.script, architecture=self.models.get(path))
             kind = "unknown" if document.trouble else config.kind_of(document)
             if path in self.mistakes and not document.trouble:
@@ -74,10 +78,24 @@ class Files:
             elif kind == "deepspeed":
                 yield replace(facts, deepspeed=self.deepspeed(path)), _needing(chosen, "deepspeed", "document")
         for path, accelerate in pairs:
-            partner = self.documents.get(path)
+            partner = self.document(path) if path in self.documents else None
             if partner is not None and not partner.trouble:
                 facts = Facts(document=partner, accelerate=accelerate, deepspeed=self.deepspeed(path))
                 yield facts, _needing(chosen, "deepspeed")
+
+    def document(self, path: str) -> Document:
+        """The file at this path, with what opens it, where that is known."""
+        return replace(self.documents[path], reader=self._readers.get(path, self._reader))
+
+    @functools.cached_property
+    def _readers(self) -> Mapping[str, Literal["accelerate"]]:
+        """The files that others name: accelerate opens them."""
+        others = [p for p, d in self.documents.items() if not d.trouble and config.kind_of(d) == "accelerate"]
+        return {partner: "accelerate" for p in others for partner in self.accelerate(p).files.values() if partner}
+
+    @functools.cached_property
+    def _reader(self) -> Literal["", "deepspeed"]:
+        return "deepspeed" if self.script is not None and hands_to_deepspeed(self.script) else ""
 
     def accelerate(self, path: str) -> Accelerate:
         """The accelerate file at this path, with the files that it names."""
@@ -98,7 +116,7 @@ class Files:
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""
-        return config.DeepSpeed(document=self.documents[path], version=version_of(self.version("deepspeed")))
+        return config.DeepSpeed(document=self.document(path), version=version_of(self.version("deepspeed")))
 
     def version(self, engine: str) -> str:
         """The engine's version: as told, else as installed here, else the one that the rules were tried with."""
@@ -153,9 +171,15 @@ def _programs(documents: Mapping[str, Document]) -> frozenset[str]:
     return programs.installed(STARTERS)
 
 
-def engine_versions(typed: Sequence[str]) -> dict[str, str]:
-    """What --engine-version was given. Raises `UsageError`."""
-    versions = {}
+def engine_versions(typed: Sequence[str], python: str = "") -> dict[str, str]:
+    """What --engine-version was given; of others, what the environment of `python` has, or the active one.
+
+    Raises `UsageError`.
+    """
+    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    interpreter = python or (os.path.join(active, "bin", "python") if active else "")
+    found = {engine: interpreters.installed(interpreter, engine) if interpreter else None for engine in _TRIED}
+    versions = {engine: version for engine, version in found.items() if version}
     for word in typed:
         engine, _, version = word.partition("=")
         if engine not in _TRIED or not version[:1].isdecimal():
@@ -165,6 +189,13 @@ def engine_versions(typed: Sequence[str]) -> dict[str, str]:
             )
         versions[engine] = version
     return versions
+
+
+def assumed(files: Files) -> list[str]:
+    """The engines of these files whose version neither an option nor an environment says: the newest known counts."""
+    kinds = {config.kind_of(d) for d in files.documents.values() if not d.trouble}
+    here = {engine for engine in _TRIED if any(metadata.distributions(name=engine))}
+    return [engine for engine in _TRIED if engine in kinds and engine not in {*files.versions, *here}]
 
 
 @functools.cache

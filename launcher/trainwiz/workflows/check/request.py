@@ -28,7 +28,7 @@ class Request:
             "machine, too."
         ),
     )
-    python: str = option("PATH", say("Python interpreter used for the training."))
+    python: str = option("PATH", say("Python interpreter used for the training; its DeepSpeed and accelerate count."))
     script: str = option("SCRIPT.py", say("The script the files are for."))
     model: str = option("NAME", say("The model the files are for: a preset, a folder or a hub id."))
     default: bool = flag(say("Check accelerate's default config file."))
@@ -36,7 +36,8 @@ class Request:
         "ENGINE=VERSION", say("Check files for this version, like deepspeed=0.16.5; repeatable.")
     )
     skip_others: bool = flag(say("Skip files of any other kind, for a pre-commit hook."))
-    fix: bool = flag(say("Fix plans, and accelerate and DeepSpeed files; the diff is shown first."))
+    fix: bool = flag(say("Fix in plans and files what needs no question; the diff is shown first."))
+    unsafe_fixes: bool = flag(say("With --fix: also make changes that may change what is trained."))
     yes: bool = flag(say("With --fix: write without asking."), "--yes -y")
     select: tuple[str, ...] = option(
         "ID", say("Use only this rule, or all rules whose id starts with this; repeatable.")

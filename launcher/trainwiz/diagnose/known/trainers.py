@@ -1,0 +1,68 @@
+"""What the Trainer of transformers, and tools on top of it, refuse before or while they train."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import Signature
+
+TIER = 3
+SIGNATURES = {
+    "best_model": Signature(
+        r"--load_best_model_at_end requires the save and eval strategy to match",
+        r"--load_best_model_at_end requires the saving steps to be a (?:round )?multiple of the evaluation steps",
+        cause="the best model can only be loaded at the end if every save follows an evaluation",
+        remedy="give save_strategy and eval_strategy the same value, and make save_steps a multiple of eval_steps; or "
+        "set load_best_model_at_end to false",
+    ),
+    "no_evaluation_data": Signature(
+        r"You have set `args\.eval(?:uation)?_strategy` to \S+ but you didn't pass an `eval_dataset`",
+        r"Trainer: evaluation requires an eval_dataset",
+        cause="the Trainer is told to evaluate, but has no data for it",
+        remedy="pass eval_dataset (LLaMA-Factory and axolotl: val_size, val_set_size), or set eval_strategy to no",
+    ),
+    "quantized_alone": Signature(
+        r"You cannot perform fine-tuning on purely quantized models",
+        cause="the model is quantized, and nothing in it can be trained",
+        remedy="attach an adapter (LoRA: finetuning_type: lora, adapter: qlora), or load it without quantization",
+    ),
+    "zero3_device_map": Signature(
+        r"DeepSpeed Zero-3 is not compatible with (?:passing a `device_map`|`low_cpu_mem_usage=True`)",
+        cause="ZeRO 3 distributes the weights itself, and the model is loaded with a device_map or low_cpu_mem_usage",
+        remedy="delete device_map and low_cpu_mem_usage where the model is loaded; for a quantized model use ZeRO 2",
+    ),
+    "unread_settings": Signature(
+        r"Some keys are not used by the HfArgumentParser: \[(?P<keys>[^\]]+)\]",
+        r"Some specified arguments are not used by the HfArgumentParser: \[(?P<keys>[^\]]+)\]",
+        cause="the file or the command line has settings that this version does not know: {keys}",
+        remedy="correct their spelling, or delete them; a newer version may have renamed them",
+    ),
+    "no_valid_samples": Signature(
+        r"RuntimeError: Cannot find valid samples, check `data/README\.md`",
+        cause="LLaMA-Factory found no sample that it can use: columns, roles or template do not fit the data",
+        remedy="compare columns and tags of the data set in data/dataset_info.json with one row of the file; a "
+        "conversation must begin with the user and end with the assistant",
+    ),
+    "versions_apart": Signature(
+        r"AttributeError: '\w*(?:Adam|AdamW|SGD|Adafactor|Lion)\w*' object has no attribute '(?:train|eval)'",
+        r"unexpected keyword argument 'keep_torch_compile'",
+        r"ImportError: cannot import name '(?:is_mlu_available|clear_device_cache|EncoderDecoderCache)' from "
+        r"'(?:accelerate|transformers)[\w.]*'",
+        cause="transformers, accelerate, peft and trl are not of the same time: one calls what another does not have",
+        remedy="run: pip install --upgrade transformers accelerate peft trl",
+    ),
+    "compiled_part": Signature(
+        r"KeyError: '_orig_mod'",
+        cause="a part of the model was compiled before it was prepared, and accelerate looks for a whole one",
+        remedy="update accelerate (1.15 takes such a model), or compile after accelerator.prepare",
+    ),
+    "no_token_types": Signature(
+        r"ValueError: `(?P<name>(?:mm_)?token_type_ids)` is required as a model input when training",
+        cause="this model needs {name} to train, and the batches do not have them",
+        remedy="keep what its processor returns: set remove_unused_columns to false, and collate {name} too",
+    ),
+    "tokenizer_missing": Signature(
+        r"OSError: Can't load tokenizer for '(?P<model>[^']+)'",
+        cause="{model} holds no tokenizer that transformers can load",
+        remedy="copy tokenizer.json and tokenizer_config.json from the base model into it, or name the base model's "
+        "tokenizer",
+    ),
+}
