@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from trainwiz.store import answers as store
+from trainwiz.wizard.terminal import plain
 
 CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
 H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
@@ -111,6 +112,55 @@ def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None
     assert "trainwiz launch p" in terminal.seen
     assert (tmp_path / "p" / "train.py").is_file()
     assert not store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")}).exists()
+
+
+def test_a_chinese_keyboard_and_tab(tmp_path: Path, start: Start) -> None:
+    """Full-width ？ and ＜ are keys, full-width digits numbers; Tab completes the last of several paths."""
+    for name in ("corpus one.txt", "other.txt"):
+        (tmp_path / name).write_text("A line of text.\n" * 2000)
+    terminal = start("init", "p", "--machine", CPU)
+    terminal.press("Task", "？")
+    terminal.enter("Task")
+    terminal.press("Model", "＜")
+    terminal.enter("Task")
+    terminal.enter("Model")
+    terminal.press("Training data", "corp\t")
+    terminal.expect("corpus one.txt")
+    terminal.child.send(", oth\t")
+    terminal.expect("other.txt")
+    terminal.child.send("\r")
+    terminal.enter("CPU ranks", "２")
+    terminal.enter("Real batch", "６４")
+    for prompt in BASIC[5:]:
+        terminal.enter(prompt)
+    terminal.enter("Show the advanced")
+    terminal.expect("The plan: press Enter to write it")
+    terminal.child.send("\r")
+    assert terminal.end() == 0, terminal.seen
+    written = plan(tmp_path)
+    assert written["batch"]["real_batch_size"] == 64
+    assert written["machine"]["num_processes"] == 2
+    assert [Path(one).name for one in str(written["data"]["train"]).split(", ")] == ["corpus one.txt", "other.txt"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("８，０００", "8,000"),
+        ("0。1", "0.1"),
+        ("ｄｄｐ", "ddp"),
+        ("a.jsonl，b.jsonl", "a.jsonl,b.jsonl"),
+        ("数据，一", "数据，一"),
+    ],
+)
+def test_full_width_forms_count_as_the_plain_ones(typed: str, meant: str) -> None:
+    assert plain(typed) == meant
+
+
+def test_the_name_of_a_file_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ａ.txt").touch()
+    assert plain("ａ.txt") == "ａ.txt"
 
 
 def test_the_hint_shows_the_keys(start: Start) -> None:

@@ -230,6 +230,7 @@ ADVANCED: tuple[Question, ...] = (
     ),
     Question(
         key="data.eval",
+        paths=True,
         prompt=say("Evaluation data (5%: a part of the training data; null: none)"),
         when=names_data,
         help="Data on which the loss is measured but not trained: a part of the training data that is kept for it (5% "
@@ -273,6 +274,7 @@ ADVANCED: tuple[Question, ...] = (
     ),
     Question(
         key="data.cache_dir",
+        paths=True,
         prompt=say("Folder of tokenized data"),
         when=writes_text,
         help="Where tokenized data is kept. Folders in it are named by what decides the tokens, so that several "
@@ -348,6 +350,7 @@ ADVANCED: tuple[Question, ...] = (
     ),
     Question(
         key="strategy.nvme_path",
+        paths=True,
         prompt=say("Folder for offloaded state"),
         when=_nvme,
         help="A folder on a fast local disk with room for the offloaded state. Used only with offload to nvme.",

@@ -46,6 +46,7 @@ BASIC: tuple[Question, ...] = (
     ),
     Question(
         key="model.name",
+        paths=True,
         gate="basic",
         sets=("model.name", "model.parameters"),
         reader=forms.read_model,
@@ -62,6 +63,7 @@ BASIC: tuple[Question, ...] = (
     ),
     Question(
         key="data.train",
+        paths=True,
         gate="basic",
         prompt=DATA_PROMPT,
         prompter=lambda values: _task(values).data_prompt,

@@ -44,6 +44,8 @@ class Question:
     """Turns a typed answer into a text for each of `sets`, or says what is wrong with it."""
     shower: Callable[[Values], str] | None = None
     """The inverse of `reader`."""
+    paths: bool = False
+    """Whether files and folders can be typed, one or several with commas between; Tab then completes them."""
     prompter: Callable[[Values], Message] | None = None
     """The prompt, where it depends on what is known."""
 

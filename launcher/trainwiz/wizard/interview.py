@@ -213,7 +213,7 @@ def _shown_as(question: Question, default: str, reason: Message, values: Values,
         size_of_state = columns.pad(shown[choice.value], column) + "  " if column else ""
         lines.append((choice.value, f"{choice.value:<{width}}  {size_of_state}{text(choice.label)}"))
     prompt = text(question.prompt_for(values))
-    return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines))
+    return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines), paths=question.paths)
 
 
 def _size(option: Option) -> Message:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import questionary
 from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Always, Condition, is_done
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
@@ -22,7 +24,7 @@ from questionary.prompts.common import InquirerControl
 
 from trainwiz import columns
 from trainwiz.language import t
-from trainwiz.wizard.terminal import Action, Asked, Reply, size
+from trainwiz.wizard.terminal import Action, Asked, Reply, plain, size
 
 _ROWS_FOR_THE_REST = 9
 """Lines of the terminal for the question, its help and the hint."""
@@ -56,13 +58,28 @@ def _line(asked: Asked) -> questionary.Question:
     @bindings.add("enter", eager=True)
     def _(event: KeyPressEvent) -> None:
         buffer = event.app.current_buffer
-        typed = buffer.text.strip()
+        typed = plain(buffer.text.strip())
         if not typed:
             buffer.text = asked.default
         event.app.exit(result=Reply(value=typed), style="class:accepted")
 
     default = _behind(asked.prompt, _default(asked), max(20, _room() - _FOR_TYPING))
-    return questionary.text(_prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr())
+    completion: dict[str, Any] = {"completer": _Paths(), "complete_while_typing": False} if asked.paths else {}
+    return questionary.text(
+        _prompt(asked), qmark=">", instruction=default, key_bindings=bindings, output=_stderr(), **completion
+    )
+
+
+class _Paths(Completer):
+    """Completes the last of several paths with commas between."""
+
+    def __init__(self) -> None:
+        self._one = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Those of the path before the cursor."""
+        path = document.text_before_cursor.rpartition(",")[2].lstrip()
+        return self._one.get_completions(Document(path), complete_event)
 
 
 def _list(asked: Asked) -> questionary.Question:
@@ -118,8 +135,11 @@ def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) 
         event.app.erase_when_done = True
         event.app.exit(result=Reply(action=action, at=at()))
 
-    bindings.add("?", filter=empty, eager=True)(lambda event: leave(event, Action.HELP))
-    bindings.add("<", filter=empty, eager=True)(lambda event: leave(event, Action.BACK))
+    # ？, ＜ and 《 are what a Chinese keyboard gives for the same keys.
+    for key in ("?", "？"):
+        bindings.add(key, filter=empty, eager=True)(lambda event: leave(event, Action.HELP))
+    for key in ("<", "＜", "《"):
+        bindings.add(key, filter=empty, eager=True)(lambda event: leave(event, Action.BACK))
     bindings.add("c-b", eager=True)(lambda event: leave(event, Action.BACK))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import unicodedata
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,6 +28,8 @@ class Asked:
     """Why that is the default."""
     choices: tuple[tuple[str, str], ...] = ()
     """Values, each with its line in the list; without any, an answer is typed."""
+    paths: bool = False
+    """Whether Tab completes the names of files and folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,15 @@ class Reply:
     action: Action | None = None
     at: str = ""
     """The value of the list's line that was pointed at."""
+
+
+def plain(typed: str) -> str:
+    """What was typed, with the full-width forms of a Chinese keyboard as ASCII: ８，０００ is 8,000, and 0。1 is 0.1.
+
+    A text with other characters than these stays as it is, and so does the name of a file that exists.
+    """
+    halved = unicodedata.normalize("NFKC", typed.replace("。", ".").replace("、", ","))
+    return halved if halved.isascii() and not os.path.lexists(os.path.expanduser(typed)) else typed
 
 
 def available() -> bool:
