@@ -246,6 +246,40 @@ FAILURES = {
     "already_trained": generated(
         '"$PYTHON" train.py --n_steps 2 > first.txt 2>&1; "$PYTHON" train.py --resume auto --n_steps 1'
     ),
+    "unmatched_parameters": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set optimizer.rates=lm_head=10")
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "unmatched_frozen": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=lm_head")
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "nothing_to_train": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set model.frozen=e") + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "muon_without_matrices": Failure(
+        "",
+        shell=GENERATED.replace("--set data.eval=", "--set data.eval= --set optimizer.name=muon")
+        + "sed -i 's/self.blocks(self.embed(inputs))/inputs/; s/nn.Linear(config.hidden_size, 1)/"
+        "nn.Linear(config.n_features, 1)/; /self.embed =/d; /self.blocks =/d' task.py && "
+        '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
+    "unknown_metric": Failure(
+        "",
+        shell=GENERATED.replace(
+            "--set data.eval=",
+            "--set data.eval=embedded --set evaluation.best_metric=eval_ndcg --set evaluation.best_mode=max",
+        )
+        + '"$PYTHON" train.py',
+        packages=("torch", "accelerate"),
+    ),
     "malformed_data--table": Failure(
         "",
         packages=("transformers",),

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
 # docs/decisions/house.md: Floors instead of a table of permissions
 CORE = (
     ("message", "columns", "fields", "vocabulary", "machine", "quantities", "engines", "models"),
-    ("project", "finding", "batch", "hangs", "outcome"),
+    ("optimizers", "project", "finding", "batch", "hangs", "outcome"),
     ("errors",),
     ("plan", "config", "script", "recovery", "record"),
     ("strategies", "tasks", "cluster"),

@@ -15,16 +15,24 @@ StrategyKind = Literal[
 OffloadDevice = Literal["none", "cpu", "nvme"]
 MixedPrecision = Literal["no", "fp16", "bf16", "fp8"]
 TrainStrategy = Literal["epochs", "steps"]
-SchedulerType = Literal["constant", "linear", "cosine"]
-OptimizerName = Literal["adamw", "sgd"]
+SchedulerType = Literal["constant", "linear", "cosine", "polynomial", "wsd"]
+DecayType = Literal["linear", "cosine", "1-sqrt"]
+OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit", "paged_adamw_8bit"]
 Adapter = Literal["none", "lora", "qlora"]
+WeightDtype = Literal["float32", "bfloat16"]
 OutputDtype = Literal["source", "float32", "bfloat16", "float16"]
-Tracker = Literal["none", "tensorboard", "wandb"]
+BestMode = Literal["auto", "min", "max"]
+Tracker = Literal["none", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "accelerate": ("tensorboard", "wandb", "mlflow", "swanlab", "trackio"),
+    "colossalai": ("tensorboard", "wandb"),
+}
+"""The trackers that each engine's loop writes to."""
 USUAL_TASK: Task = "causal_lm"
 """The default task of a plan and of the first question, which cannot wait for pydantic."""
 

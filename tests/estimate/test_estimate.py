@@ -383,3 +383,24 @@ def test_zero_3_moves_the_whole_model_to_the_device_unless_it_is_built_in_parts(
     for stage, init, expected in ((3, False, 2 * B), (3, True, 0), (2, False, 0)):
         plan = make(**values, strategy__zero_stage=stage, strategy__zero3_init=init)
         assert estimate(plan, B).whole_bytes_per_rank == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_per_parameter"),
+    [
+        ({}, 16),
+        ({"optimizer.name": "sgd"}, 12),
+        ({"optimizer.name": "lion"}, 12),
+        ({"optimizer.name": "adafactor"}, 8),
+        ({"optimizer.name": "adamw_8bit"}, 10),
+        ({"optimizer.ema_decay": 0.99}, 20),
+        ({"precision.mixed_precision": "bf16", "precision.weights": "bfloat16"}, 8),
+        ({"precision.mixed_precision": "bf16", "precision.weights": "bfloat16", "optimizer.name": "lion"}, 6),
+    ],
+)
+def test_state_follows_the_optimizer_and_the_weights(changes: dict[str, object], bytes_per_parameter: int) -> None:
+    """Weight, gradient, and what the optimizer keeps; a checkpoint has all but the gradient."""
+    found = estimate(make(**{"strategy.kind": "ddp", **changes}), 10**6)
+    assert found.device_bytes_per_rank == bytes_per_parameter * 10**6
+    gradient = 2 if "precision.weights" in changes else 4
+    assert found.checkpoint_bytes == (bytes_per_parameter - gradient) * 10**6

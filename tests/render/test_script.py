@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from plans import BASE
 
+from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz import plan as plans
-from trainwiz import strategies, tasks
 from trainwiz.plan import Plan
 from trainwiz.render import imports, script
 from trainwiz.render.artifact import Artifact
@@ -35,6 +35,12 @@ STRATEGIES: list[dict[str, object]] = [
         "strategy.offload_param_device": "nvme",
         "strategy.nvme_path": "/scratch",
     },
+]
+NAMED_RUNS: list[dict[str, object]] = [
+    {"tracking.log_with": tracker, "tracking.tags": "a,b"} for tracker in vocabulary.TRACKERS["accelerate"]
+]
+OPTIMIZERS: list[dict[str, object]] = [
+    {"optimizer.name": row.name, **further} for row in optimizers.every() for further in ({}, {"optimizer.beta1": 0.5})
 ]
 COLOSSAL: list[dict[str, object]] = [{"engine": "colossalai", "strategy.kind": kind} for kind in COLOSSAL_KINDS]
 NAMED: list[dict[str, object]] = [
@@ -61,7 +67,12 @@ TASKS: list[dict[str, object]] = [
 ]
 REST: list[dict[str, object]] = [
     {},
-    {"data.eval": None, "optimizer.name": "sgd", "precision.mixed_precision": "bf16"},
+    {
+        "data.eval": None,
+        "optimizer.name": "sgd",
+        "precision.mixed_precision": "bf16",
+        "precision.weights": "bfloat16",
+    },
     {
         "tracking.log_with": "tensorboard",
         "machine.device": "cuda",
@@ -72,9 +83,18 @@ REST: list[dict[str, object]] = [
     },
     {
         "tracking.log_with": "wandb",
+        "tracking.project": "mine",
         "precision.mixed_precision": "fp16",
         "data.packing": False,
         "model.activation_checkpointing": "full",
+        "schedule.lr_scheduler_type": "wsd",
+        "model.frozen": "embed",
+        "model.neftune_alpha": 5.0,
+        "optimizer.rates": "head=10",
+        "optimizer.ema_decay": 0.9,
+        "evaluation.evaluation_steps": 5,
+        "evaluation.best_metric": "eval_loss",
+        "evaluation.gather_outputs": True,
     },
 ]
 
@@ -87,6 +107,8 @@ def variants() -> list[Plan]:
     combined = itertools.chain(
         itertools.product(STRATEGIES, TASKS, REST),
         itertools.product(COLOSSAL, [{}, *NAMED[1::2], JUDGED], REST),
+        itertools.product([{}, *COLOSSAL], [{}], OPTIMIZERS),
+        itertools.product([{}], [{}], NAMED_RUNS),
     )
     return [plans.with_changes(BASE, {**s, **t, **r}) for s, t, r in combined]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from plans import BASE
 from projects import REGRESSION, environment, launch, make, metrics
@@ -45,6 +46,12 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
     "TW109": ("ModuleNotFoundError: No module named 'peft'", {**ADAPTER, "model.adapter": "lora"}, {"peft"}, []),
     "TW114": ("ModuleNotFoundError: No module named 'datasets'", {}, {"datasets"}, ["--train_data", "some/where"]),
     "TW117": ("ModuleNotFoundError: No module named 'sklearn'", IMAGES, {"sklearn"}, []),
+    "TW125": (
+        "ModuleNotFoundError: No module named 'bitsandbytes'",
+        {"task": "custom", "optimizer.name": "adamw_8bit"},
+        {"bitsandbytes"},
+        [],
+    ),
     "TW511": ("./none.txt: no such file or folder", {}, set(), ["--train_data", "./none.txt"]),
     "TW512": ("broken.jsonl:2: not a JSON object", {}, set(), ["--train_data", "broken.jsonl"]),
     "TW514": (
@@ -137,6 +144,43 @@ def test_an_adapter_that_nobody_makes(values: dict[str, Any]) -> None:
     assert with_one == without
     tuned = {"task": "sft", "model.from_scratch": False}
     assert scripts({**tuned, "model.adapter": "lora"}) != scripts(tuned)
+
+
+EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.evaluation_steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"),
+    [
+        pytest.param({"data.eval": None}, EVALUATED, id="tw421"),
+        pytest.param({}, {"evaluation.gather_outputs": True}, id="tw422"),
+        pytest.param({}, {"evaluation.patience": 3}, id="tw423"),
+        pytest.param(ZERO, {"optimizer.ema_decay": 0.9}, id="tw340"),
+        pytest.param(ZERO, {"model.frozen": "embed"}, id="tw539"),
+        pytest.param(ZERO, {"precision.weights": "bfloat16"}, id="tw208"),
+        pytest.param({"task": "text_classification"}, {"model.neftune_alpha": 5.0}, id="tw541"),
+        pytest.param(
+            {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"
+        ),
+    ],
+)
+def test_an_option_that_nothing_acts_on(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    """The scripts are those of a plan without it."""
+    assert scripts({**base, **changes}) == scripts(base)
+    assert scripts(EVALUATED) != scripts({})
+
+
+def test_tw320_parts_are_not_updated_as_the_whole_is() -> None:
+    """A flat part of a matrix is refused by Muon, and Adafactor updates it as a vector."""
+    torch.manual_seed(0)
+    gradient, rate = torch.randn(6, 4), {"lr": 0.1}
+    with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
+        torch.optim.Muon([torch.nn.Parameter(torch.ones(24))], **rate)
+    whole, flat = (torch.nn.Parameter(torch.ones(shape)) for shape in ((6, 4), (24,)))
+    for parameter in (whole, flat):
+        parameter.grad = gradient.reshape(parameter.shape)
+        torch.optim.Adafactor([parameter], **rate).step()
+    assert not torch.allclose(whole.detach().flatten(), flat.detach())
 
 
 def scripts(values: dict[str, Any]) -> dict[str, str]:

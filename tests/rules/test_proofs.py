@@ -9,6 +9,7 @@ from trainwiz.rules import proofs
 # docs/decisions/rules.md: All error rules but five are shown by tests
 UNPROVEN = {
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
+    "TW339": "needs bitsandbytes",
     "TW329": "needs a GPU that the whole model fills",
     "TW330": "needs a GPU without the CUDA toolkit",
     "TW384": "needs megatron-core",

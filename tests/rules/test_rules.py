@@ -245,10 +245,10 @@ def test_fields_are_keys_of_the_plan_or_parts_of_the_surroundings() -> None:
 
 def test_ids_belong_to_their_subject() -> None:
     modules = {
-        "1": {"environment", "packages", "colossalai", "compilation", "adapters"},
+        "1": {"environment", "packages", "colossalai", "compilation", "adapters", "optimizers"},
         "2": {"precision", "colossalai", "compilation"},
-        "3": {"sharding", "offload", "memory", "colossalai"},
-        "4": {"equation", "schedule"},
+        "3": {"sharding", "offload", "memory", "colossalai", "optimizers"},
+        "4": {"equation", "evaluation", "optimizers", "schedule"},
         "5": {"checkpoint", "data", "generated_files", "adapters"},
         "6": {"cluster", "machines"},
     }

@@ -453,6 +453,28 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     assert (again.code, "already exists" in again.err) == (2, True)
 
 
+@pytest.mark.train
+def test_dropout_and_rslora_go_on_bit_for_bit(named: dict[str, object], tmp_path: Path) -> None:
+    kinds = {"model.lora_dropout": 0.2, "model.lora_rslora": True, "model.merge_adapter": True}
+    folder = make(tmp_path / "project", {**ADAPTED, **named, **SINGLE, **kinds})
+    assert spawn(folder, 1, tmp_path / "whole", {}) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "checkpoint-00000006")
+    shutil.rmtree(tmp_path / "again" / "model")
+    shutil.rmtree(tmp_path / "again" / "merged")
+    assert spawn(folder, 1, tmp_path / "again", {"resume": "auto"}) == 0
+    assert adapter_hash(tmp_path / "again") == adapter_hash(tmp_path / "whole")
+    settings = json.loads((tmp_path / "whole" / "model" / "adapter_config.json").read_text())
+    assert (settings["lora_dropout"], settings["use_rslora"]) == (0.2, True)
+    ids = torch.arange(20)[None]
+    base, adapted, merged = (
+        AutoModelForCausalLM.from_pretrained(name)(ids).logits
+        for name in (named["model.name"], tmp_path / "whole" / "model", tmp_path / "whole" / "merged")
+    )
+    assert torch.allclose(adapted, merged, atol=1e-4)
+    assert not torch.allclose(base, merged, atol=1e-3)
+
+
 # docs/decisions/checkpoints.md: DeepSpeed leaves frozen weights out of checkpoints
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["zero2", "zero3", "fsdp"])

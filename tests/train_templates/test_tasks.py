@@ -40,9 +40,10 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-    *("hooks", "streams", "metrics", "model_folder", "packing", "recompute", "rows", "sharding", "sources", "texts"),
-    *("pairs", "preferences", "references", "token_cache", "trust"),
+    *("task", "train", "adapter", "average", "batches", "chat", "checkpoints", "conversations"),
+    *("documents", "encoders", "evaluation", "frozen", "hooks", "metrics", "model_folder", "noise", "optimizers"),
+    *("packing", "pairs", "preferences", "recompute", "references", "rows", "schedule", "scores", "sharding"),
+    *("sources", "streams", "texts", "token_cache", "tracking", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}

@@ -1,11 +1,13 @@
 """What no split of the real batch changes: losses, rates, which samples count, and the bytes that ranks send."""
 
 import importlib.util
+import itertools
 import json
 import math
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +17,8 @@ import projects
 import pytest
 import warm
 from projects import REGRESSION, make
+from test_tasks import load
+from transformers import optimization
 
 pytestmark = pytest.mark.train
 
@@ -124,6 +128,70 @@ def test_no_rate_is_ever_below_its_floor(project: Path) -> None:
                 assert all(a >= b for a, b in pairwise(rates[warmup:]))
                 looked_at += 1
     assert looked_at > 30
+
+
+LENGTH = 97
+CURVES: dict[str, tuple[dict[str, Any], Callable[..., float], dict[str, Any]]] = {
+    "cosine with a floor": (
+        {"lr_scheduler_type": "cosine", "min_lr_ratio": 0.1},
+        optimization._get_cosine_schedule_with_warmup_lr_lambda,
+        {"num_training_steps": LENGTH, "num_cycles": 0.5, "min_lr_rate": 0.1},
+    ),
+    "linear": (
+        {"lr_scheduler_type": "linear"},
+        optimization._get_linear_schedule_with_warmup_lr_lambda,
+        {"num_training_steps": LENGTH},
+    ),
+    "polynomial": (
+        {"lr_scheduler_type": "polynomial", "polynomial_power": 2.0, "min_lr_ratio": 0.01},
+        optimization._get_polynomial_decay_schedule_with_warmup_lr_lambda,
+        {"num_training_steps": LENGTH, "lr_end": 0.01, "power": 2.0, "lr_init": 1.0},
+    ),
+    **{
+        f"wsd {course}": (
+            {"lr_scheduler_type": "wsd", "decay_type": course, "decay_ratio": 0.2, "min_lr_ratio": 0.05},
+            optimization._get_wsd_scheduler_lambda,
+            {
+                "num_stable_steps": LENGTH - 20 - 10,
+                "num_decay_steps": 20,
+                "warmup_type": "linear",
+                "decay_type": course,
+                "min_lr_ratio": 0.05,
+                "num_cycles": 0.5,
+            },
+        )
+        for course in ("linear", "cosine", "1-sqrt")
+    },
+}
+"""Ours, transformers' own function, and what it is given; a warm-up of 10 updates of 97, a decay of ceil(19.4)."""
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_each_curve_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    """Theirs has a rate of 0 at its first update; ours is the same warm-up one update on."""
+    ours, theirs, given = CURVES[name]
+    train = load(tmp_path, "custom", "train", schedule__lr_scheduler_type="wsd")
+    for warmup in ({"n_warmup_steps": 10}, {"n_warmup_steps": 0, "warmup_ratio": 0.1}):
+        config = train.Config(learning_rate=1.0, **ours, **warmup)
+        rates = [train.learning_rate(config, update, LENGTH) for update in range(LENGTH + 1)]
+        wanted = [theirs(update, num_warmup_steps=10, **given) for update in range(LENGTH + 1)]
+        assert rates[10:] == pytest.approx(wanted[10:], abs=1e-12)
+        assert rates[:10] == pytest.approx([(update + 1) / 10 for update in range(10)])
+        assert rates[LENGTH] == pytest.approx(ours.get("min_lr_ratio", 0.0))
+
+
+def test_phases_that_overlap_or_take_everything_never_leave_their_bounds(tmp_path: Path) -> None:
+    train = load(tmp_path, "custom", "train", schedule__lr_scheduler_type="wsd")
+    looked_at = 0
+    for total, warmup, decay in itertools.product((1, 2, 3, 10), (0.0, 0.5, 0.99), (0.01, 0.5, 1.0)):
+        config = train.Config(
+            learning_rate=1.0, lr_scheduler_type="wsd", n_warmup_steps=0, warmup_ratio=warmup, decay_ratio=decay
+        )
+        rates = [train.learning_rate(config, update, total) for update in range(total)]
+        assert min(rates) > 0
+        assert max(rates) == 1.0
+        looked_at += 1
+    assert looked_at == 36
 
 
 def test_every_sample_counts_once_per_epoch_whatever_the_ranks(project: Path) -> None:

@@ -211,7 +211,7 @@ def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
 
 
 def test_the_gate_opens_the_advanced_questions() -> None:
-    person = Person(*[""] * 8, "yes", "7", *[""] * 40)
+    person = Person(*[""] * 8, "yes", "7", *[""] * 80)
     talk = interview(person)
     talk.run()
     assert talk.answers == {"seed": 7}

@@ -88,6 +88,11 @@ import hooks
 
 # end: own_hooks
 import task
+
+# feature: ema
+from average import keep_average, swap
+
+# end: ema
 from batches import Agreement, RealBatches, check_batch, keyed_seed
 
 # feature: named_tensors
@@ -108,8 +113,29 @@ from checkpoints import Checkpoints
 from checkpoints import read_manifest
 
 # end: recut
+# feature: selected
+from evaluation import Evaluation
+
+# feature: gathered
+from evaluation import measure_outputs
+
+# end: gathered
+
+# end: selected
+# feature: frozen
+from frozen import freeze
+
+# end: frozen
 from metrics import Metrics
 
+# feature: neftune
+from noise import add_noise
+
+# end: neftune
+# feature: own_optimizer
+from optimizers import build_optimizer
+
+# end: own_optimizer
 # feature: recompute
 from recompute import recompute_layers
 
@@ -118,6 +144,10 @@ from recompute import recompute_layers
 from references import add_references
 
 # end: reference
+# feature: own_schedule
+from schedule import SCHEDULES, learning_rate
+
+# end: own_schedule
 # feature: built_once
 from sharding import build, prepare
 
@@ -126,6 +156,10 @@ from sharding import build, prepare
 from streams import indexed, load_batches
 
 # end: own_hooks
+# feature: named_run
+from tracking import tracker_settings
+
+# end: named_run
 # feature: recut
 from trust import put_together
 
@@ -151,14 +185,39 @@ class Config(task.TaskConfig):
     n_epochs: int = 0
     n_warmup_steps: int = 0
     lr_scheduler_type: str = "cosine"  # constant, linear or cosine
+    # feature: own_schedule
+    warmup_ratio: float = 0.0  # the warm-up as a share of all updates, if n_warmup_steps is 0
+    min_lr_ratio: float = 0.0  # the floor that the rate falls to, as a share of learning_rate
+    decay_ratio: float = 0.1  # wsd: the share of all updates in which the rate falls
+    decay_type: str = "1-sqrt"  # wsd: linear, cosine or 1-sqrt
+    polynomial_power: float = 1.0  # polynomial: 1 falls in a straight line, 2 fast at first
+    # end: own_schedule
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
     gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
+    # feature: ema
+    ema_decay: float = 0.999  # of the average of the weights, which becomes the model
+    # end: ema
+    # feature: own_optimizer
+    beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
+    beta2: float = 0.95  # decay of the mean of their squares
+    epsilon: float = 1e-8
+    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    decays: str = ""  # weight decays, in the same form
+    # end: own_optimizer
     mixed_precision: str = "no"
     logging_steps: int = 10
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
     on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
+    # feature: selected
+    evaluation_steps: int = 0  # updates between evaluations; 0: at the end of each epoch
+    # end: selected
+    # feature: best
+    best_metric: str = "eval_loss"  # the checkpoint that is best by it becomes the model
+    best_mode: str = "min"  # or "max"
+    patience: int = 0  # evaluations without improvement after which the training ends; 0: off
+    # end: best
     # feature: fsdp
     sync_each_batch: bool = False  # reduce gradients in each micro-batch, so that no rank keeps whole ones
     # end: fsdp
@@ -168,13 +227,35 @@ class Config(task.TaskConfig):
     # feature: tracker
     log_with: str = "tensorboard"
     # end: tracker
+    # feature: own_weights
+    weights: str = "bfloat16"  # of the weights that are trained, their gradients and moments
+    # end: own_weights
+    # feature: frozen
+    frozen: str = ""  # parts of the names of parameters that are not trained, with commas between
+    # end: frozen
+    # feature: neftune
+    neftune_alpha: float = 5.0  # noise on the embeddings
+    # end: neftune
+    # feature: named_run
+    project: str = "train"
+    run_name: str = ""
+    tags: str = ""  # with commas between
+    # end: named_run
 
 
 CHOICES = {
     "resume": ("none", "auto"),
+    # feature: usual_schedule
     "lr_scheduler_type": ("constant", "linear", "cosine"),
+    # end: usual_schedule
+    # feature: own_schedule
+    **SCHEDULES,
+    # end: own_schedule
     "mixed_precision": ("no", "bf16", "fp16", "fp8"),
     "on_failed_save": ("continue", "stop"),
+    # feature: best
+    "best_mode": ("min", "max"),
+    # end: best
     # feature: saved_dtype
     "output_dtype": ("source", "float32", "bfloat16", "float16"),
     # end: saved_dtype
@@ -198,6 +279,7 @@ def read_config(arguments: list[str]) -> Config:
     return config
 
 
+# feature: usual_schedule
 def learning_rate(config: Config, update: int, total: int) -> float:
     """Return the rate of update 0 … `total` - 1: a linear warm-up, then a schedule that ends after the last update."""
     if update < config.n_warmup_steps:
@@ -207,6 +289,7 @@ def learning_rate(config: Config, update: int, total: int) -> float:
     return config.learning_rate * share[config.lr_scheduler_type]
 
 
+# end: usual_schedule
 # feature: sgd
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
     """Return SGD with momentum."""
@@ -393,7 +476,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 
 
 # end: whole_weights
-# feature: eval
+# feature: summed
 @torch.no_grad()
 def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Any) -> dict[str, float]:
     """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
@@ -431,7 +514,7 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     # end: own_hooks
 
 
-# end: eval
+# end: summed
 # feature: plain
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
     """The main process saves the full state; any number of ranks can resume from it."""
@@ -552,6 +635,15 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: built_once
     model = build(accelerator, lambda: task.build_model(config))
     # end: built_once
+    # feature: frozen
+    freeze(model, config.frozen)
+    # end: frozen
+    # feature: own_weights
+    model.to(getattr(torch, config.weights))
+    # end: own_weights
+    # feature: neftune
+    add_noise(model, config.neftune_alpha)
+    # end: neftune
     # feature: fsdp
     model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
     # end: fsdp
@@ -567,6 +659,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: own_hooks
     optimizer, rates = hooks.build_optimizers(config, model, build_optimizer(config, model, accelerator.device))
     # end: own_hooks
+    # feature: ema
+    keep_average(optimizer, config.ema_decay)
+    # end: ema
     # feature: built_by_all
     # feature: one_turn
     model, optimizer = accelerator.prepare(model, optimizer)
@@ -603,10 +698,35 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     if start > total:
         raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
     metrics = Metrics(config, accelerator.is_main_process, start, total)
-    # feature: tracker
+    # feature: usual_run
     accelerator.init_trackers("train", config=vars(config))
+    # end: usual_run
+    # feature: named_run
+    named = {config.log_with: tracker_settings(config)}
+    accelerator.init_trackers(config.project, config=vars(config), init_kwargs=named)
+    # end: named_run
+    # feature: tracker
     metrics.track = accelerator.log
     # end: tracker
+    # feature: selected
+    # feature: summed
+    evaluation = Evaluation(
+        config, lambda: evaluate(config, accelerator, model, eval_data), checkpoints, metrics, total
+    )
+    # end: summed
+    # feature: gathered
+    evaluation = Evaluation(
+        config, lambda: measure_outputs(config, model, eval_data, accelerator.device), checkpoints, metrics, total
+    )
+    # end: gathered
+    # feature: ema
+    evaluation.optimizer = optimizer
+    # end: ema
+    evaluation.catch_up(start)
+    # end: selected
+    # feature: best
+    total = start if evaluation.ended else total
+    # end: best
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
     batches = iter(load_batches(config, train_data, order))
 
@@ -622,7 +742,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: named_tensors
         rate = learning_rate(config, update, total)
         for group in optimizer.param_groups:
+            # feature: one_rate
             group["lr"] = rate
+            # end: one_rate
+            # feature: own_optimizer
+            group["lr"] = rate * group["factor"]
+            # end: own_optimizer
         # end: named_tensors
         # feature: own_hooks
         rate = hooks.set_rates(config, optimizer, rates, update, total, learning_rate(config, update, total))
@@ -674,6 +799,10 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         last = stop or done == total
         due_log = last or done % config.logging_steps == 0
         due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
+        # feature: selected
+        due_eval = evaluation.due(done, stop)
+        due_log = due_log or due_eval
+        # end: selected
         # This is the only place that waits for the device.
         if due_log or due_save or done == 1:
             mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
@@ -706,21 +835,35 @@ def train(config: Config, accelerator: Accelerator) -> bool:
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
         paused = time.perf_counter()
+        # feature: selected
+        if due_eval and evaluation.run(done):
+            due_save = True
+        # end: selected
         if due_save:
             failures = checkpoints.save(done)
             if failures:
                 metrics.write({"update": done, "failed_saves": failures})
-        # feature: eval
+        # feature: each_epoch
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
-        # end: eval
+        # end: each_epoch
         began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
+        # feature: best
+        if evaluation.ended:
+            break
+        # end: best
     metrics.bar.close()
 
     # feature: final_weights
     if not stop:
+        # feature: best
+        checkpoints.go_back(evaluation.best_update)
+        # end: best
+        # feature: ema
+        swap(optimizer)
+        # end: ema
         weights = accelerator.get_state_dict(model)
         # feature: zero3
         accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models

@@ -104,8 +104,22 @@ from batches import with_mean
 
 # end: real_batch_mean
 from checkpoints import Checkpoints
+
+# feature: selected
+from evaluation import Evaluation
+
+# feature: gathered
+from evaluation import measure_outputs
+
+# end: gathered
+
+# end: selected
 from metrics import Metrics
 
+# feature: own_optimizer
+from optimizers import build_optimizer
+
+# end: own_optimizer
 # feature: recompute
 from recompute import recompute_layers
 
@@ -114,10 +128,18 @@ from recompute import recompute_layers
 from references import add_references
 
 # end: reference
+# feature: own_schedule
+from schedule import SCHEDULES, learning_rate
+
+# end: own_schedule
 # feature: own_hooks
 from streams import indexed, load_batches
 
 # end: own_hooks
+# feature: named_run
+from tracking import tracker_settings
+
+# end: named_run
 
 
 @dataclass
@@ -139,9 +161,23 @@ class Config(task.TaskConfig):
     n_epochs: int = 0
     n_warmup_steps: int = 0
     lr_scheduler_type: str = "cosine"  # constant, linear or cosine
+    # feature: own_schedule
+    warmup_ratio: float = 0.0  # the warm-up as a share of all updates, if n_warmup_steps is 0
+    min_lr_ratio: float = 0.0  # the floor that the rate falls to, as a share of learning_rate
+    decay_ratio: float = 0.1  # wsd: the share of all updates in which the rate falls
+    decay_type: str = "1-sqrt"  # wsd: linear, cosine or 1-sqrt
+    polynomial_power: float = 1.0  # polynomial: 1 falls in a straight line, 2 fast at first
+    # end: own_schedule
     learning_rate: float = 3e-4
     weight_decay: float = 0.1
     gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
+    # feature: own_optimizer
+    beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
+    beta2: float = 0.95  # decay of the mean of their squares
+    epsilon: float = 1e-8
+    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    decays: str = ""  # weight decays, in the same form
+    # end: own_optimizer
     mixed_precision: str = "no"
     # feature: colossal_zero
     zero_stage: int = 2
@@ -150,13 +186,34 @@ class Config(task.TaskConfig):
     checkpointing_steps: int = 100  # 0: only at the end
     checkpoints_total_limit: int = 3  # complete checkpoints to keep; 0: all
     on_failed_save: str = "continue"  # or "stop": what to do when a checkpoint cannot be written
+    # feature: named_run
+    project: str = "train"
+    run_name: str = ""
+    tags: str = ""  # with commas between
+    # end: named_run
+    # feature: selected
+    evaluation_steps: int = 0  # updates between evaluations; 0: at the end of each epoch
+    # end: selected
+    # feature: best
+    best_metric: str = "eval_loss"  # the checkpoint that is best by it becomes the model
+    best_mode: str = "min"  # or "max"
+    patience: int = 0  # evaluations without improvement after which the training ends; 0: off
+    # end: best
 
 
 CHOICES = {
     "resume": ("none", "auto"),
+    # feature: usual_schedule
     "lr_scheduler_type": ("constant", "linear", "cosine"),
+    # end: usual_schedule
+    # feature: own_schedule
+    **SCHEDULES,
+    # end: own_schedule
     "mixed_precision": ("no", "bf16", "fp16", "fp8"),
     "on_failed_save": ("continue", "stop"),
+    # feature: best
+    "best_mode": ("min", "max"),
+    # end: best
     # feature: saved_dtype
     "output_dtype": ("source", "float32", "bfloat16", "float16"),
     # end: saved_dtype
@@ -182,6 +239,7 @@ def read_config(arguments: list[str]) -> Config:
     return config
 
 
+# feature: usual_schedule
 def learning_rate(config: Config, update: int, total: int) -> float:
     """Return the rate of update 0 … `total` - 1: a linear warm-up, then a schedule that ends after the last update."""
     if update < config.n_warmup_steps:
@@ -191,6 +249,7 @@ def learning_rate(config: Config, update: int, total: int) -> float:
     return config.learning_rate * share[config.lr_scheduler_type]
 
 
+# end: usual_schedule
 # feature: sgd
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Return SGD with momentum."""
@@ -512,7 +571,7 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # end: real_batch_mean
-# feature: eval
+# feature: summed
 @torch.no_grad()
 def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
@@ -549,11 +608,11 @@ def evaluate(config: Config, model: nn.Module, data: Any) -> dict[str, float]:
     # end: own_hooks
 
 
-# end: eval
+# end: summed
 # feature: tensorboard
-def in_tensorboard(folder: Path) -> Callable[..., None]:
+def in_tensorboard(folder: Path, **named: str) -> Callable[..., None]:
     """Return a function that writes a record to TensorBoard."""
-    writer = SummaryWriter(str(folder))
+    writer = SummaryWriter(str(folder), **named)
 
     def show(record: dict[str, float], step: int) -> None:
         for name, value in record.items():
@@ -618,13 +677,37 @@ def train(config: Config, agreement: Agreement) -> bool:
     metrics = Metrics(config, agreement.rank == 0, start, total)
     # feature: tensorboard
     if agreement.rank == 0:
+        # feature: usual_run
         metrics.track = in_tensorboard(Path(config.output_dir) / "train")
+        # end: usual_run
+        # feature: named_run
+        metrics.track = in_tensorboard(Path(config.output_dir) / config.project, **tracker_settings(config))
+        # end: named_run
     # end: tensorboard
     # feature: wandb
     if agreement.rank == 0:
+        # feature: usual_run
         wandb.init(project="train", dir=config.output_dir, config=vars(config))
+        # end: usual_run
+        # feature: named_run
+        wandb.init(project=config.project, dir=config.output_dir, config=vars(config), **tracker_settings(config))
+        # end: named_run
         metrics.track = wandb.log
     # end: wandb
+    # feature: selected
+    # feature: summed
+    evaluation = Evaluation(config, lambda: evaluate(config, model, eval_data), checkpoints, metrics, total)
+    # end: summed
+    # feature: gathered
+    evaluation = Evaluation(
+        config, lambda: measure_outputs(config, model, eval_data, device), checkpoints, metrics, total
+    )
+    # end: gathered
+    evaluation.catch_up(start)
+    # end: selected
+    # feature: best
+    total = start if evaluation.ended else total
+    # end: best
     order = RealBatches(config, len(train_data), agreement.rank, start, total)
     batches = iter(load_batches(config, train_data, order))
 
@@ -640,7 +723,12 @@ def train(config: Config, agreement: Agreement) -> bool:
         rate = hooks.scheduled(config, update, total, rate)
         # end: own_hooks
         for group in optimizer.param_groups:
+            # feature: one_rate
             group["lr"] = rate
+            # end: one_rate
+            # feature: own_optimizer
+            group["lr"] = rate * group["factor"]
+            # end: own_optimizer
         micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
@@ -688,6 +776,10 @@ def train(config: Config, agreement: Agreement) -> bool:
         last = stop or done == total
         due_log = last or done % config.logging_steps == 0
         due_save = last or (config.checkpointing_steps > 0 and done % config.checkpointing_steps == 0)
+        # feature: selected
+        due_eval = evaluation.due(done, stop)
+        due_log = due_log or due_eval
+        # end: selected
         # Apart from the engine, this is the only place that waits for the device.
         if due_log or due_save or done == 1:
             dist.all_reduce(loss := loss_since.clone())
@@ -716,21 +808,32 @@ def train(config: Config, agreement: Agreement) -> bool:
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
         paused = time.perf_counter()
+        # feature: selected
+        if due_eval and evaluation.run(done):
+            due_save = True
+        # end: selected
         if due_save:
             failures = checkpoints.save(done)
             if failures:
                 metrics.write({"update": done, "failed_saves": failures})
-        # feature: eval
+        # feature: each_epoch
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, model, eval_data)})
-        # end: eval
+        # end: each_epoch
         began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
+        # feature: best
+        if evaluation.ended:
+            break
+        # end: best
     metrics.bar.close()
 
     # feature: final_weights
     if not stop:
+        # feature: best
+        checkpoints.go_back(evaluation.best_update)
+        # end: best
         weights = state.whole_weights()
         if agreement.rank == 0:
             task.save_model(config, model.unwrap(), weights, Path(config.output_dir) / "model")

@@ -37,12 +37,17 @@ def four_bits() -> dict[str, Any]:
 
 
 # end: qlora
-def add(model: Any, rank: int, alpha: int, targets: str) -> None:
-    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again."""
+def add(model: Any, rank: int, alpha: int, targets: str, *, dropout: float, rslora: bool) -> None:
+    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again.
+
+    `rslora` is https://arxiv.org/abs/2312.03732.
+    """
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules=targets if targets == "all-linear" else targets.split(","),
+        lora_dropout=dropout,
+        use_rslora=rslora,
         task_type="CAUSAL_LM",
     )
     model.add_adapter(settings)

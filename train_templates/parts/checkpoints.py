@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 PATIENCE = timedelta(hours=3)  # how long ranks wait for one that reads, hashes or writes files
+# feature: selected
+KEPT = "kept.json"
+"""What the loop keeps beside the engine's state."""
+# end: selected
 # feature: as_saved
 ANY_WORLD = ("whole", "fsdp", "zero0")
 # end: as_saved
@@ -67,6 +71,9 @@ class Checkpoints:
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
         self.samples = 0  # in the training data; set by `resume`
+        # feature: selected
+        self.kept: dict[str, Any] = {}  # what the loop must know after a resume, beside the engine's state
+        # end: selected
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
         self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
@@ -113,6 +120,9 @@ class Checkpoints:
         try:
             self.first(self.make_room, aside)
             self.together(self.save_state, aside)
+            # feature: selected
+            self.first((aside / KEPT).write_text, json.dumps(self.kept))
+            # end: selected
             # feature: foreground
             self.seal(update, aside)
             # end: foreground
@@ -166,8 +176,12 @@ class Checkpoints:
         aside.rename(final := aside.with_suffix(""))
         sync(self.folder)
         limit = self.config.checkpoints_total_limit
+        needed = {final}
+        # feature: best
+        needed.add(self.path_of(read_kept(final).get("best_update", 0)))
+        # end: best
         for old in self.complete()[: -limit or None] if limit else ():
-            if old != final:
+            if old not in needed:
                 remove(old)
 
     def give_up(self, update: int, aside: Path, failure: Failed) -> None:
@@ -218,6 +232,9 @@ class Checkpoints:
             if path:
                 self.first(self.check, path)
                 self.together(self.load, path)
+                # feature: selected
+                self.kept.update(self.first(read_kept, path))
+                # end: selected
         except Failed as failure:
             raise SystemExit(str(failure)) from None
         return update_of(path) if path else 0
@@ -232,6 +249,25 @@ class Checkpoints:
                 f"{path} holds {unknown}, which is not part of a checkpoint and could run any code: nothing was loaded;"
                 " --trust true loads it nevertheless"
             ) from None
+
+    # feature: best
+    def path_of(self, update: int) -> Path:
+        """Return the path of an update's checkpoint."""
+        return self.folder / f"checkpoint-{update:08d}"
+
+    def go_back(self, update: int) -> None:
+        """Load the state after an earlier update. If its checkpoint is lost or damaged, report it and load nothing."""
+        # feature: background
+        self.finish()
+        # end: background
+        path = self.path_of(update)
+        damage = self.first(damage_in, path) or self.first(damage_in, path, self.hashed(path))
+        if damage and self.rank == 0:
+            print(f"the best checkpoint is not there, so the model is the last one: {path}: {damage[0]}", flush=True)
+        if not damage:
+            self.together(self.load, path)
+
+    # end: best
 
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
@@ -283,7 +319,11 @@ class Checkpoints:
         print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
         if not is_own(manifest):
             print("  it is not signed with your key: somebody else, another machine or an older script wrote it")
-        if told & {"n_steps", "n_epochs", "n_warmup_steps", "learning_rate", "lr_scheduler_type"}:
+        schedule = {"n_steps", "n_epochs", "n_warmup_steps", "learning_rate", "lr_scheduler_type"}
+        # feature: own_schedule
+        schedule |= {"warmup_ratio", "min_lr_ratio", "decay_ratio", "decay_type", "polynomial_power"}
+        # end: own_schedule
+        if told & schedule:
             print("  so the learning rate is from here on what these values make of it, and may jump", flush=True)
 
 
@@ -308,6 +348,13 @@ def is_own(manifest: dict[str, Any]) -> bool:
     return bool(manifest.get("signed")) and manifest["signed"] == signature(digest_of(rest))
 
 
+# feature: selected
+def read_kept(path: Path) -> dict[str, Any]:
+    """Return what the loop kept in a checkpoint; nothing if it kept nothing."""
+    return json.loads((path / KEPT).read_text()) if (path / KEPT).exists() else {}
+
+
+# end: selected
 def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
     """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:

@@ -23,6 +23,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+# feature: gathered
+import scores
+
+# end: gathered
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, int]  # an image (3, height, width) as uint8, and its class
 IGNORED = -100  # a label that does not count; the default of cross_entropy
@@ -247,7 +251,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
-# feature: eval
+# feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
     logits, labels = model(batch["pictures"]), batch["labels"]
@@ -268,7 +272,19 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
     return {"eval_loss": loss / total, "eval_accuracy": sum(right) / total, "eval_f1": sum(f1) / len(f1)}
 
 
-# end: eval
+# end: summed
+# feature: gathered
+def evaluation_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Return logits and label of each image (samples, classes + 1). The loop gathers them over batches and ranks."""
+    return torch.cat([model(batch["pictures"]).float(), batch["labels"][:, None]], 1)
+
+
+def evaluation_metrics(outputs: Tensor) -> dict[str, float]:
+    """Return loss, accuracy, macro F1 and AUC of the whole evaluation set, each sample once."""
+    return scores.classification(outputs[:, :-1], outputs[:, -1].long())
+
+
+# end: gathered
 def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, and beside them the class names and the network's settings."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -70,6 +70,8 @@ class TaskConfig:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
+    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_rslora: bool = False  # scale by alpha / sqrt(rank)
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -148,7 +150,14 @@ def build_model(config: TaskConfig) -> nn.Module:
         **adapter.four_bits(),
         # end: qlora
     )
-    adapter.add(model, config.lora_rank, config.lora_alpha, config.lora_targets)
+    adapter.add(
+        model,
+        config.lora_rank,
+        config.lora_alpha,
+        config.lora_targets,
+        dropout=config.lora_dropout,
+        rslora=config.lora_rslora,
+    )
     return rows.with_loss(model, config.loss_chunk)
 
 

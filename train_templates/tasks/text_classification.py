@@ -23,6 +23,11 @@ from torch.utils.data import Dataset
 
 import model_folder
 
+# feature: gathered
+import scores
+
+# end: gathered
+
 # feature: eval
 from sources import is_part
 
@@ -163,7 +168,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
 
-# feature: eval
+# feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
     logits, labels = logits_of(model, batch), batch["labels"]
@@ -184,7 +189,19 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
     return {"eval_loss": loss / total, "eval_accuracy": sum(right) / total, "eval_f1": sum(f1) / len(f1)}
 
 
-# end: eval
+# end: summed
+# feature: gathered
+def evaluation_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Return logits and label of each text (samples, classes + 1). The loop gathers them over batches and ranks."""
+    return torch.cat([logits_of(model, batch), batch["labels"][:, None]], 1)
+
+
+def evaluation_metrics(outputs: Tensor) -> dict[str, float]:
+    """Return loss, accuracy, macro F1 and AUC of the whole evaluation set, each sample once."""
+    return scores.classification(outputs[:, :-1], outputs[:, -1].long())
+
+
+# end: gathered
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
     model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)

@@ -24,6 +24,11 @@ from torch.utils.data import Dataset
 
 import model_folder
 
+# feature: gathered
+import scores
+
+# end: gathered
+
 # feature: eval
 from sources import is_part
 
@@ -138,7 +143,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     return errors(model, batch).square().sum()
 
 
-# feature: eval
+# feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """Return sums over the texts that count: 1, label, its square, and squared and absolute error, in fp64."""
     error, counted = errors(model, batch).double(), batch["counted"]
@@ -154,7 +159,20 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
     return {"eval_loss": squared / count, "eval_mae": absolute / count, "eval_r2": r2}
 
 
-# end: eval
+# end: summed
+# feature: gathered
+def evaluation_outputs(model: nn.Module, batch: Batch) -> Tensor:
+    """Return prediction and label of each text (samples, 2) in fp32. The loop gathers them over batches and ranks."""
+    predicted = model(batch["inputs"], batch["mask"]).float()[:, 0]
+    return torch.stack([predicted, batch["labels"]], 1)
+
+
+def evaluation_metrics(outputs: Tensor) -> dict[str, float]:
+    """Return errors, R² and correlations over the whole evaluation set, each text once."""
+    return scores.regression(*outputs.unbind(1))
+
+
+# end: gathered
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
     model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)

@@ -32,7 +32,7 @@ def _optimizer(page: Page, settings: Settings) -> None:
     name = _OPTIMIZERS.get(kind.lower())
     # DeepSpeed's Adam is AdamW unless adam_w_mode says no.
     if name is None or (kind.lower() == "adam" and settings.values.get("optimizer.params.adam_w_mode") is False):
-        why = say("the generated loop supports adamw and sgd, not {kind}", kind=kind)
+        why = say("an import carries over adamw and sgd, not {kind}; choose optimizer.name yourself", kind=kind)
         _lose_block(page, settings, "optimizer", why, key="optimizer.name")
         return
     page.carry("optimizer.type", "optimizer.name", name)
@@ -74,7 +74,11 @@ def _schedule(page: Page, settings: Settings) -> None:
     if not isinstance(kind, str):
         return
     if kind not in _SCHEDULES:
-        why = say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind)
+        why = say(
+            "an import carries over constant, linear and cosine, not {kind}; choose schedule.lr_scheduler_type "
+            "yourself",
+            kind=kind,
+        )
         _lose_block(page, settings, "scheduler", why, key="schedule.lr_scheduler_type")
         return
     page.carry("scheduler.type", "schedule.lr_scheduler_type", _SCHEDULES[kind])

@@ -149,10 +149,14 @@ def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if number.name == "split_batches":
         return say("with split_batches, the DataLoader's batch size covers all ranks")
     if key == "optimizer.name":
-        return say("the generated loop supports adamw and sgd, not {kind}", kind=number.name)
+        return say("an import carries over adamw and sgd, not {kind}; choose optimizer.name yourself", kind=number.name)
     if key == "schedule.lr_scheduler_type":
         kind = str(number.value or number.name)
-        return say("the generated loop supports constant, linear and cosine, not {kind}", kind=kind)
+        return say(
+            "an import carries over constant, linear and cosine, not {kind}; choose schedule.lr_scheduler_type "
+            "yourself",
+            kind=kind,
+        )
     return say("the value is computed, or differs between code paths")
 
 

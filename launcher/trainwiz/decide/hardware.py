@@ -36,6 +36,7 @@ def decide_machine(d: Decision) -> None:
 
 def decide_precision(d: Decision) -> None:
     """bf16 from Ampere on, fp16 on Volta and Turing, fp32 on a CPU and where the GPU is unknown."""
+    d.settle_default("precision.weights", say("small updates are rounded away in bf16"))
     key = "precision.mixed_precision"
     kind = d.answers.get("strategy.kind")
     if kind and (given := strategies.chosen(kind, d.answers.get("strategy.zero_stage")).default_precision):

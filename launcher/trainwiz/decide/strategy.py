@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainwiz import quantities, strategies
+from trainwiz import optimizers, quantities, strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
 from trainwiz.estimate.device import Work, needs
@@ -78,6 +78,9 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         lora_rank=values["model.lora_rank"],
         precision=values["precision.mixed_precision"],
         world=values["machine.num_processes"],
+        moment_bytes=optimizers.named(
+            str(d.answers.get("optimizer.name") or d.defaults["optimizer.name"])
+        ).moment_bytes,
         optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
         parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
         checkpointing=values.get("model.activation_checkpointing", "none"),

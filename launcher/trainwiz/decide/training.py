@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from trainwiz import batch, quantities
+from trainwiz import batch, optimizers, quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
@@ -160,36 +160,56 @@ def decide_schedule(d: Decision) -> None:
         else:
             d.settle("schedule.n_steps", 1000, say("enough for a first test of a larger model"))
     updates = updates_of(d)
-    if updates is None:
+    ratio = d.settle_default("schedule.warmup_ratio", say("n_warmup_steps counts the updates"))
+    if ratio:
+        d.settle("schedule.n_warmup_steps", 0, say("warmup_ratio sets the length"))
+    elif updates is None:
         why = say("a small number; the number of updates is only known once the data is read")
         d.settle("schedule.n_warmup_steps", 10, why)
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
     d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
+    d.settle_default("schedule.min_lr_ratio", say("the rate reaches 0 with the last update"))
+    d.settle_default("schedule.decay_ratio", say("enough to reach the loss of a cosine schedule"))
+    d.settle_default("schedule.decay_type", say("better than a straight line in published comparisons"))
+    d.settle_default("schedule.polynomial_power", say("the default of transformers"))
 
 
 def decide_optimizer(d: Decision) -> None:
     """The optimizer and its numbers, by the model's size."""
-    name = d.settle_default("optimizer.name", say("common default"))
-    if name == "sgd":
-        d.settle("optimizer.learning_rate", 0.1, say("common starting point for SGD"))
-    elif d.task.compares and not d.values["model.from_scratch"]:
-        loss, factor = d.values["preference.loss"], 1 if d.values["model.adapter"] == "none" else _ADAPTER_FACTOR
-        rate = round(LOSSES[loss].learning_rate * factor, 10)
-        d.settle("optimizer.learning_rate", rate, say("usual with {loss}; larger ones make answers worse", loss=loss))
-    elif d.values["model.adapter"] != "none":
-        d.settle("optimizer.learning_rate", _ADAPTER_RATE, say("common for adapters (used by QLoRA)"))
-    elif d.task.own_code or _size(d) < _SMALL_MODEL:
-        d.settle("optimizer.learning_rate", 1e-3, say("the model is small"))
-    elif not d.values["model.from_scratch"]:
-        d.settle(
-            "optimizer.learning_rate", _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
-        )
+    row = optimizers.named(d.settle_default("optimizer.name", say("common default")))
+    if row.learning_rate is not None:
+        why = say("common starting point for {optimizer}", optimizer=row.name)
+        d.settle("optimizer.learning_rate", row.learning_rate, why)
+    elif row.rate_factor != 1:
+        rate, _ = _usual_rate(d)
+        why = say("{factor:g} times that of adamw, whose updates are smaller", factor=row.rate_factor)
+        d.settle("optimizer.learning_rate", float(f"{rate * row.rate_factor:.3g}"), why)
     else:
-        rate = _gpt3_row(d)[1]
-        d.settle("optimizer.learning_rate", rate, say("value used by GPT-3 at a similar size"))
+        d.settle("optimizer.learning_rate", *_usual_rate(d))
     d.settle("optimizer.weight_decay", *d.task.weight_decay)
     d.settle_default("optimizer.gradient_clipping", say("common default; guards against single bad batches"))
+    usual = say("the usual value of the optimizer")
+    for key in ("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"):
+        d.settle_default(key, usual)
+    d.settle_default("optimizer.ema_decay", say("the last weights become the model"))
+    d.settle_default("optimizer.rates", say("one learning rate for all parameters"))
+    d.settle_default("optimizer.decays", say("matrices and embeddings decay, biases and norms do not"))
+
+
+def _usual_rate(d: Decision) -> tuple[float, Message]:
+    """A learning rate for adamw."""
+    if d.task.compares and not d.values["model.from_scratch"]:
+        loss, factor = d.values["preference.loss"], 1 if d.values["model.adapter"] == "none" else _ADAPTER_FACTOR
+        rate = round(LOSSES[loss].learning_rate * factor, 10)
+        return rate, say("usual with {loss}; larger ones make answers worse", loss=loss)
+    if d.values["model.adapter"] != "none":
+        return _ADAPTER_RATE, say("common for adapters (used by QLoRA)")
+    if d.task.own_code or _size(d) < _SMALL_MODEL:
+        return 1e-3, say("the model is small")
+    if not d.values["model.from_scratch"]:
+        return _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
+    return _gpt3_row(d)[1], say("value used by GPT-3 at a similar size")
 
 
 def decide_records(d: Decision) -> None:
@@ -203,10 +223,18 @@ def decide_records(d: Decision) -> None:
         d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))), why)
         why = say("a twentieth of {updates} updates, at most 10", updates=updates)
         d.settle("tracking.logging_steps", min(10, max(1, updates // 20)), why)
+    d.settle_default("evaluation.evaluation_steps", say("an epoch is the usual unit"))
+    d.settle_default("evaluation.best_metric", say("the last weights become the model"))
+    d.settle_default("evaluation.best_mode", say("the direction of known metrics is known"))
+    d.settle_default("evaluation.patience", say("the schedule is planned for the whole length"))
+    d.settle_default("evaluation.gather_outputs", say("sums over samples need no memory"))
     d.settle_default("checkpoint.checkpoints_total_limit", say("the newest checkpoint and two to go back to"))
     d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
     d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))
     d.settle_default("tracking.log_with", say("metrics.jsonl is always written"))
+    d.settle_default("tracking.project", say("used only by trackers"))
+    d.settle_default("tracking.run_name", say("the tracker chooses a name"))
+    d.settle_default("tracking.tags", say("used only by trackers"))
 
 
 def decide_supervision(d: Decision) -> None:

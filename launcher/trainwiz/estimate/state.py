@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainwiz import models, strategies, tasks
+from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.estimate.device import Work, needs, training_of
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
@@ -60,7 +60,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
         whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
-        checkpoint_bytes=(4 + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
+        checkpoint_bytes=(work.weight_bytes + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
     )
 
 
@@ -75,7 +75,8 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         lora_rank=plan.model.lora_rank,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
-        moment_bytes=8 if plan.optimizer.name == "adamw" else 4,
+        moment_bytes=_moment_bytes(plan),
+        weight_bytes=2 if _in_half(plan) else 4,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         accumulates=plan.batch.gradient_accumulation_steps > 1,
@@ -85,6 +86,17 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
     )
+
+
+def _in_half(plan: Plan) -> bool:
+    return plan.precision.weights != "float32" and strategies.of(plan).keeps_frozen_dtype
+
+
+def _moment_bytes(plan: Plan) -> int:
+    """What the optimizer keeps, which has the type of the weights, and their average."""
+    row = optimizers.named(plan.optimizer.name)
+    kept = row.moment_bytes // 2 if _in_half(plan) and not row.package else row.moment_bytes
+    return kept + (4 if plan.optimizer.ema_decay else 0)
 
 
 def layers(task: tasks.Task, name: str, parameters: int, found: Transformer | None) -> Transformer | None:

@@ -70,6 +70,12 @@ Sources = Annotated[
 """One source of data, or several: a list, or their names with commas between."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+"""At least 0, and less than 1."""
+Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
+"""Parts of parameters' names, with commas between: `embed,layers.0.`."""
+ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
+"""Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -86,10 +92,14 @@ class Model(_Section):
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
+    frozen: Parts | None = None
+    neftune_alpha: PositiveOrZero = 0.0
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
+    lora_dropout: Share = 0.0
+    lora_rslora: bool = False
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
 
@@ -143,9 +153,10 @@ class Strategy(_Section):
 
 
 class Precision(_Section):
-    """The format that the forward and backward pass compute in."""
+    """The format that the forward and backward pass compute in, and that of the trained weights."""
 
     mixed_precision: Annotated[v.MixedPrecision, BeforeValidator(_yaml_no)]
+    weights: v.WeightDtype = "float32"
 
 
 class Batch(_Section):
@@ -158,22 +169,43 @@ class Batch(_Section):
 
 
 class Schedule(_Section):
-    """How long, and how the learning rate moves; all counted in optimizer updates."""
+    """How long, and how the learning rate moves; counted in optimizer updates, or in shares of all of them."""
 
     train_strategy: v.TrainStrategy
     n_epochs: Count | None
     n_steps: Count | None
     n_warmup_steps: CountOrZero
+    warmup_ratio: Share = 0.0
     lr_scheduler_type: v.SchedulerType = "cosine"
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
+    decay_type: v.DecayType = "1-sqrt"
+    polynomial_power: Positive = 1.0
 
 
 class Optimizer(_Section):
-    """The optimizer; `gradient_clipping` 0 means off."""
+    """The optimizer; `gradient_clipping` 0 means off, betas and epsilon of null are the usual ones of the optimizer."""
 
     name: v.OptimizerName = "adamw"
     learning_rate: Positive
     weight_decay: PositiveOrZero
     gradient_clipping: PositiveOrZero = 1.0
+    beta1: Share | None = None
+    beta2: Share | None = None
+    epsilon: Positive | None = None
+    ema_decay: Share = 0.0
+    rates: ByName | None = None
+    decays: ByName | None = None
+
+
+class Evaluation(_Section):
+    """When the model is evaluated (`evaluation_steps` in updates, 0: after each epoch), and what is made of it."""
+
+    evaluation_steps: CountOrZero = 0
+    best_metric: Annotated[Text, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    best_mode: v.BestMode = "auto"
+    patience: CountOrZero = 0
+    gather_outputs: bool = False
 
 
 class Preference(_Section):
@@ -197,9 +229,12 @@ class Checkpoint(_Section):
 
 
 class Tracking(_Section):
-    """Metrics always go to metrics.jsonl; `log_with` adds a tracker. `logging_steps` in updates."""
+    """Metrics always go to metrics.jsonl; `log_with` adds a tracker. `logging_steps` in updates, `tags` with commas."""
 
     log_with: v.Tracker = "none"
+    project: Text = "train"
+    run_name: Text | None = None
+    tags: Text | None = None
     logging_steps: Count
 
 
@@ -228,6 +263,7 @@ class Plan(_Section):
     schedule: Schedule
     optimizer: Optimizer
     preference: Preference = Preference()
+    evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint
     tracking: Tracking
     supervision: Supervision = Supervision()

@@ -22,15 +22,33 @@ OTHER_WORDS = {
     "batch.gradient_accumulation_steps": ("accumulation", "accumulation_steps", "gradient_accumulation"),
     "batch.sequence_length": ("block_size", "context_length", "max_length", "max_seq_length", "seq_len"),
     "machine.num_processes": ("gpus", "nproc_per_node", "ranks", "world_size"),
+    "model.frozen": ("freeze",),
+    "model.neftune_alpha": ("neftune", "neftune_noise_alpha"),
+    "model.lora_rslora": ("use_rslora",),
     "optimizer.learning_rate": ("lr",),
+    "optimizer.name": ("optim",),
+    "optimizer.beta1": ("adam_beta1", "momentum"),
+    "optimizer.beta2": ("adam_beta2",),
+    "optimizer.ema_decay": ("ema",),
+    "optimizer.epsilon": ("adam_epsilon", "eps"),
     "optimizer.gradient_clipping": ("clip_grad_norm", "grad_clip", "max_grad_norm"),
+    "precision.weights": ("master_weights", "pure_bf16"),
     "precision.mixed_precision": ("bf16", "dtype", "fp16"),
     "schedule.n_epochs": ("epochs", "num_epochs", "num_train_epochs"),
     "schedule.n_steps": ("max_steps", "num_steps", "steps", "updates"),
+    "schedule.min_lr_ratio": ("lr_end", "min_lr", "min_lr_rate"),
+    "schedule.warmup_ratio": ("warmup_fraction",),
+    "schedule.polynomial_power": ("power",),
     "schedule.n_warmup_steps": ("num_warmup_steps", "warmup", "warmup_steps"),
     "schedule.lr_scheduler_type": ("scheduler",),
+    "evaluation.evaluation_steps": ("eval_every", "eval_interval", "eval_steps"),
+    "evaluation.best_metric": ("load_best_model_at_end", "metric_for_best_model"),
+    "evaluation.best_mode": ("greater_is_better",),
+    "evaluation.patience": ("early_stopping", "early_stopping_patience"),
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
+    "tracking.project": ("project_name", "wandb_project"),
+    "tracking.run_name": ("experiment_name",),
     "tracking.log_with": ("report_to", "wandb"),
 }
 """What other tools call a key of the plan."""
@@ -74,6 +92,8 @@ def problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} must be greater than {limit}", key=key, value=value, limit=context["gt"])
         case "greater_than_equal":
             return say("{key}: {value} must be at least {limit}", key=key, value=value, limit=context["ge"])
+        case "less_than":
+            return say("{key}: {value} must be less than {limit}", key=key, value=value, limit=context["lt"])
         case "less_than_equal":
             return say("{key}: {value} must be at most {limit}", key=key, value=value, limit=context["le"])
         case "int_parsing" | "int_type" | "int_from_float":
@@ -92,6 +112,12 @@ def problem(error: ErrorDetails) -> Message:
             return say(
                 "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
+        case "string_pattern_mismatch" if key == "model.frozen":
+            return say("{key}: {value} is not a list of parts of names (embed,layers.0.)", key=key, value=value)
+        case "string_pattern_mismatch" if key in ("optimizer.rates", "optimizer.decays"):
+            return say("{key}: {value} is not of the form head=10,embed=0.1", key=key, value=value)
+        case "string_pattern_mismatch" if key == "evaluation.best_metric":
+            return say("{key}: {value} is not the name of a metric (eval_loss)", key=key, value=value)
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule id (TW401) nor a prefix of one (TW4)", value=value)
         case "setting_decided":

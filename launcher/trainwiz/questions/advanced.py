@@ -9,16 +9,9 @@ from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
 from trainwiz.questions.basic import compares, names_data, packs_rows, reads_text, writes_text
-from trainwiz.questions.table import Choice, Question, Values
+from trainwiz.questions.table import YES_NO, Choice, Question, Values
+from trainwiz.questions.training import TRAINING, never, several_machines
 from trainwiz.tasks.preference_losses import LOSSES
-
-
-def _several_machines(values: Values) -> bool:
-    return int(values.get("machine.num_machines") or 1) > 1
-
-
-def _one_machine(values: Values) -> bool:
-    return not _several_machines(values)
 
 
 def _deepspeed(values: Values) -> bool:
@@ -49,6 +42,15 @@ def _reads_labels(values: Values) -> bool:
     return _reads_columns(values) and tasks.named(values.get("task", v.USUAL_TASK)).labelled
 
 
+def _in_bf16(values: Values) -> bool:
+    row = strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage"))
+    return row.keeps_frozen_dtype and values.get("precision.mixed_precision") == "bf16"
+
+
+def _owns_parameters(values: Values) -> bool:
+    return strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage")).own_parameters
+
+
 def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
@@ -65,12 +67,6 @@ def _judges(values: Values) -> bool:
     return compares(values) and not LOSSES[values.get("preference.loss") or "dpo"].two_answers
 
 
-def _never(_: Values) -> bool:
-    # The basic questions ask it together with its neighbours; here it only has its entry.
-    return False
-
-
-YES_NO = (Choice(value="true", label=say("yes")), Choice(value="false", label=say("no")))
 _OFFLOAD = (
     Choice(value="none", label=say("stays on the device")),
     Choice(value="cpu", label=say("host memory")),
@@ -81,7 +77,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="engine",
         prompt=say("Engine"),
-        when=_never,
+        when=never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Engine)),
         help="The library behind the training loop, determined by strategy.kind: accelerate runs DDP, DeepSpeed and "
         "FSDP with one script, colossalai runs the plugins of Colossal-AI's Booster.",
@@ -95,7 +91,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="model.parameters",
         prompt=say("Parameters of the model, in billions"),
-        when=_never,
+        when=never,
         reader=forms.read_parameters,
         shower=forms.show_parameters,
         help="How many parameters the model has: 7B, 350M, or billions (0.5). It determines memory, and with it the "
@@ -142,6 +138,36 @@ ADVANCED: tuple[Question, ...] = (
         "fsdp_activation_checkpointing, transformers gradient_checkpointing; this key works with every strategy.",
     ),
     Question(
+        key="precision.weights",
+        prompt=say("Type of the weights that are trained"),
+        when=_in_bf16,
+        choices=(
+            Choice(value="float32", label=say("fp32: small updates are kept")),
+            Choice(
+                value="bfloat16", label=say("bf16 without fp32 masters: half the memory, and small updates are lost")
+            ),
+        ),
+        help="bfloat16 keeps weights, gradients and moments in 2 bytes each: 8 instead of 16 bytes per parameter with "
+        "adamw. A weight then has 8 bits of precision: an update below about a 256th of it is rounded away, so small "
+        "learning rates learn nothing. For single and ddp in bf16.",
+    ),
+    Question(
+        key="model.frozen",
+        prompt=say("Parameters that are not trained (embed,layers.0.; null: none)"),
+        when=_owns_parameters,
+        help="Parameters with one of these words in their names keep their values; * stands for anything. Embeddings "
+        "or the first layers of a pretrained model are often frozen. A word that is in no name ends the training at "
+        "its start. For single, ddp and fsdp.",
+    ),
+    Question(
+        key="model.neftune_alpha",
+        prompt=say("Noise on the embeddings (NEFTune; 0: off)"),
+        when=writes_text,
+        help="Adds uniform noise of alpha / sqrt(tokens x hidden size) to the embeddings while training: 5 to 15 can "
+        "improve answers after fine-tuning on few conversations. A resumed training draws the same; another number of "
+        "ranks draws other noise, as with dropout.",
+    ),
+    Question(
         key="model.adapter",
         prompt=say("Trained weights"),
         when=_fine_tunes,
@@ -173,6 +199,21 @@ ADVANCED: tuple[Question, ...] = (
         when=_adapts,
         help="all-linear adapts every linear layer except the head. Names separated by commas (q_proj,v_proj) select "
         "some layers: less memory, and usually a worse result.",
+    ),
+    Question(
+        key="model.lora_dropout",
+        prompt=say("Dropout of the adapter"),
+        when=_adapts,
+        help="The share of the adapter's inputs that are set to zero while it is trained, at random in each update: "
+        "0.05 to 0.1 where little data is seen several times. A resumed training draws the same.",
+    ),
+    Question(
+        key="model.lora_rslora",
+        prompt=say("Scale the adapter by alpha / √rank (rsLoRA)"),
+        when=_adapts,
+        choices=YES_NO,
+        help="With alpha / rank, a higher rank makes each part of the adapter smaller and is hardly used; with the "
+        "square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
     ),
     Question(
         key="model.merge_adapter",
@@ -313,7 +354,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="machine.device",
         prompt=say("Device"),
-        when=_never,
+        when=never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Device)),
         help="The device of the ranks: cuda or cpu. Support for npu, xpu, mlu and mps follows accelerate's "
         "documentation and was never run by trainwiz.",
@@ -327,7 +368,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="machine.main_process_ip",
         prompt=say("Address of the first machine"),
-        when=_several_machines,
+        when=several_machines,
         help="Where the other machines find rank 0: an address or name that every machine can reach. Only for several "
         "machines.",
     ),
@@ -340,7 +381,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="strategy.zero_stage",
         prompt=say("ZeRO stage"),
-        when=_never,
+        when=never,
         choices=tuple(Choice(value=str(n), label=say("stage {n}", n=n)) for n in range(4)),
         help="What DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. "
         "Each stage saves memory and costs communication. Only with strategy.kind deepspeed.",
@@ -387,7 +428,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="batch.per_device_batch_size",
         prompt=say("Micro-batch"),
-        when=_never,
+        when=never,
         help="Samples that one rank processes in one forward and backward pass. It affects memory and speed, never the "
         "result: accumulation makes up the real batch.",
     ),
@@ -404,133 +445,5 @@ ADVANCED: tuple[Question, ...] = (
         help="Tokens per sample. Activations grow with it, attention with its square; a model cannot use more tokens "
         "than its maximum positions (tiny and gpt2-124m 1024, llama-1b 2048).",
     ),
-    Question(
-        key="schedule.train_strategy",
-        prompt=say("Unit of the training length"),
-        when=_never,
-        choices=(
-            Choice(value="steps", label=say("optimizer updates")),
-            Choice(value="epochs", label=say("passes over the data")),
-        ),
-        help="How the training length is counted: optimizer updates (schedule.n_steps) or passes over the data "
-        "(schedule.n_epochs).",
-    ),
-    Question(
-        key="schedule.n_epochs",
-        prompt=say("Epochs"),
-        when=_never,
-        help="Passes over the training data, if schedule.train_strategy is epochs.",
-    ),
-    Question(
-        key="schedule.n_warmup_steps",
-        prompt=say("Warm-up in updates"),
-        help="Updates over which the learning rate rises from zero. Adam's first steps are noisy; without warm-up a "
-        "high learning rate can ruin the weights at the start. Must be shorter than the training.",
-    ),
-    Question(
-        key="schedule.lr_scheduler_type",
-        prompt=say("Learning rate after warm-up"),
-        choices=(
-            Choice(value="cosine", label=say("falls along a cosine curve; common for pretraining")),
-            Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
-            Choice(value="constant", label=say("stays the same")),
-        ),
-        help="How the learning rate changes after warm-up, counted in updates. cosine and linear reach zero exactly at "
-        "the end of training.",
-    ),
-    Question(
-        key="optimizer.name",
-        prompt=say("Optimizer"),
-        choices=(
-            Choice(value="adamw", label=say("Adam with decoupled weight decay; 8 bytes of state per parameter")),
-            Choice(value="sgd", label=say("stochastic gradient descent")),
-        ),
-        help="How gradients become an update. adamw for transformers; sgd for vision models and regressions.",
-    ),
-    Question(
-        key="optimizer.learning_rate",
-        prompt=say("Learning rate"),
-        help="The highest learning rate, reached after warm-up. Larger models need smaller rates; to continue from "
-        "trained weights, use a tenth. Too high: the loss jumps or becomes NaN. Too low: the loss hardly falls.",
-    ),
-    Question(
-        key="optimizer.weight_decay",
-        prompt=say("Weight decay"),
-        help="Pulls weights towards zero at every update; 0.1 is common for pretraining, 0 turns it off.",
-    ),
-    Question(
-        key="optimizer.gradient_clipping",
-        prompt=say("Gradient clipping (0: off)"),
-        help="Scales the gradient of the whole real batch down if its norm exceeds this value. 1.0 protects a run from "
-        "single bad batches and costs one norm computation per update.",
-    ),
-    Question(
-        key="checkpoint.checkpointing_steps",
-        prompt=say("Save a checkpoint every N updates (0: only at the end)"),
-        help="The interval limits how much work a failed run loses. A checkpoint takes about 12 bytes per parameter on "
-        "disk, and training stops while it is written.",
-    ),
-    Question(
-        key="checkpoint.checkpoints_total_limit",
-        prompt=say("Checkpoints to keep (null: all)"),
-        help="Older complete checkpoints beyond this number are deleted; the newest one is never deleted. 2 or more.",
-    ),
-    Question(
-        key="checkpoint.background",
-        prompt=say("Finish checkpoints in the background"),
-        choices=YES_NO,
-        help="Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
-        "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
-        "previous checkpoint.",
-    ),
-    Question(
-        key="checkpoint.on_failed_save",
-        prompt=say("If a checkpoint cannot be written"),
-        choices=(
-            Choice(value="continue", label=say("report it and continue training; the next checkpoint is tried again")),
-            Choice(value="stop", label=say("end the training with an error")),
-        ),
-        help="What to do if the disk is full or fails. Earlier checkpoints stay unchanged in both cases. If the latest "
-        "training state could not be saved, the training ends with an error even with continue.",
-    ),
-    Question(
-        key="tracking.log_with",
-        prompt=say("Tracker"),
-        choices=(
-            Choice(value="none", label=say("metrics.jsonl only")),
-            Choice(value="tensorboard", label=say("also write files for TensorBoard")),
-            Choice(value="wandb", label=say("Weights & Biases; needs the wandb package and an account")),
-        ),
-        help="metrics.jsonl is always written. A tracker shows the same values elsewhere, from rank 0 only.",
-    ),
-    Question(
-        key="tracking.logging_steps",
-        prompt=say("Log every N updates"),
-        help="Values are read from the device only at these updates; in between, the host does not wait for the GPU.",
-    ),
-    Question(
-        key="supervision.on_hang",
-        prompt=say("If the training makes no more progress"),
-        choices=(
-            Choice(value="wait", label=say("report where each rank is, and wait")),
-            Choice(value="stop", label=say("end the run with exit code 124 once nothing moves any more")),
-        ),
-        help="A hung run costs as much as a working one until someone notices. wait only reports where each rank is; "
-        "stop also ends the run, which lets a scheduler or max_restarts start it again. --on-hang overrides this for "
-        "one launch.",
-    ),
-    Question(
-        key="supervision.hang_limit",
-        prompt=say("Seconds of silence that count as a hang (0: automatic)"),
-        help="0 derives the limit from the run: five times its longest silence, at least 300 s. Another number "
-        "replaces the 300: raise it if an evaluation or a checkpoint takes longer than any step before it.",
-    ),
-    Question(
-        key="supervision.max_restarts",
-        prompt=say("Restarts after a temporary failure"),
-        when=_one_machine,
-        help="How many times launch automatically restarts from the newest checkpoint after a failure that may be "
-        "temporary: a killed rank, a lost connection, a hang that was stopped. A failure that would happen again is "
-        "never retried. 0 turns restarts off; only for one machine.",
-    ),
+    *TRAINING,
 )

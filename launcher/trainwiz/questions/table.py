@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwiz.message import Message
+from trainwiz.message import Message, say
 from trainwiz.vocabulary import spelled
 
 Values = Mapping[str, Any]
@@ -66,3 +66,6 @@ class Question:
         if self.shower:
             return self.shower(values)
         return spelled(values.get(self.key))
+
+
+YES_NO = (Choice(value="true", label=say("yes")), Choice(value="false", label=say("no")))

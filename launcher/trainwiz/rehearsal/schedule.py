@@ -49,7 +49,7 @@ def _problem(found: Mapping[str, Any]) -> tuple[Message, Message] | None:
     peak = max(rate for _, rate in rates)
     if abs(peak - asked) > _EXACT * asked:
         return say("the highest learning rate is {peak}, but the plan has {asked}", peak=f"{peak:g}", **values), fix
-    lowest, at = min((rate, update) for update, rate in rates)
+    lowest, at = min((rate, update) for update, rate in rates if update > warmup)
     if lowest < found["after"] - _EXACT * asked or lowest < 0:
         low = {"at": at, "lowest": f"{lowest:g}"}
         return say(

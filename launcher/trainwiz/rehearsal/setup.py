@@ -34,6 +34,11 @@ _SCHEDULE = (
     "n_warmup_steps",
     "learning_rate",
     "lr_scheduler_type",
+    "warmup_ratio",
+    "min_lr_ratio",
+    "decay_ratio",
+    "decay_type",
+    "polynomial_power",
 )
 """Fields of Config that decide the learning rate of each update."""
 RESERVED = (
@@ -154,6 +159,8 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         "checkpoints_total_limit": 2,
         "mixed_precision": precision,
         "compile": False,
+        "neftune_alpha": 0.0,
+        "weights": "float32",
     }
     small = plans.with_changes(
         plan,

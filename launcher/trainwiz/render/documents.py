@@ -64,6 +64,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "adapted": "lora" in wanted,
         "built_once": "built_once" in wanted,
         "hashed": "hashes" in wanted,
+        "scripts": script.optional_parts(wanted),
         "unproven": machine.device in vocabulary.UNPROVEN_DEVICES,
         "datasets": any(_needs_datasets(name) for name in (plan.data.train, plan.data.eval)),
     }

@@ -11,9 +11,10 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "batches", "chat", "checkpoints", "conversations", "documents", "encoders", "hooks", "metrics"),
-        *("model_folder", "packing", "recompute", "rows", "sharding", "sources", "task", "texts", "token_cache"),
-        *("pairs", "preferences", "references", "streams", "train", "trust"),
+        *("adapter", "average", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
+        *("evaluation", "frozen", "hooks", "metrics", "model_folder", "noise", "optimizers", "packing", "pairs"),
+        *("preferences", "recompute", "references", "rows", "schedule", "scores", "sharding", "sources", "streams"),
+        *("task", "texts", "token_cache", "tracking", "train", "trust"),
     }
 )
 """The modules of a project, which import each other by these names."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Set
 
-from trainwiz import strategies, tasks, vocabulary
+from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.estimate import loading
 from trainwiz.fields import set_literals, with_constant
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
@@ -24,18 +24,31 @@ PARTS = ("batches.py", "checkpoints.py", "metrics.py", "trust.py")
 """What every engine's loop shares."""
 _HOOKS = "hooks.py"
 
+# docs/decisions/loop.md: Options beyond the usual ones have modules of their own
+OPTIONAL = {
+    "adapter.py": "lora",
+    "average.py": "ema",
+    "evaluation.py": "selected",
+    "frozen.py": "frozen",
+    "noise.py": "neftune",
+    "optimizers.py": "own_optimizer",
+    "recompute.py": "recompute",
+    "references.py": "reference",
+    "schedule.py": "own_schedule",
+    "scores.py": "scores",
+    "sharding.py": "built_once",
+    "tracking.py": "named_run",
+}
+"""Parts that only some plans have, each with the region that asks for it."""
+USUAL_SCHEDULES = ("constant", "linear", "cosine")
+"""What train.py itself has, without a floor and with a warm-up that is counted; schedule.py has the others."""
+
 
 def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
     """`train.py` (the loop of the plan's engine), `task.py` (data, model and loss of the plan's task), and `PARTS`."""
     wanted, values = features(plan), settings(plan)
     loop = _cut(templates[f"train_templates/loops/{plan.engine}.py"], wanted)
-    optional = {
-        "adapter.py": "lora",
-        "recompute.py": "recompute",
-        "references.py": "reference",
-        "sharding.py": "built_once",
-    }
-    parts = (*PARTS, *tasks.of(plan).parts, *(name for name, region in optional.items() if region in wanted))
+    parts = (*PARTS, *tasks.of(plan).parts, *optional_parts(wanted))
     task = _cut(templates[f"train_templates/tasks/{plan.task}.py"], wanted)
     return (
         Artifact("train.py", set_literals(loop, "Config", values)),
@@ -51,16 +64,18 @@ def _part(name: str, plan: Plan, templates: Mapping[str, str], wanted: Set[str])
     return with_constant(text, "REFUSED", {hook: str(why) for hook, why in strategies.of(plan).refused_hooks.items()})
 
 
+def optional_parts(wanted: Set[str]) -> tuple[str, ...]:
+    """The files that these regions ask for, beside those of every plan of the task."""
+    return tuple(name for name, region in OPTIONAL.items() if region in wanted)
+
+
 def features(plan: Plan) -> frozenset[str]:
     """The optional regions that the plan wants."""
     strategy, task = strategies.of(plan), tasks.of(plan)
     gathered = strategy.saves_final_weights(plan)
-    precision, optimizer, tracker = plan.precision.mixed_precision, plan.optimizer.name, plan.tracking.log_with
+    precision = plan.precision.mixed_precision
     chosen = {
         precision: True,
-        optimizer: True,
-        tracker: tracker != "none",
-        "tracker": tracker != "none",
         "dtype": plan.engine == "accelerate",
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
@@ -83,6 +98,13 @@ def features(plan: Plan) -> frozenset[str]:
         **_row_features(plan),
         **_preference_features(plan),
         **_model_features(plan),
+        **_evaluation_features(plan),
+        **_schedule_features(plan),
+        **_optimizer_features(plan),
+        **_tracker_features(plan),
+        "own_weights": plan.precision.weights != "float32" and strategy.keeps_frozen_dtype,
+        "frozen": plan.model.frozen is not None and strategy.own_parameters,
+        "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
@@ -123,6 +145,52 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "random_weights": plan.model.from_scratch,
         **loss.regions,
     }
+
+
+def _evaluation_features(plan: Plan) -> dict[str, bool]:
+    evaluation, task = plan.evaluation, tasks.of(plan)
+    on, region = plan.data.eval is not None, task.gathered_region
+    best = on and evaluation.best_metric is not None
+    gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
+    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters and not task.own_code
+    selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
+    return {
+        "selected": selected,
+        "ema": averaged,
+        "last_weights": not averaged,
+        "each_epoch": on and not selected,
+        "best": best,
+        "gathered": gathered,
+        "summed": on and not gathered,
+        "scores": gathered and bool(region),
+        **({region: gathered} if region else {}),
+    }
+
+
+def _optimizer_features(plan: Plan) -> dict[str, bool]:
+    """adamw and sgd as train.py has them, or the optimizer as optimizers.py builds it."""
+    chosen = plan.optimizer
+    further = (chosen.beta1, chosen.beta2, chosen.epsilon, chosen.rates, chosen.decays)
+    row = optimizers.named(chosen.name)
+    own = not row.in_loop or any(value is not None for value in further)
+    features = {"own_optimizer": own, "one_rate": not own}
+    if not own or not row.in_loop:
+        return {**features, chosen.name: True}
+    compiled = strategies.of(plan).compiles_optimizer and chosen.name in strategies.of(plan).optimizers
+    return {**features, "fused_adamw": False, f"own_{'fused_' if compiled else ''}{chosen.name}": True}
+
+
+def _tracker_features(plan: Plan) -> dict[str, bool]:
+    tracking, tracker = plan.tracking, plan.tracking.log_with
+    on = tracker in vocabulary.TRACKERS[plan.engine]
+    named = on and (tracking.project != defaults()["tracking.project"] or bool(tracking.run_name or tracking.tags))
+    return {tracker: on, "tracker": on, "named_run": named, "usual_run": on and not named}
+
+
+def _schedule_features(plan: Plan) -> dict[str, bool]:
+    schedule = plan.schedule
+    usual = schedule.lr_scheduler_type in USUAL_SCHEDULES and not (schedule.warmup_ratio or schedule.min_lr_ratio)
+    return {"usual_schedule": usual, "own_schedule": not usual}
 
 
 def _model_features(plan: Plan) -> dict[str, bool]:

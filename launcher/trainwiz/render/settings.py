@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainwiz import strategies, tasks, vocabulary
+from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.plan import Plan, flat
 from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
@@ -32,6 +32,10 @@ def settings(plan: Plan) -> dict[str, Any]:
         "n_steps": (schedule.n_steps or 0) if by_steps else 0,
         "n_epochs": 0 if by_steps else (schedule.n_epochs or 0),
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
+        "best_mode": _best_mode(plan),
+        **_optimizer(plan),
+        "run_name": plan.tracking.run_name or "",
+        "tags": plan.tracking.tags or "",
         "train_data": plan.data.train,
         "eval_data": plan.data.eval,
         "model_name": hub_id,
@@ -41,6 +45,25 @@ def settings(plan: Plan) -> dict[str, Any]:
         **(shape.settings if shape else {}),
         "flip": plan.data.train != vocabulary.EMBEDDED,
     }
+
+
+def _optimizer(plan: Plan) -> dict[str, Any]:
+    """The numbers of the optimizer, with its usual ones where the plan leaves them out."""
+    chosen, usual = plan.optimizer, optimizers.named(plan.optimizer.name)
+    given = {"beta1": chosen.beta1, "beta2": chosen.beta2, "epsilon": chosen.epsilon}
+    known = {"beta1": usual.betas[0], "beta2": usual.betas[1], "epsilon": usual.epsilon}
+    return {
+        **{name: known[name] if value is None else value for name, value in given.items()},
+        "rates": chosen.rates or "",
+        "decays": chosen.decays or "",
+    }
+
+
+def _best_mode(plan: Plan) -> str:
+    """min or max. A metric of unknown direction is a finding of its own, if the plan does not say it."""
+    evaluation = plan.evaluation
+    known = tasks.of(plan).measured(gathered=evaluation.gather_outputs)
+    return known.get(evaluation.best_metric or "", "min") if evaluation.best_mode == "auto" else evaluation.best_mode
 
 
 def key_of(plan: Plan, field: str) -> str | None:

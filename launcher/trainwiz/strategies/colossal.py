@@ -69,6 +69,7 @@ class TorchDdp(Plugin):
     kind = "colossal_ddp"
     summary = say("Colossal-AI: every rank holds the full state")
     devices = ("cuda", "npu", "cpu")
+    whole_parameters: ClassVar[bool] = True
     precisions = ("no", "fp16")
     default_precision = ("no", say("Booster's DDP does not support bf16, and fp16 needs loss scaling"))
     layout = WHOLE

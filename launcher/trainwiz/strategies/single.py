@@ -21,6 +21,8 @@ class Plain(Strategy):
 
     keeps_frozen_dtype: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
+    whole_parameters: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     layout = WHOLE
 

@@ -97,7 +97,11 @@ class Strategy:
     default_precision: ClassVar[tuple[str, Message] | None] = None
     """The precision to take whatever the device, and why; None where the device decides."""
     optimizers: ClassVar[tuple[str, ...]] = ()
-    """The optimizers that it takes; empty where it takes all."""
+    """The optimizers that it takes; empty where it takes all that suit its parameters."""
+    own_parameters: ClassVar[bool] = False
+    """The optimizer updates the model's own parameters: some may be frozen, and averages take their place."""
+    whole_parameters: ClassVar[bool] = False
+    """The optimizer is given whole parameters, and not a rank's parts of them or flat buffers."""
 
     uses_deepspeed: ClassVar[bool] = False
     """DeepSpeed's engine trains: ds_config.json is written, and the package is needed."""

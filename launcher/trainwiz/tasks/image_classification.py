@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.message import say
 from trainwiz.tasks.networks import NETWORKS
-from trainwiz.tasks.task import Task
+from trainwiz.tasks.task import OF_CLASSES, Task
 
 TASK = Task(
     name="image_classification",
@@ -21,4 +21,7 @@ TASK = Task(
     sharded_layer="Block",
     weight_decay=(0.01, say("common for classification")),
     regions={"augmented_samples": True, "keyed_samples": True, "plain_samples": False},
+    metrics=OF_CLASSES,
+    gathered_metrics={**OF_CLASSES, "eval_auc": "max"},
+    gathered_region="classes",
 )

@@ -35,4 +35,5 @@ TASK = Task(
     ),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),
     regions={"grouped": True},
+    metrics={"eval_loss": "min", "eval_accuracy": "max", "eval_margin": "max"},
 )

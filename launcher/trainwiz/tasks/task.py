@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwiz.vocabulary import Task as TaskName
 
 Shape = ModelShape | NetworkShape
+MetricMode = Literal["min", "max"]
 Samples = Literal["documents", "conversations", "preferences", "labelled_texts", "scored_texts", "pictures", "own"]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
@@ -26,6 +27,10 @@ TABLE_NAMES = say(
     "use files (.jsonl, .json, .csv, .tsv, .parquet or .arrow), folders of them, patterns, hub ids "
     "(organisation/name:subset:split), or embedded"
 )
+
+
+OF_CLASSES: Mapping[str, MetricMode] = {"eval_loss": "min", "eval_accuracy": "max", "eval_f1": "max"}
+OF_NUMBERS: Mapping[str, MetricMode] = {"eval_loss": "min", "eval_mae": "min", "eval_r2": "max"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +77,12 @@ class Task:
     """The default weight decay, and why."""
     regions: Mapping[str, bool] = field(default_factory=dict)
     """Regions of the templates that the task decides."""
+    metrics: Mapping[str, MetricMode] = field(default_factory=lambda: {"eval_loss": "min"})
+    """What an evaluation measures, and whether small or large values are good; of own code, what its example has."""
+    gathered_metrics: Mapping[str, MetricMode] | None = None
+    """The same where the outputs for all samples are gathered; None: the task has no such metrics."""
+    gathered_region: str = ""
+    """The region of scores.py that computes them; empty: the task computes them itself."""
 
     @property
     def packs(self) -> bool:
@@ -93,6 +104,10 @@ class Task:
         transformers' models do; one with an adapter leaves its frozen weights out.
         """
         return self.from_hub and plan.model.adapter == "none"
+
+    def measured(self, *, gathered: bool) -> Mapping[str, MetricMode]:
+        """The metrics of an evaluation, and whether small or large values are good."""
+        return (self.gathered_metrics or {}) if gathered else self.metrics
 
     def shape(self, model: str) -> Shape | None:
         """The shape of a preset; None for any other name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.message import say
 from trainwiz.tasks.shapes import ENCODERS
-from trainwiz.tasks.task import TABLE_NAMES, Task
+from trainwiz.tasks.task import OF_CLASSES, TABLE_NAMES, Task
 
 TASK = Task(
     name="text_classification",
@@ -22,4 +22,7 @@ TASK = Task(
     parts=("model_folder.py", "sources.py", "texts.py"),
     weight_decay=(0.01, say("common for classification")),
     regions={"grouped": True},
+    metrics=OF_CLASSES,
+    gathered_metrics={**OF_CLASSES, "eval_auc": "max"},
+    gathered_region="classes",
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainwiz.message import say
 from trainwiz.tasks.shapes import ENCODERS
-from trainwiz.tasks.task import TABLE_NAMES, Task
+from trainwiz.tasks.task import OF_NUMBERS, TABLE_NAMES, Task
 
 # docs/decisions/tasks.md: Numbers of texts are learned as they are
 TASK = Task(
@@ -27,4 +27,7 @@ TASK = Task(
     parts=("model_folder.py", "sources.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
     regions={"grouped": True},
+    metrics=OF_NUMBERS,
+    gathered_metrics={**OF_NUMBERS, "eval_pearson": "max", "eval_spearman": "max"},
+    gathered_region="numbers",
 )

@@ -85,6 +85,31 @@ SIGNATURES = {
         cause="the checkpoint has {done} updates, but the training ends after {total}",
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
+    "unmatched_parameters": Signature(
+        r"\b(?P<field>rates|decays): (?P<pattern>\S+) matches no trained parameter; some of them are (?P<some>.+)",
+        cause="optimizer.{field} names {pattern}, which is in no name of a trained parameter ({some})",
+        remedy="correct optimizer.{field}, or leave it empty",
+    ),
+    "unmatched_frozen": Signature(
+        r"\bfrozen: (?P<pattern>\S+) matches no parameter; some of them are (?P<some>.+)",
+        cause="model.frozen names {pattern}, which is in no name of a parameter ({some})",
+        remedy="correct model.frozen, or leave it empty",
+    ),
+    "nothing_to_train": Signature(
+        r"\bfrozen: (?P<patterns>\S+) leaves nothing to train",
+        cause="model.frozen ({patterns}) freezes every parameter",
+        remedy="name fewer parameters in model.frozen",
+    ),
+    "muon_without_matrices": Signature(
+        r"muon: (?P<model>\w+) has no linear layers inside",
+        cause="muon updates the linear layers inside a model, and {model} has none",
+        remedy="set optimizer.name to adamw",
+    ),
+    "unknown_metric": Signature(
+        r"best_metric (?P<name>\w+) is not among the metrics of the evaluation: (?P<known>[\w, ]+)",
+        cause="evaluation.best_metric is {name}, but the evaluation measures {known}",
+        remedy="set evaluation.best_metric to one of these, or return {name} from evaluation_metrics in task.py",
+    ),
     "other_layout": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was saved as (?P<before>\w+), and cannot be loaded as (?P<now>\w+)",
         cause="{checkpoint} was saved with another strategy ({before}) than the current one ({now})",

@@ -310,7 +310,7 @@ def schedule(train: Any, asked: dict[str, Any], length: int) -> dict[str, Any] |
     config = train.Config(**{**asked["values"], **asked["planned"]})
     per_epoch = -(-round(length * asked["scale"]) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * per_epoch
-    warmup = config.n_warmup_steps
+    warmup = config.n_warmup_steps or math.ceil(getattr(config, "warmup_ratio", 0) * total)
     chosen = {*range(0, total, 1 + total // MOST_RATES), *range(max(0, warmup - 2), min(total, warmup + 2)), total - 1}
     return {
         "total": total,

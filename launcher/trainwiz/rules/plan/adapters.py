@@ -96,6 +96,50 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
         yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
 
+@rule("TW539", level=Level.ERROR, field="model.frozen")
+def parameters_can_be_frozen(plan: Plan) -> Violations:
+    """Parameters are frozen under single, ddp and fsdp; an adapter freezes all the others by itself.
+
+    Without it: all parameters are trained; the scripts are those of a plan without it. Beside an adapter, the names are
+    those of the adapter's own matrices.
+    Why: DeepSpeed's converter for other numbers of ranks and Colossal-AI's plugins were not tried with frozen parts.
+    Instead: use single, ddp or fsdp; for an adapter, choose its layers with model.lora_targets.
+    Source: the generated frozen.py
+    """
+    if plan.model.frozen is None:
+        return
+    if not strategies.of(plan).own_parameters:
+        yield violation(
+            "model.frozen is {frozen}, but under {strategy} all parameters are trained",
+            remedy("leave {key} empty", {"model.frozen": None}, key="model.frozen"),
+            strategy=plan.strategy.label,
+        )
+    elif plan.model.adapter != "none":
+        yield violation(
+            "model.frozen is {frozen}, but with an adapter the whole model is frozen",
+            remedy("leave {key} empty", {"model.frozen": None}, key="model.frozen"),
+        )
+
+
+@rule("TW541", level=Level.ERROR, field="model.neftune_alpha")
+def noise_has_embeddings(plan: Plan) -> Violations:
+    """NEFTune is for language models that accelerate trains.
+
+    Without it: nothing is added; the scripts are those of a plan without it.
+    Why: the noise goes to the embeddings of tokens. Pictures and your own models have none, encoders were not tried,
+    and the Colossal-AI loop does not add it.
+    Instead: set model.neftune_alpha to 0.
+    Source: the generated noise.py
+    """
+    if plan.model.neftune_alpha and not (tasks.of(plan).generative and plan.engine == "accelerate"):
+        yield violation(
+            "model.neftune_alpha is {neftune_alpha}, but the task {task} under {engine} gets no noise",
+            setting("model.neftune_alpha", 0.0),
+            task=plan.task,
+            engine=plan.engine,
+        )
+
+
 @rule("TW535", level=Level.WARNING, field="model.merge_adapter")
 def merging_into_four_bits_is_another_model(plan: Plan) -> Violations:
     """A QLoRA adapter should not be merged into unquantized weights.

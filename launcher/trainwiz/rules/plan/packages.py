@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.engines import accelerate, deepspeed, torch
-from trainwiz.finding import Level, Violations, violation
+from trainwiz.finding import Level, Violations, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
@@ -100,6 +100,26 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Violations:
             "tracking.log_with is {log_with}, but it is not installed in {python}; nothing would be tracked",
             install(python, tracker),
             python=python,
+        )
+
+
+@rule("TW126", level=Level.ERROR, field="tracking.log_with")
+def engine_has_the_tracker(plan: Plan) -> Violations:
+    """Each engine's loop writes to some trackers only.
+
+    Without it: nothing is tracked; the scripts are those of a plan without a tracker.
+    Why: accelerate has mlflow, swanlab and trackio. The Colossal-AI loop has no accelerate, and writes to tensorboard
+    and wandb itself.
+    Instead: use tensorboard or wandb; metrics.jsonl is always written.
+    Source: the generated train.py
+    """
+    tracker, legal = plan.tracking.log_with, vocabulary.TRACKERS[plan.engine]
+    if tracker not in ("none", *legal):
+        yield violation(
+            "tracking.log_with is {log_with}, but the loop of {engine} writes to {legal} only",
+            setting("tracking.log_with", legal[0]),
+            legal=", ".join(legal),
+            engine=plan.engine,
         )
 
 

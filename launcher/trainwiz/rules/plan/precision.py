@@ -130,3 +130,29 @@ def _below(plan: Plan, machine: Machine, capability: tuple[int, int]) -> Gpu | N
     """The first GPU of the plan that is known to be older."""
     gpus = used_gpus(plan, machine)
     return next((g for g in gpus if g.compute_capability and g.compute_capability < capability), None)
+
+
+@rule("TW208", level=Level.ERROR, field="precision.weights")
+def weights_are_kept_in_16_bits(plan: Plan) -> Violations:
+    """bf16 weights without fp32 masters are for single and ddp, in bf16, without an adapter or an average.
+
+    Without it: DeepSpeed, FSDP and Colossal-AI keep fp32 masters whatever the model has; without autocast, inputs in
+    fp32 meet weights in bf16 and stop the training; an average in bf16 hardly moves; an adapter is trained in fp32.
+    Why: accelerate casts trained weights up for FSDP, and the other engines have masters of their own, sharded.
+    Instead: set precision.weights to float32; sharding saves more memory than bf16 weights.
+    Source: `fsdp2_prepare_model` in accelerate 1.15; the generated train.py
+    """
+    if plan.precision.weights == "float32":
+        return
+    fix = setting("precision.weights", "float32")
+    if not strategies.of(plan).keeps_frozen_dtype:
+        yield violation(
+            "precision.weights is {weights}, but {strategy} keeps fp32 masters", fix, strategy=plan.strategy.label
+        )
+    elif plan.precision.mixed_precision != "bf16":
+        yield violation("precision.weights is {weights}, but precision.mixed_precision is {mixed_precision}", fix)
+    elif plan.optimizer.ema_decay or plan.model.adapter != "none":
+        key = "optimizer.ema_decay" if plan.optimizer.ema_decay else "model.adapter"
+        yield violation(
+            "precision.weights is {weights}, but {key} is {value} and needs fp32", fix, key=key, value=plan.get(key)
+        )

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
+from trainwiz import optimizers
 from trainwiz.finding import Level, Violation, Violations, remedy, setting, violation
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, defaults
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 from trainwiz.rules.sizes import total_updates
 
 HOT = 0.01
 """AdamW moves each weight by about the learning rate per update; GPT-3 was trained with 6e-5 to 6e-4."""
+
+_USED_BY = {
+    "schedule.min_lr_ratio": ("cosine", "linear", "polynomial", "wsd"),
+    "schedule.decay_ratio": ("wsd",),
+    "schedule.decay_type": ("wsd",),
+    "schedule.polynomial_power": ("polynomial",),
+}
+"""The schedules that use a setting."""
 
 
 @rule("TW411", level=Level.ERROR, field="schedule.train_strategy")
@@ -119,10 +130,81 @@ def learning_rate_suits_adam(plan: Plan) -> Violations:
     Instead: use 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 for training from scratch.
     Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
     """
-    if plan.optimizer.name == "adamw" and plan.optimizer.learning_rate >= HOT:
+    if optimizers.named(plan.optimizer.name).moves_by_rate and plan.optimizer.learning_rate >= HOT:
         yield violation(
-            "optimizer.learning_rate is {learning_rate}; with adamw each update moves every weight by about that much",
+            "optimizer.learning_rate is {learning_rate}; with {optimizer} each update moves every weight by about that "
+            "much",
             remedy("set optimizer.learning_rate to 3e-4, or optimizer.name to sgd", {"optimizer.learning_rate": 3e-4}),
+            optimizer=plan.optimizer.name,
+        )
+
+
+@rule("TW425", level=Level.WARNING, field="schedule.warmup_ratio")
+def warmup_is_given_once(plan: Plan) -> Violations:
+    """Set either warmup_ratio or n_warmup_steps, not both.
+
+    Without it: n_warmup_steps applies and warmup_ratio is ignored, which misleads whoever reads the plan.
+    Why: a number of updates and a share of all updates say the same thing twice.
+    Instead: set n_warmup_steps to 0, so that the warm-up follows the length of the training.
+    Source: the generated schedule.py
+    """
+    schedule = plan.schedule
+    if schedule.warmup_ratio and schedule.n_warmup_steps:
+        yield violation(
+            "both are set: schedule.n_warmup_steps {n_warmup_steps} and schedule.warmup_ratio {warmup_ratio}, which is "
+            "ignored",
+            setting("schedule.n_warmup_steps", 0),
+        )
+
+
+@rule("TW426", level=Level.WARNING, field="schedule.lr_scheduler_type")
+def schedule_uses_its_settings(plan: Plan) -> Violations:
+    """Each setting of the schedule must belong to its type.
+
+    Without it: the setting is ignored, and the learning rate takes another course than the plan seems to say.
+    Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no floor.
+    Instead: set lr_scheduler_type to the one that has this setting, or leave the setting at its default.
+    Source: the generated schedule.py
+    """
+    kind, usual = plan.schedule.lr_scheduler_type, defaults()
+    for key, users in _USED_BY.items():
+        if kind not in users and plan.get(key) != usual[key]:
+            yield violation(
+                "{key} is {value}, but lr_scheduler_type {lr_scheduler_type} does not use it",
+                remedy(
+                    "set schedule.lr_scheduler_type to {users}, or {key} to {usual}",
+                    {key: usual[key]},
+                    key=key,
+                    usual=usual[key],
+                    users=users[0],
+                ),
+                key=key,
+                value=plan.get(key),
+                where=key,
+            )
+
+
+@rule("TW427", level=Level.WARNING, field="schedule.decay_ratio")
+def phases_fit_into_the_training(plan: Plan, project: Project) -> Violations:
+    """Warm-up and decay of wsd must fit into the training.
+
+    Without it: the learning rate begins to fall right after the warm-up, and in fewer updates than the plan says.
+    Why: the warm-up and the decay together are longer than the training, so nothing is left for the stable phase.
+    Instead: shorten one of them.
+    Source: the generated schedule.py
+    """
+    schedule, total = plan.schedule, total_updates(plan, project)
+    if schedule.lr_scheduler_type != "wsd" or not total:
+        return
+    warmup = schedule.n_warmup_steps or math.ceil(schedule.warmup_ratio * total)
+    decay = math.ceil(schedule.decay_ratio * total)
+    if 0 < total - warmup < decay:
+        yield violation(
+            "warm-up ({warmup} updates) and decay ({decay}) are longer than the training ({total})",
+            remedy("lower schedule.decay_ratio, or shorten the warm-up"),
+            warmup=warmup,
+            decay=decay,
+            total=total,
         )
 
 

@@ -1,0 +1,118 @@
+"""Which optimizer goes with which strategy and device, and which settings it has."""
+
+from __future__ import annotations
+
+from trainwiz import optimizers, strategies, tasks
+from trainwiz.finding import Level, Violations, remedy, setting, violation
+from trainwiz.machine import Machine
+from trainwiz.plan import Plan
+from trainwiz.rules.registry import rule
+from trainwiz.rules.versions import install, lacks
+
+
+@rule("TW125", level=Level.ERROR, field="optimizer.name")
+def package_of_the_optimizer_is_installed(plan: Plan, machine: Machine) -> Violations:
+    """8-bit optimizers need bitsandbytes.
+
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'bitsandbytes'`, after the model is built.
+    Why: only plans with such an optimizer need this package, and no other package installs it.
+    Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
+    Source: the generated optimizers.py
+    """
+    package = optimizers.named(plan.optimizer.name).package
+    if package and machine.interpreter and (python := lacks(machine, package)):
+        yield violation(
+            "optimizer.name is {name}, which needs {package}; not installed in {python}",
+            install(machine.interpreter.python, package),
+            name=plan.optimizer.name,
+            package=package,
+            python=python,
+        )
+
+
+@rule("TW320", level=Level.ERROR, field="optimizer.name")
+def optimizer_suits_the_parts(plan: Plan) -> Violations:
+    """muon, adafactor and the 8-bit optimizers need whole parameters, which sharding does not give them.
+
+    Without it: muon stops with `Muon only supports 2D parameters`, adafactor treats a flat part of several matrices as
+    one vector, and the blocks of an 8-bit optimizer are cut elsewhere for every number of ranks: other updates than on
+    one rank.
+    Why: their update of one number depends on the rest of its matrix, of its row, or of its block. ZeRO gives them
+    flat parts of several matrices, FSDP parts of each matrix.
+    Instead: use single or ddp, or an optimizer that updates each number by itself: adamw, sgd or lion.
+    Source: `Muon.__init__` and `Adafactor` in torch 2.13; ZeRO (https://arxiv.org/abs/1910.02054, section 5)
+    """
+    strategy = strategies.of(plan)
+    if not optimizers.named(plan.optimizer.name).elementwise and not strategy.whole_parameters:
+        yield violation(
+            "optimizer.name {name} needs whole parameters, but {strategy} gives it parts of them",
+            remedy("set optimizer.name to adamw, sgd or lion, or strategy.kind to ddp", {"optimizer.name": "adamw"}),
+            name=plan.optimizer.name,
+            strategy=plan.strategy.label,
+        )
+
+
+@rule("TW339", level=Level.ERROR, field="optimizer.name")
+def optimizer_runs_on_the_device(plan: Plan) -> Violations:
+    """8-bit optimizers run on CUDA only.
+
+    Without it: the first update fails: the kernels for 8-bit state find no GPU.
+    Why: bitsandbytes has the kernels of its optimizers for CUDA.
+    Instead: use adafactor or lion, which also keep less state than adamw.
+    Source: https://huggingface.co/docs/bitsandbytes/main/en/installation (supported features by backend)
+    """
+    devices = optimizers.named(plan.optimizer.name).devices
+    if devices and plan.machine.device not in devices:
+        yield violation(
+            "optimizer.name {name} runs only on {devices}; machine.device is {device}",
+            setting("optimizer.name", "adamw"),
+            name=plan.optimizer.name,
+            devices=", ".join(devices),
+        )
+
+
+@rule("TW340", level=Level.ERROR, field="optimizer.ema_decay")
+def weights_can_be_averaged(plan: Plan) -> Violations:
+    """An average of the weights is kept under single, ddp and fsdp.
+
+    Without it: no average is kept; the scripts are those of a plan without it.
+    Why: DeepSpeed and Colossal-AI keep the weights that they update in flat buffers of their own, which are not the
+    model's.
+    Instead: use single, ddp or fsdp, or set optimizer.ema_decay to 0. Your own code (custom) keeps its average in
+    after_update in task.py, as part of the model.
+    Source: the generated average.py and hooks.py
+    """
+    if plan.optimizer.ema_decay and tasks.of(plan).own_code:
+        yield violation(
+            "optimizer.ema_decay is {ema_decay}, but the task custom keeps no average by itself",
+            remedy("set optimizer.ema_decay to 0, and write after_update in task.py"),
+        )
+    elif plan.optimizer.ema_decay and not strategies.of(plan).own_parameters:
+        yield violation(
+            "optimizer.ema_decay is {ema_decay}, but {strategy} keeps no average of the weights",
+            setting("optimizer.ema_decay", 0.0),
+            strategy=plan.strategy.label,
+        )
+
+
+@rule("TW418", level=Level.WARNING, field="optimizer.name")
+def optimizer_uses_its_settings(plan: Plan) -> Violations:
+    """beta1, beta2 and epsilon must belong to the optimizer.
+
+    Without it: the number is ignored, and the training is not the one that the plan seems to describe.
+    Why: sgd has a momentum (beta1) only, lion no epsilon, and adafactor no betas.
+    Instead: leave it empty, or choose an optimizer that has this setting.
+    Source: the generated optimizers.py
+    """
+    row = optimizers.named(plan.optimizer.name)
+    for setting_name in ("beta1", "beta2", "epsilon"):
+        key = f"optimizer.{setting_name}"
+        if plan.get(key) is not None and setting_name not in row.settings:
+            yield violation(
+                "{key} is {value}, but {name} does not use it",
+                remedy("leave {key} empty", {key: None}, key=key),
+                key=key,
+                value=plan.get(key),
+                name=plan.optimizer.name,
+                where=key,
+            )
