@@ -124,7 +124,8 @@ def set_rates(
     """Set the rate of each group. Return the learning rate; that of the first group, where each has its own."""
     usual = scheduled(config, update, total, usual)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = usual if rate is None else rate * (usual / config.learning_rate)
+        rate = usual if rate is None else rate * (usual / config.learning_rate)
+        group["lr"] = rate * group.get("factor", 1.0)
     return usual if None in rates else optimizer.param_groups[0]["lr"]
 
 
