@@ -8,23 +8,11 @@ from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 
-_PARTS = ("batches.py", "checkpoints.py", "metrics.py", "recompute.py", "sharding.py", "trust.py")
-_OF_TASKS = (
-    "model_folder.py",
-    "rows.py",
-    "conversations.py",
-    "chat.py",
-    "adapter.py",
-    "texts.py",
-    "hooks.py",
-    "streams.py",
-    "preferences.py",
-    "pairs.py",
-    "references.py",
-)
-_PROGRAM = ("train.py", "task.py", *_PARTS, *_OF_TASKS)
-NEEDED = (*_PROGRAM, "ds_config.json")
-EDITABLE = (*_PROGRAM, "README.md", ".gitignore")
+_ALSO_EDITABLE = ("README.md", ".gitignore")
+
+
+def _is_program(path: str) -> bool:
+    return path.endswith(".py")
 
 
 @rule("TW521", level=Level.ERROR, field="project")
@@ -38,7 +26,7 @@ def needed_files_are_there(project: Project) -> Violations:
     Source: seen with accelerate 1.15; .trainwiz/manifest.json of the project
     """
     for path in project.missing_files:
-        if path in NEEDED:
+        if _is_program(path) or path == "ds_config.json":
             fix = remedy("regenerate it: trainwiz update {folder}", folder=project.folder)
             yield violation("{path} was generated but no longer exists", fix, path=path, where=path)
 
@@ -54,7 +42,7 @@ def configuration_is_as_generated(project: Project) -> Violations:
     Source: .trainwiz/manifest.json of the project (sha256 of each file)
     """
     for path in project.changed_files:
-        if path not in EDITABLE:
+        if not _is_program(path) and path not in _ALSO_EDITABLE:
             yield violation(
                 "{path} was changed after it was generated; the change is not in the plan",
                 remedy("change trainwiz.yaml instead, then run: trainwiz update {folder}", folder=project.folder),
@@ -74,7 +62,7 @@ def script_is_as_generated(project: Project) -> Violations:
     Source: .trainwiz/manifest.json of the project (sha256 of each file)
     """
     for path in project.changed_files:
-        if path in EDITABLE and path.endswith(".py"):
+        if _is_program(path):
             yield violation("{path} was changed after it was generated", path=path, where=path)
 
 
@@ -142,7 +130,7 @@ def scripts_are_what_the_plan_means(project: Project) -> Violations:
     Source: .trainwiz/manifest.json of the project; the `Config` of its scripts
     """
     for path in project.kept_files:
-        if path in _PROGRAM:
+        if _is_program(path):
             yield violation(
                 "{path} was kept when the plan changed, and lacks what the plan changed in it",
                 remedy("write the new file beside it: trainwiz update {folder} --on-conflict beside"),
