@@ -27,6 +27,10 @@ TEXTS = {
     "machine.main_process_ip",
     "strategy.nvme_path",
     "model.lora_targets",
+    "model.frozen",
+    "tracking.project",
+    "tracking.run_name",
+    "tracking.tags",
 }
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
-import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trainwiz.files import opened
 from trainwiz.language import t
@@ -66,14 +66,20 @@ def head(file: Path) -> Head:
     return Head(rows=tuple(_rows(file, start, whole)), whole=whole)
 
 
-def _opened(file: Path) -> IO[bytes]:
-    if file.suffix.lower() == ".gz":
-        return io.BufferedReader(gzip.open(opened(file)))
-    if file.suffix.lower() == ".zst":
-        import pyarrow
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The content of a file, without its compression."""
+    with opened(file) as stored:
+        if file.suffix.lower() == ".gz":
+            with gzip.open(stored) as content:
+                yield content
+        elif file.suffix.lower() == ".zst":
+            import pyarrow
 
-        return io.BufferedReader(pyarrow.input_stream(opened(file), compression="zstd"))
-    return opened(file)
+            with pyarrow.input_stream(stored, compression="zstd") as content:
+                yield content
+        else:
+            yield stored
 
 
 def _stored(file: Path) -> tuple[Row, ...]:
