@@ -189,7 +189,14 @@ def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path
     (checkpoint := tmp_path / "checkpoint-00000001").mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"layout": "gemini", "world": 1, "config": {}}))
     subprocess.run([str(PYTHON), "-c", program, str(checkpoint)], check=True, timeout=120)
-    found = weights_of(str(PYTHON), project=reference, checkpoint=checkpoint, output=tmp_path / "exported")
+    found = weights_of(
+        str(PYTHON),
+        project=reference,
+        checkpoint=checkpoint,
+        output=tmp_path / "exported",
+        reading=reference / "trust.py",
+        trust=False,
+    )
     assert "an older train.py wrote it, without the names of the weights" in found.problem
 
 

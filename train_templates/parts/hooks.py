@@ -181,6 +181,16 @@ class Turns:
         """Return the groups of all."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
+    @property
+    def state(self) -> dict[nn.Parameter, dict[str, Any]]:
+        """Return what each keeps of its parameters."""
+        return {parameter: kept for o in self.optimizers.values() for parameter, kept in o.state.items()}
+
+    def register_step_post_hook(self, hook: Any) -> None:
+        """Let the hook follow each step of each optimizer."""
+        for optimizer in self.optimizers.values():
+            optimizer.register_step_post_hook(hook)
+
     def parameters(self, *names: str) -> list[nn.Parameter]:
         """Return the parameters of these optimizers."""
         return [p for name in names for group in self.optimizers[name].param_groups for p in group["params"]]

@@ -152,7 +152,7 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
     on, region = plan.data.eval is not None, task.gathered_region
     best = on and evaluation.best_metric is not None
     gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
-    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters and not task.own_code
+    averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters
     selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
     return {
         "selected": selected,

@@ -55,8 +55,8 @@ SIGNATURES = {
     ),
     "length_of_stream": Signature(
         r"the stream (?P<what>(?:ended|goes on) after \d+ samples.*)$",
-        r"(?P<what>\w+ is a stream without a length)",
-        r"(?P<what>\w+ is no data: it needs __len__ and __getitem__, or __iter__)",
+        r"(?<!\w)(?P<what>\w+ is a stream without a length)",
+        r"(?<!\w)(?P<what>\w+ is no data: it needs __len__ and __getitem__, or __iter__)",
         cause="the data does not have the length that it says or needs: {what}",
         remedy="make its __len__ return the samples of one epoch, or repeat the stream and set schedule.n_steps",
     ),
@@ -86,7 +86,7 @@ SIGNATURES = {
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
     "unmatched_parameters": Signature(
-        r"\b(?P<field>rates|decays): (?P<pattern>\S+) matches no trained parameter; some of them are (?P<some>.+)",
+        r"(?<!\w)(?P<field>\w+): (?P<pattern>\S+) matches no trained parameter; some of them are (?P<some>.+)",
         cause="optimizer.{field} names {pattern}, which is in no name of a trained parameter ({some})",
         remedy="correct optimizer.{field}, or leave it empty",
     ),

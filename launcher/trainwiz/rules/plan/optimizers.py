@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz import optimizers, strategies, tasks
+from trainwiz import optimizers, strategies
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
@@ -78,16 +78,10 @@ def weights_can_be_averaged(plan: Plan) -> Violations:
     Without it: no average is kept; the scripts are those of a plan without it.
     Why: DeepSpeed and Colossal-AI keep the weights that they update in flat buffers of their own, which are not the
     model's.
-    Instead: use single, ddp or fsdp, or set optimizer.ema_decay to 0. Your own code (custom) keeps its average in
-    after_update in task.py, as part of the model.
-    Source: the generated average.py and hooks.py
+    Instead: use single, ddp or fsdp, or set optimizer.ema_decay to 0.
+    Source: the generated average.py
     """
-    if plan.optimizer.ema_decay and tasks.of(plan).own_code:
-        yield violation(
-            "optimizer.ema_decay is {ema_decay}, but the task custom keeps no average by itself",
-            remedy("set optimizer.ema_decay to 0, and write after_update in task.py"),
-        )
-    elif plan.optimizer.ema_decay and not strategies.of(plan).own_parameters:
+    if plan.optimizer.ema_decay and not strategies.of(plan).own_parameters:
         yield violation(
             "optimizer.ema_decay is {ema_decay}, but {strategy} keeps no average of the weights",
             setting("optimizer.ema_decay", 0.0),
