@@ -70,8 +70,15 @@ def test_what_an_export_has_written_is_compared_with_the_checkpoint(tmp_path: Pa
     (checkpoint := tmp_path / "checkpoint").mkdir()
     save_model(task.build_model(task.TaskConfig()), str(checkpoint / "model.safetensors"))
     (checkpoint / "manifest.json").write_text(json.dumps({"layout": "whole", "config": {}}))
+    project = tmp_path / "project"
     found = weights.gather(
-        sys.executable, project=tmp_path / "project", checkpoint=checkpoint, output=tmp_path / "exported", seconds=120
+        sys.executable,
+        project=project,
+        checkpoint=checkpoint,
+        output=tmp_path / "exported",
+        reading=project / "trust.py",
+        trust=False,
+        seconds=120,
     )
     assert not found.problem
     assert (found.known, found.different) == (found.tensors, ())
