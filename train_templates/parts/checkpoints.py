@@ -245,7 +245,8 @@ class Checkpoints:
             with known_classes_only(path, self.config.trust):
                 self.load_state(path)
         except UnknownClass as unknown:
-            raise Failed(
+            # The other ranks may wait for this one inside the engine; when it exits, they end.
+            raise SystemExit(
                 f"{path} holds {unknown}, which is not part of a checkpoint and could run any code: nothing was loaded;"
                 " --trust true loads it nevertheless"
             ) from None
