@@ -43,11 +43,12 @@ def test_parts_of_names_are_frozen(tmp_path: Path) -> None:
         module.freeze(model, "layers")
 
 
-def test_noise_has_the_size_of_the_paper_and_none_in_evaluation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [(2, 50), (1, 100)], ids=["rows", "rows as one"])
+def test_noise_has_the_size_of_the_paper_and_none_in_evaluation(shape: tuple[int, int], tmp_path: Path) -> None:
     module, model = load(tmp_path, "causal_lm", "noise", model__neftune_alpha=5.0), Model()
-    ids = torch.randint(0, 7, (2, 50))
+    ids = torch.randint(0, 7, shape)
     clean = model.embed(ids)
-    module.add_noise(model, 5.0)
+    module.add_noise(model, 5.0, 50)
     noise = model.embed(ids) - clean
     size = 5.0 / (50 * 4) ** 0.5
     assert 0.9 * size < float(noise.abs().max()) <= size * (1 + 1e-6)

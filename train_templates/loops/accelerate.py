@@ -642,7 +642,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     model.to(getattr(torch, config.weights))
     # end: own_weights
     # feature: neftune
-    add_noise(model, config.neftune_alpha)
+    add_noise(model, config.neftune_alpha, config.sequence_length)
     # end: neftune
     # feature: fsdp
     model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits

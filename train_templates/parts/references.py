@@ -99,6 +99,7 @@ def key_of(config: Config, data: Any) -> str:
     code = [inspect.getsource(part) for part in (task.build_model, task.answer_log_probs, log_probs)]
     samples = hashlib.blake2b(repr((data.chosen, getattr(data, "mates", None))).encode()).hexdigest()
     keys = [samples, config.sequence_length, config.mixed_precision, torch.__version__, transformers.__version__]
+    keys.append(getattr(config, "weights", "float32"))
     return hashlib.blake2b(repr([*code, *keys, model_key(config)]).encode(), digest_size=12).hexdigest()
 
 
