@@ -11,6 +11,8 @@ SIGNAL_BASE = 128
 
 HANG_CODE = 124
 """The exit code of a run that was stopped because it hung; timeout(1) has the same."""
+STOPPED_CODE = 75
+"""The exit code of a training that was asked to stop, saved, and can go on: EX_TEMPFAIL of sysexits.h."""
 PREEMPTING = (10, 15)
 """SIGUSR1 and SIGTERM, which schedulers send before they take a job's machine away."""
 

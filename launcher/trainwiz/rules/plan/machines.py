@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from trainwiz import schedulers
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
@@ -61,7 +62,8 @@ def machines_know_where_to_meet(plan: Plan) -> Violations:
     Instead: set it to an address of the first machine that the others can reach (run `hostname -I` there).
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
-    if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
+    # A scheduler's job knows it by then.
+    if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None and schedulers.of(plan) is None:
         fix = remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)")
         yield violation("machine.num_machines is {num_machines}, but machine.main_process_ip is not set", fix)
 
