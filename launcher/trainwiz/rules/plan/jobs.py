@@ -36,6 +36,7 @@ def time_limit_covers_the_training(plan: Plan, project: Project) -> Violations:
         yield violation(
             "cluster.time_limit is {time_limit}, but the training takes about {forecast}, and the job is not requeued",
             setting("cluster.requeue", True),
+            time_limit=plan.cluster.time_limit,
             forecast=clock_time(seconds),
         )
 
@@ -55,6 +56,8 @@ def time_limit_is_longer_than_the_grace(plan: Plan) -> Violations:
         yield violation(
             "cluster.time_limit is {time_limit}, of which the last {grace} s are for saving a checkpoint",
             remedy("set a time limit of at least {least} s, or a shorter cluster.grace", least=2 * grace),
+            time_limit=plan.cluster.time_limit,
+            grace=grace,
         )
 
 
