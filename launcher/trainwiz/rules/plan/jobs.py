@@ -26,8 +26,8 @@ def time_limit_covers_the_training(plan: Plan, project: Project) -> Violations:
     """A job that is not requeued must have time for the whole training.
 
     Without it: the job ends at its limit with a checkpoint, and nothing continues it.
-    Why: the forecast multiplies the updates by the time of one on the GPU that cluster.gpu_type names; it knows neither
-    evaluation nor a slow file system, and was within 15 % for most of the published runs that it was compared with.
+    Why: the forecast multiplies the updates by the time of one on the GPU that cluster.gpu_type names, without
+    evaluation and checkpoints; docs/forecast.md compares it with published runs.
     Instead: set cluster.requeue true, or a longer cluster.time_limit.
     Source: docs/forecast.md; https://slurm.schedmd.com/sbatch.html (--time, --requeue)
     """
