@@ -133,8 +133,10 @@ def exported(folder: Path, output: Path) -> None:
         torch.testing.assert_close(written, load_file(saved), rtol=0, atol=0)
 
 
-def test_the_usual_settings_are_those_of_train_py(tmp_path: Path) -> None:
-    inline, own = load(tmp_path / "a", "custom", "train"), load(tmp_path / "b", "custom", "train", optimizer__beta1=0.9)
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_usual_settings_are_those_of_train_py(name: str, tmp_path: Path) -> None:
+    inline = load(tmp_path / "a", "custom", "train", optimizer__name=name)
+    own = load(tmp_path / "b", "custom", "train", optimizer__name=name, optimizer__beta1=0.9)
     made = []
     for train in (inline, own):
         torch.manual_seed(0)
