@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message, say
 from trainwiz.outcome import STOPPED_CODE
-from trainwiz.plan import Plan
 from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 _PROJECT = "/project"
 """Where the volume with the project is mounted, if the plan names no folder."""

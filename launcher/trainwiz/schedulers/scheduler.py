@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message
-from trainwiz.plan import Plan
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 Argv = tuple[str, ...]
 

@@ -6,12 +6,14 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import say
 from trainwiz.outcome import STOPPED_CODE
-from trainwiz.plan import Plan
 from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 _PROJECT = "/project"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

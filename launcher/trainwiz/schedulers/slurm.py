@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message, say
-from trainwiz.plan import Plan
 from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 _SIGNAL_SECONDS = 15
 """How much earlier than the ranks' grace the signal comes, for trainwiz itself to end."""
