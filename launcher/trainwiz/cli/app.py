@@ -38,13 +38,14 @@ COMMANDS = {
     "export": say("Export a checkpoint's full weights for from_pretrained, from any strategy; needs no GPU."),
     "logs": say("Show a rank's log; -f follows it until the run ends."),
     "report": say("Write a run's report as a single HTML file: curves, timeline, plan, outcome."),
+    "share": say("Print a run as one anonymous row: model, GPUs, strategy, peak memory, speed."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
     "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
     "cache": say("List tokenized data, and delete what nobody uses."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
-_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "diff", "diagnose", "watch")
+_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "share", "diff", "diagnose", "watch")
 """The commands that read what runs left."""
 
 
