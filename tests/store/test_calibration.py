@@ -9,6 +9,7 @@ import pytest
 
 from trainwiz.cli import run as trainwiz
 from trainwiz.machine import Gpu, Machine
+from trainwiz.record.forecast import Correction
 from trainwiz.store import calibration, peaks
 
 GPUS = tuple(Gpu(index=i, name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30) for i in range(2))
@@ -30,7 +31,7 @@ def add(*ratios: float, machine: Machine = MACHINE) -> None:
 def test_the_correction_is_the_median_of_the_newest_runs_here() -> None:
     assert calibration.corrections(MACHINE) == {}
     add(1.4, 1.1, 1.2, 1.1, 1.2, 1.1, 1.2, 1.1, 1.2)
-    assert calibration.corrections(MACHINE)["reserved_bytes"] == calibration.Correction(factor=1.15, runs=8)
+    assert calibration.corrections(MACHINE)["reserved_bytes"] == Correction(factor=1.15, runs=8)
     assert calibration.corrections(Machine(hostname="node8", gpus=GPUS)) == {}
     assert calibration.corrections(Machine(hostname="node7")) == {}
 

@@ -56,6 +56,15 @@ class Compared:
         return abs(self.error) > MISS
 
 
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """What a forecast is multiplied by."""
+
+    factor: float
+    runs: int
+    """How many it is the median of."""
+
+
 def seconds_per_update(records: Sequence[Record]) -> float | None:
     """The median over all records except the first, which includes warm-up."""
     values = finite_values(records, "seconds_per_update")

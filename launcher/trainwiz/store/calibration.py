@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from trainwiz.machine import Machine
+from trainwiz.record.forecast import Correction
 from trainwiz.record.metrics import number
 from trainwiz.store import cache
 
@@ -19,15 +19,6 @@ _NEWEST = 8
 """Runs that a correction is made from."""
 _LEAST, _MOST = 0.5, 2.0
 """A ratio beyond these is no correction: the forecast was about something else."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Correction:
-    """What a forecast is multiplied by."""
-
-    factor: float
-    runs: int
-    """How many it is the median of."""
 
 
 def key(machine: Machine) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwiz.language import t, text
-from trainwiz.record.forecast import QUANTITIES
+from trainwiz.record.forecast import QUANTITIES, Correction
 from trainwiz.record.run import Summary
 from trainwiz.ui import console, forecasts, table
 from trainwiz.ui.table import Cell
-
-if TYPE_CHECKING:
-    from trainwiz.store.calibration import Correction
 
 Entry = Mapping[str, Any]
 
