@@ -17,6 +17,8 @@ import yaml
 
 from trainwiz import render
 from trainwiz.cli import run
+from trainwiz.plan import Plan
+from trainwiz.vocabulary import PLAN_SECTIONS
 from trainwiz.workflows.check import configurations, targets
 
 HERE = Path(__file__).parents[1]
@@ -447,3 +449,47 @@ def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "gradient_accumulation_steps": 6,
         "sequence_length": 256,
     }
+
+
+AXOLOTL = (
+    "base_model: some/model\ndatasets: [{path: some/data}]\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    "sample_paking: true\ndeepspeed: ds/zero.json\n"
+)
+
+
+def test_a_training_tools_file_and_the_deepspeed_file_that_it_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ds").mkdir()
+    (folder / "ds" / "zero.json").write_text(
+        '{"zero_optimization": {"stage": 2},\n "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1.0,\n'
+        ' "gradient_accumulation_steps": "auto", "gradient_cliping": 1}\n'
+    )
+    (folder / "ax.yaml").write_text(AXOLOTL)
+    expected = [("TW805", "ax.yaml", 3, 1), ("TW813", "ax.yaml", 5, 1), ("TW342", "./ds/zero.json", 3, 44)]
+    found = placed(checked(capsys, "ax.yaml")[1])
+    assert [(id, file.removeprefix("./"), line, column) for id, file, line, column in found] == [
+        (id, file.removeprefix("./"), line, column) for id, file, line, column in expected
+    ]
+    assert placed(checked(capsys, ".", "--skip-others")[1])
+    run(["check", "ax.yaml", "--format", "github"])
+    assert "::error file=ax.yaml,line=3,col=1,title=TW805::" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["name: x\njobs: {a: 1}\n", "model: {a: 1}\ntrainer: 1\nloader: 2\n"])
+def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own.yaml").write_text(text)
+    assert run(["check", "own.yaml"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "own.yaml is of no kind that trainwiz knows; its keys are" in said
+    assert "Axolotl (base_model, datasets)" in said
+    assert run(["check", "own.yaml", "--skip-others"]) == 0
+
+
+def test_most_keys_of_a_plan_make_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own.yaml").write_text("modle: {name: tiny}\noptimiser: {name: adamw}\n")
+    assert {found[0] for found in placed(checked(capsys, "own.yaml")[1])} == {"TW690"}
+
+
+def test_the_sections_of_a_plan_are_those_of_its_model() -> None:
+    assert set(PLAN_SECTIONS) == set(Plan.model_fields)

@@ -37,6 +37,8 @@ TOOL = Tool(
     marks="model_name_or_path, stage, finetuning_type, template",
     words={
         **WORDS,
+        "adapter": "finetuning_type",
+        "task": "stage",
         "length": "cutoff_len",
         "model": "model_name_or_path",
         "streaming": "streaming",

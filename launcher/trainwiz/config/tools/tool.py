@@ -30,6 +30,10 @@ class Tool:
     """Its key for each thing that several tools say: the names are those of transformers' Trainer where it has one."""
     keys: Collection[str] = ()
     """Every key at the top that it reads; empty where this is not known."""
+    adapters: tuple[str, ...] = ("lora", "qlora")
+    """The words of its key for adapters that mean LoRA."""
+    usual_task: str = "sft"
+    """The task of trainwiz that a file means if it does not say one."""
     leaves_defaults: bool = False
     """Whether what the file leaves out is as transformers' Trainer has it."""
     stops_at_unknown_keys: bool = False
