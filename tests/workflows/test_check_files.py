@@ -138,13 +138,13 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     assert run(["check", str(folder / "deep" / "er" / "none")]) == 2
     (folder / "empty").mkdir()
     assert run(["check", "empty"]) == 2
-    assert "no accelerate or DeepSpeed configuration" in capsys.readouterr().err
+    assert "no configuration that trainwiz knows" in capsys.readouterr().err
 
 
 def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "package.json").write_text('{"name": "x"}')
     assert run(["check", "package.json"]) == 2
-    assert "package.json is neither an accelerate or DeepSpeed configuration nor a plan" in capsys.readouterr().err
+    assert "package.json is of no kind that trainwiz knows; its keys are name" in capsys.readouterr().err
     assert run(["check", "--skip-others", "package.json"]) == 0
     capsys.readouterr()
     (folder / "raw.yaml").write_bytes(b"distributed_type: MULTI_GPU\nnum_processes: 2 # caf\xe9\n")
@@ -466,12 +466,9 @@ def test_a_training_tools_file_and_the_deepspeed_file_that_it_names(
         ' "gradient_accumulation_steps": "auto", "gradient_cliping": 1}\n'
     )
     (folder / "ax.yaml").write_text(AXOLOTL)
-    expected = [("TW805", "ax.yaml", 3, 1), ("TW813", "ax.yaml", 5, 1), ("TW342", "./ds/zero.json", 3, 44)]
-    found = placed(checked(capsys, "ax.yaml")[1])
-    assert [(id, file.removeprefix("./"), line, column) for id, file, line, column in found] == [
-        (id, file.removeprefix("./"), line, column) for id, file, line, column in expected
-    ]
-    assert placed(checked(capsys, ".", "--skip-others")[1])
+    expected = [("TW805", "ax.yaml", 3, 1), ("TW813", "ax.yaml", 5, 1), ("TW342", "ds/zero.json", 3, 41)]
+    assert placed(checked(capsys, "ax.yaml")[1]) == expected
+    assert placed(checked(capsys, ".")[1]) == expected
     run(["check", "ax.yaml", "--format", "github"])
     assert "::error file=ax.yaml,line=3,col=1,title=TW805::" in capsys.readouterr().out
 
