@@ -66,10 +66,14 @@ class Planner:
         answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
-        samples, first = (project.train.samples, project.train.first) if project.train else (None, {})
-        if project.model is None and samples is None and not first:
+        if project.model is None and project.train is None:
             return decided
-        return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples, first=first)
+        found = decide(answers, self.machine, origins=self.sources, model=project.model, data=project.train)
+        if _columns(found.plan) == _columns(decided.plan):
+            return found
+        # How much text there is shows only in the right column.
+        project = self._project(found.plan)
+        return decide(answers, self.machine, origins=self.sources, model=project.model, data=project.train)
 
     def folder_of(self, name: str) -> Path | None:
         """The folder that a model's name means, from the project's folder or from here; None for another name."""
@@ -125,3 +129,7 @@ class Planner:
         )
         is_there = typed.exists() or (glob.has_magic(value) and there)
         return str(typed.absolute()) if is_there and not (self.folder / typed).exists() and not here else value
+
+
+def _columns(plan: Plan) -> tuple[str, str]:
+    return plan.data.text_column, plan.data.label_column
