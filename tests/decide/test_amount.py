@@ -11,7 +11,9 @@ from trainwiz.project import Amount, DataFacts
 MODEL = "Qwen/Qwen2.5-0.5B"
 
 
-def decided(documents: int, tokens: int, *, different: int | None = None, name: str = "1xt4", **answers: Any) -> Decided:
+def decided(
+    documents: int, tokens: int, *, different: int | None = None, name: str = "1xt4", **answers: Any
+) -> Decided:
     amount = Amount(documents=documents, different=documents if different is None else different, tokens=tokens)
     data = DataFacts(name="own.jsonl", kind="file", amount=amount)
     given = {"task": "sft", "model.name": MODEL, "data.train": "own.jsonl"}

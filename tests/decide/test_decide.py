@@ -17,7 +17,7 @@ from trainwiz.estimate import estimate
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
 from trainwiz.models import known, of_parameters
-from trainwiz.project import Amount, DataFacts, ModelFacts
+from trainwiz.project import DataFacts, ModelFacts
 from trainwiz.store import machines
 from trainwiz.tasks.shapes import DECODERS
 

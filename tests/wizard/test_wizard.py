@@ -226,7 +226,8 @@ def test_question_mark_and_less_than_are_characters_inside_a_text(tmp_path: Path
 
 
 def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Start) -> None:
-    terminal = start("init", "p", "--machine", CPU)
+    (tmp_path / "here.json").write_text(Path(CPU).read_text())
+    terminal = start("init", "p", "--machine", "here.json")
     terminal.enter("Task")
     terminal.enter("Model", "gpt2-124m")
     terminal.press("Training data", "\x03")
@@ -236,7 +237,8 @@ def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Star
     assert str(kept) in terminal.seen
     assert not (tmp_path / "p").exists()
 
-    again = start("init", "p", "--machine", CPU, "--resume", "--yes")
+    # Neither the folder nor the machine is typed again: the last interrupted one goes on.
+    again = start("init", "--resume", "--yes")
     for prompt in BASIC[2:]:
         again.enter(prompt)
     again.enter("Show the advanced")

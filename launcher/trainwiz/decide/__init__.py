@@ -42,7 +42,9 @@ def decide(
     """Complete the answers (legal values by dotted key) to a plan.
 
     `origins` holds the sources of answers that the person did not give. `model` is what is known of a model that is not
-    a preset, and `data` what is known of the training data; None where they are unknown. Raises `PlanError`, naming the key, for answers that contradict each other.
+    a preset, and `data` what is known of the training data; None where they are unknown.
+
+    Raises `PlanError`, naming the key, for answers that contradict each other.
     """
     from trainwiz import plan as plans
     from trainwiz.decide import amount, hardware, length, size, strategy, training

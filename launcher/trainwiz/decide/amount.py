@@ -18,6 +18,7 @@ _LEAST_PACKED = 20
 _EVALUATIONS = 10
 
 
+# docs/decisions/wizard.md: The amount of own data decides its defaults
 def decide_evaluation_data(d: Decision) -> None:
     """What the model is evaluated on: of own data, a part that is kept from training."""
     data, amount = d.data, d.data.amount if d.data else None
@@ -91,7 +92,7 @@ def _samples(d: Decision, *, packing: bool) -> int | None:
     if is_part(part):
         left = 1 - share_of(part, round(documents))
         documents, tokens = documents * left, tokens * left
-    rows = math.ceil(tokens / d.values["batch.sequence_length"])
+    rows = math.ceil(tokens / int(d.values["batch.sequence_length"]))
     if not d.task.packs:
         return max(1, round(documents))
     if not d.task.cuts:

@@ -47,7 +47,7 @@ def _ask(name: str, found: HubModel, seconds: float) -> None:
 
     # Its bars and warnings would stand between two questions.
     disable_progress_bars()
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     # Not into the cache: a model with one file there counts as downloaded.
     with tempfile.TemporaryDirectory() as folder:
         path = hub.hf_hub_download(name, "config.json", local_dir=folder, etag_timeout=seconds)
