@@ -6,10 +6,11 @@ A default that is the same everywhere is the plan's own (`settle_default`); the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
+from trainwiz.decide.outlook import Outlook, outlook
 from trainwiz.decide.strategy import Option
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Decided:
     """The source of each value, by dotted key."""
     options: tuple[Option, ...] = ()
     """Every strategy with its bytes per rank; empty where the model's size is unknown."""
+    outlook: Outlook = field(default_factory=Outlook)
+    """Its samples, updates, memory and time, as far as they can be foretold."""
 
 
 def decide(
@@ -93,4 +96,4 @@ def decide(
     d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
     d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
-    return Decided(plan=plan, sources=d.sources, options=strategy.options(d))
+    return Decided(plan=plan, sources=d.sources, options=strategy.options(d), outlook=outlook(d, plan))
