@@ -141,7 +141,7 @@ def _add_search(bindings: KeyBindings) -> None:
     def _(event: KeyPressEvent) -> None:
         for character in event.data:
             if character.isprintable():
-                _control(event.app).add_search_character(character)
+                _control(event.app).add_search_character(character)  # type: ignore[arg-type]
 
 
 def _prompt(asked: Asked) -> str:
