@@ -1,4 +1,4 @@
-"""The commands on runs: runs, checkpoints, export, logs, watch, report, stop, diff, diagnose."""
+"""The commands on runs: runs, checkpoints, export, logs, watch, report, share, stop, diff, diagnose."""
 
 from __future__ import annotations
 
@@ -150,6 +150,13 @@ def stop(
     from trainwiz.workflows.jobs import stop
 
     stop.stop(target, run)
+
+
+def share(run: str = _TARGET) -> None:
+    """Models are named only if everybody knows them; no path, host, data or time is in the row."""
+    from trainwiz.workflows import share
+
+    share.share(run)
 
 
 def diff(
