@@ -305,7 +305,7 @@ def test_a_custom_task_s_own_switch_is_read_as_true_or_false(tmp_path: Path, ann
 
 def test_only_deepspeed_trains_with_deepspeed_loaded(tmp_path: Path) -> None:
     """Where it is installed, accelerate's own way to the weights of a plain training would import it: a second."""
-    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "schedule.n_steps": 1})
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "schedule.n_steps": 3})
     code = "import sys, train; train.main(); assert 'deepspeed' not in sys.modules"
     command, env = [sys.executable, "-c", code, "--output_dir", "out"], projects.environment()
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
