@@ -12,12 +12,12 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known, Place, Target
+from trainwiz.cluster.types import Job, Known, Place, Target
 from trainwiz.errors import UsageError
 from trainwiz.message import say
-from trainwiz.plan import Plan, with_changes
+from trainwiz.plan import Plan
 
-__all__ = ["Known", "Place", "Target", "address", "addressed", "every", "place", "prefixes", "ranks"]
+__all__ = ["Job", "Known", "Place", "Target", "address", "every", "job", "machine_rank", "place", "prefixes", "ranks"]
 
 
 @functools.cache
@@ -32,18 +32,21 @@ def prefixes() -> tuple[str, ...]:
     return tuple(target.PREFIX for target in every())
 
 
-def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> Place:
-    """Where this machine stands; `machine_rank` is what `--machine-rank` says.
+def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
+    """Where this machine stands; `given` is what `--machine-rank` says.
 
     Raises `UsageError` where that is unknown, `Refused` where a target's allocation contradicts the plan.
     """
     for target in every():
         if contradiction := target.contradiction(environ, plan.machine.num_machines):
             raise contradiction
-    rank = machine_rank
-    if rank is None:
-        rank = next((k.machine_rank for k in _known(environ) if k.machine_rank is not None), None)
+    rank = machine_rank(environ) if given is None else given
     return _complete(plan, rank, plan.machine.main_process_ip or address(environ))
+
+
+def machine_rank(environ: Mapping[str, str]) -> int | None:
+    """The rank of this machine, as far as the environment knows it."""
+    return next((known.machine_rank for known in _known(environ) if known.machine_rank is not None), None)
 
 
 def ranks(plan: Plan, place: Place | None) -> range:
@@ -59,12 +62,9 @@ def address(environ: Mapping[str, str]) -> str | None:
     return next((known.address for known in _known(environ) if known.address), None)
 
 
-def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
-    """The plan with the address of machine 0 that the environment knows, where the plan itself has none."""
-    if plan.machine.num_machines == 1 or plan.machine.main_process_ip:
-        return plan
-    known = address(environ)
-    return with_changes(plan, {"machine.main_process_ip": known}) if known else plan
+def job(environ: Mapping[str, str]) -> Job | None:
+    """The scheduler's job that this process belongs to; None outside of one."""
+    return next((found for target in every() if (found := target.job(environ))), None)
 
 
 def _known(environ: Mapping[str, str]) -> list[Known]:

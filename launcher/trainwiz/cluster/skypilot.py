@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known, number
+from trainwiz.cluster.types import Job, Known, number
 from trainwiz.errors import Refused
 from trainwiz.message import say
 
@@ -38,3 +38,9 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
         say("nodes of the SkyPilot task: {given}, but machines of the plan: {n}", given=given, n=machines),
         say("set num_nodes: {n} in the task's YAML, or change machine.num_machines", n=machines),
     )
+
+
+def job(environ: Mapping[str, str]) -> Job | None:
+    """A task; the controller of a managed job starts it again by itself."""
+    task = environ.get("SKYPILOT_TASK_ID")
+    return Job(scheduler="SkyPilot", name=task) if task else None

@@ -90,10 +90,14 @@ class Run:
         """The newest complete checkpoint."""
         return next(reversed(self.complete().values()), None)
 
+    def file(self, name: str) -> Path:
+        """The file of this machine's record `command` or `outcome`."""
+        suffix = f"-machine-{self.machine}" if self.machine else ""
+        return self.folder / f"{name}{suffix}.json"
+
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `command` or `outcome` as JSON, atomically. Raises `TrainwizError`."""
-        suffix = f"-machine-{self.machine}" if self.machine else ""
-        path = self.folder / f"{name}{suffix}.json"
+        path = self.file(name)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             # Not flushed to the disk: a launch need not wait for that, and a power failure ends the run anyway.

@@ -42,6 +42,17 @@ def listen() -> object:
     return file
 
 
+def hear() -> None:
+    """Hear the signals in TRAINWIZ_IGNORED again: the agent that started this rank had to ignore them."""
+    numbers = os.environ.get("TRAINWIZ_IGNORED") if "LOCAL_RANK" in os.environ else None
+    if numbers:
+        import _signal
+
+        for number in map(int, numbers.split(",")):
+            if _signal.getsignal(number) == _signal.SIG_IGN:
+                _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
+
+
 def look(descriptor: int, main: int) -> None:
     """Look at the main thread once a second; keep the counts of looks, waits for other ranks, and moves in a file.
 
@@ -111,6 +122,7 @@ def step_aside() -> None:
 if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
     # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
     try:
+        hear()
         _open = listen()
         if "TRAINWIZ_PATIENCE" in os.environ:
             import _trainwiz_patience  # type: ignore[import-not-found]
