@@ -408,7 +408,7 @@ def test_a_terminal_that_closes_lets_the_ranks_save(tmp_path: Path) -> None:
     assert (outcome["exit_code"], outcome["signal"]) == (75, signal.SIGHUP)
     child.closed = True  # pexpect must not close what we closed
     child.wait()
-    assert child.exitstatus == 0
+    assert child.exitstatus == 75
 
 
 def test_rank_0_knows_the_width_and_owns_the_last_line_with_a_bar(tmp_path: Path) -> None:

@@ -237,8 +237,8 @@ def listening() -> Iterator[Inbox]:
         # nohup starts us with SIGHUP ignored, and means it.
         if signal.getsignal(signum) is not signal.SIG_IGN:
             previous[signum] = signal.signal(signum, lambda number, _frame: inbox.put(number))
-    for signum in early.kept():
-        inbox.put(signum)
+    for number in early.kept():
+        inbox.put(number)
     try:
         yield inbox
     finally:

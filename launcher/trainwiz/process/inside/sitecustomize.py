@@ -46,7 +46,7 @@ def hear() -> None:
     """Hear the signals in TRAINWIZ_IGNORED again: the agent that started this rank had to ignore them."""
     numbers = os.environ.get("TRAINWIZ_IGNORED") if "LOCAL_RANK" in os.environ else None
     if numbers:
-        import _signal
+        import _signal  # type: ignore[import-not-found]
 
         for number in map(int, numbers.split(",")):
             if _signal.getsignal(number) == _signal.SIG_IGN:

@@ -74,12 +74,12 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     metrics.new()
     from trainwiz.workflows.launch import conclusion
 
-    code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
+    exit_code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
     if outcome.stopped and outcome.preempted:
         from trainwiz.workflows.launch import requeue
 
         requeue.after(prepared, trained=metrics.update() > 0)
-    return code
+    return exit_code
 
 
 def _watching(prepared: Prepared) -> Watching | None:
