@@ -16,16 +16,14 @@ ORDER = 2
 
 
 def known(environ: Mapping[str, str]) -> Known:
-    """The node's rank, the number of nodes, and the first address of the list, which is in the order of the ranks.
-
-    SKYPILOT_NUM_GPUS_PER_NODE is left alone: what a task asked for, where the GPUs that are there can be counted.
-    """
+    """The node's rank, the number of nodes, and the first address of the list, which is in the order of the ranks."""
     addresses = environ.get("SKYPILOT_NODE_IPS", "").split()
     return Known(
         machine_rank=number(environ.get("SKYPILOT_NODE_RANK")),
         # Releases up to 0.5 set no SKYPILOT_NUM_NODES.
         machines=number(environ.get("SKYPILOT_NUM_NODES")) or len(addresses) or None,
         address=addresses[0] if addresses else None,
+        ranks_per_machine=number(environ.get("SKYPILOT_NUM_GPUS_PER_NODE")) or None,
     )
 
 

@@ -73,7 +73,7 @@ class Target(Protocol):
         ...
 
     def contradiction(self, environ: Mapping[str, str], machines: int, /) -> Refused | None:
-        """Why the allocation does not fit a plan of so many machines; None where it fits or there is none."""
+        """Why the allocation does not fit so many machines; None where it fits or there is none."""
         ...
 
     def job(self, environ: Mapping[str, str], /) -> Job | None:

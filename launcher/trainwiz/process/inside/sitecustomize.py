@@ -42,9 +42,14 @@ def listen() -> object:
     return file
 
 
-def hear() -> None:
-    """Hear the signals in TRAINWIZ_IGNORED again: the agent that started this rank had to ignore them."""
-    numbers = os.environ.get("TRAINWIZ_IGNORED") if "LOCAL_RANK" in os.environ else None
+def leave_agent() -> None:
+    """Undo what torchrun and trainwiz did for the agent that started this rank.
+
+    The signals in TRAINWIZ_IGNORED are heard again, and stderr goes where stdout goes, in the order of writing.
+    """
+    numbers = os.environ.pop("TRAINWIZ_IGNORED", None) if "LOCAL_RANK" in os.environ else None
+    if numbers is not None:
+        os.dup2(1, 2)
     if numbers:
         import _signal  # type: ignore[import-not-found]
 
@@ -122,7 +127,7 @@ def step_aside() -> None:
 if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
     # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
     try:
-        hear()
+        leave_agent()
         _open = listen()
         if "TRAINWIZ_PATIENCE" in os.environ:
             import _trainwiz_patience  # type: ignore[import-not-found]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trainwiz import cluster
+from trainwiz import cluster, strategies
 from trainwiz import command as commands
 from trainwiz.cluster import Place
 from trainwiz.errors import Refused, UsageError
@@ -151,6 +151,7 @@ def _run_folder(
             wait=request.wait,
             typed=request.secret,
             continues=continues,
+            must_share=strategies.of(plan).partitions_weights or strategies.of(plan).partitions_moments,
         )
     return runs.create(folder, continues=continues), continues, {}
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import time
 
 from trainwiz import cluster
 from trainwiz.cluster import Job
 from trainwiz.language import t
 from trainwiz.outcome import signal_name
 from trainwiz.process.capture import capture
-from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
 
-_OTHERS_SECONDS = 5.0
-"""How long the other machines have to write down how their part ended; queuing a job again ends it here."""
 _SECONDS = 20.0
 """For each of the scheduler's commands; a job that is being stopped has little time."""
 IDLE_STARTS = 3
@@ -81,12 +77,8 @@ def before_start(request: Request, signum: int) -> int:
 
 
 def after(prepared: Prepared, *, trained: bool) -> None:
-    """After a run that a scheduler stopped, once every machine has written how it ended."""
+    """After a run that a scheduler stopped; machine 0 asks, and has waited for the other machines' records."""
     job, place = here(), prepared.place
     if job is None or (place and place.rank):
         return
-    until = time.monotonic() + _OTHERS_SECONDS
-    others = [Run(prepared.run.folder, machine) for machine in range(1, place.machines)] if place else []
-    while not all(other.file("outcome").exists() for other in others) and time.monotonic() < until:
-        time.sleep(0.1)
     ask(job, trained=trained)

@@ -52,6 +52,8 @@ def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
         return None
     newest, name = run.checkpoint(), run.name
     found = state(history.without_metrics(run))
+    if found is State.RUNNING and _of_this_job(run):
+        found = State.KILLED  # what runs under another start of this job is over, however fresh its traces are
     if found is State.DONE:
         console.talk(t("run {name} is done: starting a new one at update 0", name=name))
     elif found is State.RUNNING:
@@ -77,6 +79,15 @@ def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
         )
         return run
     return None
+
+
+def _of_this_job(run: Run) -> bool:
+    """Whether another start of this process's job made the run."""
+    recorded = run.read("command").get("inherited")
+    before, now = cluster.job(recorded) if isinstance(recorded, dict) else None, cluster.job(os.environ)
+    if before is None or now is None or (before.scheduler, before.name) != (now.scheduler, now.name):
+        return False
+    return now.restarts > before.restarts or not now.requeue  # only Slurm counts, and can have several steps
 
 
 def _same(run: Run, request: Request, plan: Plan) -> bool:

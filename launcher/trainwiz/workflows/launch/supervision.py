@@ -15,6 +15,7 @@ from trainwiz.process.progress import FLOOR_SECONDS
 from trainwiz.process.ranks import Inbox
 from trainwiz.process.watch import Watching
 from trainwiz.store.jsonl import JsonLines
+from trainwiz.store.liveness import Beating
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
 from trainwiz.workflows.launch import debugger, provenance
@@ -44,6 +45,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
     screen = Screen(Progress(news, prepared.total_updates))
     statement = Statement(prepared, record, screen.say)
+    beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
     attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
@@ -68,6 +70,8 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         outcome = attempts.run(once, screen, metrics.update)
         statement.look()
     finally:
+        if beating:
+            beating.close()
         sampler.close()
         screen.close()
         code.close()
