@@ -129,7 +129,7 @@ def _drawn(
     """The chart, if any of its curves has values."""
     # `svg` escapes what it is given.
     drawn = svg(curves, label=title, across=across, marks=marks)
-    legend = [name for name, curve in curves if metrics.finite(curve)]
+    legend = [(i, name) for i, (name, curve) in enumerate(curves) if metrics.finite(curve)]
     return [{"title": title, "legend": legend, "svg": Markup(drawn)}] if drawn else []
 
 
