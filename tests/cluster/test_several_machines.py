@@ -84,7 +84,12 @@ PLACES = {
         "PET_MASTER_PORT": "29400",
     },
     "SkyPilot": {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "zero\none"},
-    "dstack": {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "2", "DSTACK_MASTER_NODE_IP": "zero"},
+    "dstack": {
+        "DSTACK_NODE_RANK": "1",
+        "DSTACK_NODES_NUM": "2",
+        "DSTACK_MASTER_NODE_IP": "zero",
+        "DSTACK_RUN_NAME": "r",
+    },
     "Volcano": {"VC_TASK_INDEX": "1", "VC_WORKER_HOSTS": "zero,one", "VC_WORKER_NUM": "2"},
     "Open MPI": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "zero"},
 }

@@ -53,7 +53,7 @@ def birth(pid: int) -> int | None:
     return None if state in "ZX" else int(fields[18])
 
 
-def runs(started: Mapping[str, Any], beat: Path) -> bool | None:
+def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
     """Whether the launcher that wrote `command.json` still runs; None where that cannot be known here.
 
     `beat` is the file that it touches; a launcher on another machine is known by that.
@@ -62,7 +62,7 @@ def runs(started: Mapping[str, Any], beat: Path) -> bool | None:
     if not isinstance(pid, int):
         return False
     if started.get("hostname") != os.uname().nodename:
-        return _beats(beat)
+        return _beats(beat) if beat else None
     born = birth(pid)
     if born is None:
         return False

@@ -15,6 +15,7 @@ _SECONDS = 8.0
 """How long the other machines have to write down how their part ended: more than ranks take that are being ended."""
 
 
+# docs/decisions/launching.md: Machine 0 records the run over all machines
 def joined(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome over all machines, with the rank that failed by itself; on the other machines, their own."""
     others = _others(prepared)
