@@ -301,3 +301,13 @@ def test_a_custom_task_s_own_switch_is_read_as_true_or_false(tmp_path: Path, ann
     assert curves[0] != curves[1]
     [refused] = warm.run(folder, ["train.py", "--output_dir", str(tmp_path / "no"), "--noisy", "no"], 1)
     assert (refused.code, "argument --noisy: invalid boolean value: 'no'" in refused.err) == (2, True)
+
+
+def test_only_deepspeed_trains_with_deepspeed_loaded(tmp_path: Path) -> None:
+    """Where it is installed, accelerate's own way to the weights of a plain training would import it: a second."""
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "schedule.n_steps": 3})
+    code = "import sys, train; train.main(); assert 'deepspeed' not in sys.modules"
+    command, env = [sys.executable, "-c", code, "--output_dir", "out"], projects.environment()
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "model" / "model.safetensors").is_file()
