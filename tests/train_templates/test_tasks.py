@@ -41,8 +41,30 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
     *("task", "train", "adapter", "average", "batches", "chat", "checkpoints", "conversations"),
-    *("documents", "encoders", "evaluation", "flops", "frozen", "hooks", "meter", "metrics", "model_folder", "noise"),
-    *("optimizers", "packing", "pairs", "preferences", "recompute", "references", "rows", "schedule", "scores"),
+    *(
+        "documents",
+        "encoders",
+        "evaluation",
+        "flops",
+        "frozen",
+        "head_loss",
+        "hooks",
+        "meter",
+        "metrics",
+        "model_folder",
+    ),
+    *(
+        "noise",
+        "optimizers",
+        "packing",
+        "pairs",
+        "preferences",
+        "recompute",
+        "references",
+        "rows",
+        "schedule",
+        "scores",
+    ),
     *("sharding", "sources", "streams", "texts", "token_cache", "tracking", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}

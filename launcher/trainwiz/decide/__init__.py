@@ -50,6 +50,7 @@ def decide(
     from trainwiz.decide import hardware, size, strategy, training
     from trainwiz.decide.adapter import decide_adapter
     from trainwiz.decide.columns import decide_columns
+    from trainwiz.decide.compilation import decide_compilation
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
@@ -85,6 +86,7 @@ def decide(
     training.decide_batch(d)
     strategy.decide_gradients(d)
     training.decide_schedule(d)
+    decide_compilation(d)
     training.decide_optimizer(d)
     training.decide_records(d)
     training.decide_supervision(d)

@@ -32,6 +32,7 @@ OPTIONAL = {
     "evaluation.py": "selected",
     "flops.py": "mfu",
     "frozen.py": "frozen",
+    "head_loss.py": "fused",
     "noise.py": "neftune",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
@@ -86,6 +87,11 @@ def features(plan: Plan) -> frozenset[str]:
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
         "cuda": plan.machine.device == "cuda",
+        # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
+        "fused": task.packs
+        and plan.engine == "accelerate"
+        and precision != "fp16"
+        and not (strategy.uses_deepspeed and strategy.partitions_weights),
         "mfu": plan.machine.device == "cuda" and task.packs,
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
