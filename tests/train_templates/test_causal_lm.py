@@ -107,6 +107,21 @@ def test_no_more_logits_are_held_than_a_chunk_has(tmp_path: Path) -> None:
         loss.backward()
 
 
+def test_what_is_compiled_of_the_loss_is_the_same_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = load(tmp_path / "plain", "causal_lm", "head_loss").loss_and_errors
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    compiled = load(tmp_path / "compiled", "causal_lm", "head_loss", model__compile=True).loss_and_errors
+    assert compiled.__code__ != plain.__code__
+    logits = torch.randn(9, 37, dtype=torch.float64)
+    wanted = torch.randint(37, (9,))
+    wanted[2] = -100
+    for mine, other in zip(compiled(logits, wanted), plain(logits, wanted), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-13, atol=1e-15)
+    monkeypatch.undo()
+    whole = torch.compile(compiled, backend="aot_eager", fullgraph=True)  # one graph, whatever becomes of it
+    assert torch.equal(whole(logits.bfloat16(), wanted)[1], compiled(logits.bfloat16(), wanted)[1])
+
+
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_)
 
 
@@ -171,7 +186,9 @@ def test_gradients_in_16_bits_are_as_near_to_the_truth_as_those_of_autograd(
     truth, ours, theirs = outcome(False, torch.float64), outcome(True, weights), outcome(False, weights)
     assert ours[0].item() == pytest.approx(theirs[0].item(), rel=1e-6)
     for true, mine, other in zip(truth, ours, theirs, strict=True):
-        assert float((mine - true).detach().norm()) <= 1.5 * float((other - true).detach().norm()) + 1e-6 * float(true.detach().norm())
+        assert float((mine - true).detach().norm()) <= 1.5 * float((other - true).detach().norm()) + 1e-6 * float(
+            true.detach().norm()
+        )
     assert len(outcome(True, weights, trained=False)) == 2
     for one, other in zip(outcome(True, torch.float64), truth, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)

@@ -27,12 +27,8 @@ class HeadLoss(torch.autograd.Function):
         to_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         losses = []
         for part, wanted, gradient in zip(used.split(chunk), labels.split(chunk), to_hidden.split(chunk), strict=True):
-            logits = nn.functional.linear(part, matrix)
-            logits = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)
-            losses.append(nn.functional.nll_loss(logits, wanted, ignore_index=IGNORED, reduction="sum"))
-            logits.exp_()[torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)] -= 1
-            logits *= (wanted != IGNORED)[:, None]
-            errors = logits.to(used.dtype)
+            loss, errors = loss_and_errors(nn.functional.linear(part, matrix), wanted)
+            losses.append(loss)
             torch.mm(errors, matrix, out=gradient)
             if to_weight is not None and to_weight.dtype == errors.dtype:
                 to_weight.addmm_(errors.t(), part)
@@ -48,6 +44,32 @@ class HeadLoss(torch.autograd.Function):
         return to_hidden.mul_(scale).to(dtype), None if to_weight is None else to_weight.mul_(scale), None, None
 
 
+# feature: uncompiled
+def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of a chunk, in fp32 or fp64, and its gradient with regard to the logits, in their type."""
+    exact = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)
+    loss = nn.functional.nll_loss(exact, wanted, ignore_index=IGNORED, reduction="sum")
+    exact.exp_()[torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)] -= 1
+    exact *= (wanted != IGNORED)[:, None]
+    return loss, exact.to(logits.dtype)
+
+
+# end: uncompiled
+# feature: compile
+@torch.compile
+def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of a chunk, in fp32 or fp64, and its gradient with regard to the logits, in their type.
+
+    Nothing is changed in place, so that all of it becomes one kernel.
+    """
+    exact = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)
+    is_wanted = torch.arange(logits.shape[1], device=logits.device) == wanted[:, None]
+    loss = -exact.where(is_wanted, 0).sum()
+    errors = (exact.exp() - is_wanted.to(exact.dtype)).where((wanted != IGNORED)[:, None], 0)
+    return loss, errors.to(logits.dtype)
+
+
+# end: compile
 def can_be_fused(head: nn.Module) -> bool:
     """Return whether the head is one plain matrix, which no adapter, quantization or sharding of its own changes."""
     return torch.is_grad_enabled() and type(head) is nn.Linear and head.bias is None

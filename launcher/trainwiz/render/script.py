@@ -95,6 +95,7 @@ def features(plan: Plan) -> frozenset[str]:
         "mfu": plan.machine.device == "cuda" and task.packs,
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
+        "uncompiled": not plan.model.compile,
         "recompute": plan.model.activation_checkpointing != "none",
         "full": plan.model.activation_checkpointing == "full",
         "selective": plan.model.activation_checkpointing == "selective",
