@@ -6,8 +6,8 @@ The project's own model and loss run forward and backward on tensors without dat
 Each kernel takes as long as its FLOPs or its bytes do, whichever is longer (a roofline,
 https://doi.org/10.1145/1498765.1498785). Uncompiled, each operation is a kernel that reads what it is given and writes
 what it returns. Compiled, operations of a layer between two matrix products are one kernel, which reads what came from
-elsewhere and writes what is used elsewhere; so are those on the logits. Launching kernels takes no time, and the peak is
-that of the data sheet, so nothing measured can be above the second number. MFU counts FLOPs as throughput.py does.
+elsewhere and writes what is used elsewhere; so are those on the logits. Launching kernels takes no time, and the peak
+is that of the data sheet, so nothing measured can be above the second number. MFU counts FLOPs as throughput.py does.
 """
 
 from __future__ import annotations

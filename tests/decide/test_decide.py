@@ -18,7 +18,7 @@ from trainwiz.estimate import estimate
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
 from trainwiz.models import known, of_parameters
-from trainwiz.project import ModelFacts
+from trainwiz.project import DataFacts, ModelFacts
 from trainwiz.store import machines
 from trainwiz.tasks.shapes import DECODERS
 
@@ -37,6 +37,10 @@ def sized(parameters: int | None) -> ModelFacts:
     return ModelFacts(
         name="some/model", kind="hub", parameters=parameters, size_source=source, transformer=shape, assumed=True
     )
+
+
+def counted(samples: int | None) -> DataFacts:
+    return DataFacts(name="embedded", kind="embedded", samples=samples)
 
 
 def known_as(name: str) -> ModelFacts:
@@ -240,10 +244,10 @@ def test_the_micro_batch_shows_what_fills_the_gpu() -> None:
     [(224, 32, "a tenth of the 224 samples"), (1000, 96, "a tenth of the 1000"), (None, 512, "1048576 tokens")],
 )
 def test_a_real_batch_is_a_part_of_the_data(samples: int | None, real: int, reason: str) -> None:
-    decided = decide({"model.name": "llama-1b"}, machine("8xh100"), samples=samples)
+    decided = decide({"model.name": "llama-1b"}, machine("8xh100"), data=counted(samples))
     assert decided.plan.batch.real_batch_size == real
     assert reason in why(decided, "batch.real_batch_size")
-    assert decide({}, machine("cpu"), samples=100).plan.batch.real_batch_size == 32
+    assert decide({}, machine("cpu"), data=counted(100)).plan.batch.real_batch_size == 32
 
 
 @pytest.mark.parametrize(
@@ -356,7 +360,7 @@ def test_an_answer_from_a_file_says_so() -> None:
 
 def test_epochs_of_known_data_give_the_warm_up() -> None:
     answers = {"schedule.n_epochs": 2, "batch.real_batch_size": 32}
-    assert decide(answers, machine("cpu"), samples=1601).plan.schedule.n_warmup_steps == 10  # 2 × 51 updates
+    assert decide(answers, machine("cpu"), data=counted(1601)).plan.schedule.n_warmup_steps == 10  # 2 × 51 updates
 
 
 def test_the_batch_conflict_shows_its_arithmetic() -> None:

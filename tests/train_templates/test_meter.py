@@ -145,13 +145,16 @@ def test_a_record_says_what_the_slowest_rank_waits_for_and_the_fullest_gpu_holds
     assert record.pop("mfu", None) == (pytest.approx((0.4 + 0.2) / 2) if known else None)
     assert record == {
         "tokens_per_second": 28 / 4,
+        "seconds_per_update": 2.0,
         "data_wait_share": 0.75,
         "gpu_memory_allocated_bytes": 3.0,
         "gpu_memory_reserved_bytes": 5.0,
         "gpu_memory_peak_bytes": 9.0,
     }
+    metered.fetch()
     now[0] += 2.0
-    assert metered.record()["tokens_per_second"] == 0.0, "a record begins the next measurement"
+    record = metered.record()
+    assert (record["tokens_per_second"], record["seconds_per_update"]) == (0.0, 3.0), "a record begins the next one"
 
 
 def test_the_bar_shows_what_there_is(tmp_path: Path) -> None:

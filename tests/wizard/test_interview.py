@@ -1,5 +1,6 @@
 """The interview and its review, with a scripted person instead of a terminal."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
-from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review
+from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
 from trainwiz.wizard.interview import GATE
 
 MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
@@ -42,6 +43,13 @@ class Person:
     @property
     def prompts(self) -> list[str]:
         return [asked.prompt for asked in self.asked]
+
+
+def reviewed(answers: Mapping[str, Any], *replies: str | Action | Reply) -> Person:
+    """A person who has been through the review."""
+    person = Person(*replies)
+    review(interview(person, answers=dict(answers)))
+    return person
 
 
 def interview(
@@ -236,17 +244,71 @@ def test_resumed_answers_go_on_at_their_step() -> None:
 
 
 def test_the_review_changes_a_line_and_returns() -> None:
-    person = Person("seed", "x", "7", "write")
+    person = Person("details", "seed", "x", "7", "write")
     talk = interview(person)
     review(talk)
     assert talk.answers == {"seed": 7}
-    first, *_, last = person.asked
+    _, first, *_, last = person.asked
     keys = [key for key, _ in first.choices]
-    assert (keys[0], keys[-1]) == ("write", "supervision.max_restarts")
+    assert (keys[0], keys[1], keys[-1]) == ("write", "summary", "supervision.max_restarts")
     assert len(set(keys)) == len(keys) > 38
     assert "7" in dict(last.choices)["seed"]
     assert "yours" in dict(last.choices)["seed"]
     assert "found: 4 × A100" in dict(first.choices)["machine.num_processes"]
+
+
+def test_details_leave_out_what_does_not_matter() -> None:
+    """A language model has no adapter, unless somebody answered it; one machine has no address."""
+    first, *_ = reviewed({}, "details", "write").asked[1:]
+    keys = set(dict(first.choices))
+    assert not {key for key in keys if "lora" in key or key == "machine.main_process_ip"}
+    assert {"batch.per_device_batch_size", "strategy.kind", "data.packing"} <= keys
+    again, *_ = reviewed({"model.lora_rank": 8}, "details", "write").asked[1:]
+    assert "model.lora_rank" in dict(again.choices)
+
+
+def test_the_summary_has_about_ten_lines() -> None:
+    answers = {"task": "sft", "model.name": "llama-1b", "schedule.n_epochs": 3}
+    (asked,) = reviewed(answers, "write").asked
+    assert asked.choices[0][0] == "write"
+    assert asked.choices[-1][0] == "details"
+    shown = {key: line.split("  ", 1)[1].strip() for key, line in asked.choices[1:-1]}
+    assert len(shown) == 11
+    assert shown["model.name"] == "llama-1b, 1.1B parameters, random weights"
+    assert shown["model.adapter"] == "all weights"
+    assert shown["machine.num_processes"].startswith("4 (4 × A100")
+    assert re.fullmatch(r"ddp, bf16: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
+    assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
+    assert shown["schedule.n_steps"] == "3 epochs"
+    assert "12.3 GiB each" in shown["checkpoint.checkpointing_steps"]
+
+
+def test_the_summary_foretells_tokens_and_time() -> None:
+    (asked,) = reviewed({"model.name": "llama-1b", "schedule.n_steps": 500}, "write").asked
+    line = dict(asked.choices)["schedule.n_steps"]
+    assert re.search(r"500 updates, \d+M tokens at most, about \d+(\.\d+)? (min|h)", line)
+    (custom,) = reviewed({"task": "custom"}, "write").asked
+    assert "data.train" not in dict(custom.choices)
+    assert "tokens" not in dict(custom.choices)["batch.real_batch_size"]
+
+
+def test_after_a_change_enter_writes() -> None:
+    """In the summary the pointer returns to `write`; in the details it stays, and < leads back to the summary."""
+    person = reviewed({}, "schedule.n_steps", "7", "details", "seed", "3", Action.BACK, "write")
+    defaults = [asked.default for asked in person.asked if asked.at_once == "write"]
+    assert defaults == ["write", "write", "summary", "seed", "details"]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(7, "7"), (9_999, "9999"), (12_345, "12.3k"), (494_000_000, "494M"), (1_100_000_000, "1.1B")]
+)
+def test_large_numbers_have_three_digits(number: int, shown: str) -> None:
+    assert summary.counted(number) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(40, "40 s"), (720, "12 min"), (12_600, "3.5 h"), (345_600, "4 days")])
+def test_times_are_rounded(seconds: float, shown: str) -> None:
+    assert summary.duration(seconds) == shown
 
 
 def test_the_review_explains_the_line_that_is_pointed_at() -> None:

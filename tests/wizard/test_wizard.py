@@ -17,7 +17,7 @@ from trainwiz.wizard.terminal import plain
 CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
 H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
-DOWN = "\x1b[B"
+DOWN, END, HOME, PAGE_DOWN = "\x1b[B", "\x1b[F", "\x1b[H", "\x1b[6~"
 BASIC = ("Task", "Model", "Training data", "CPU ranks|GPUs", "Real batch", "Precision", "Strategy", "Length")
 
 
@@ -226,7 +226,8 @@ def test_question_mark_and_less_than_are_characters_inside_a_text(tmp_path: Path
 
 
 def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Start) -> None:
-    terminal = start("init", "p", "--machine", CPU)
+    (tmp_path / "here.json").write_text(Path(CPU).read_text())
+    terminal = start("init", "p", "--machine", "here.json")
     terminal.enter("Task")
     terminal.enter("Model", "gpt2-124m")
     terminal.press("Training data", "\x03")
@@ -236,7 +237,8 @@ def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Star
     assert str(kept) in terminal.seen
     assert not (tmp_path / "p").exists()
 
-    again = start("init", "p", "--machine", CPU, "--resume", "--yes")
+    # Neither the folder nor the machine is typed again: the last interrupted one goes on.
+    again = start("init", "--resume", "--yes")
     for prompt in BASIC[2:]:
         again.enter(prompt)
     again.enter("Show the advanced")
@@ -314,9 +316,30 @@ def test_a_short_terminal_scrolls_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", rows=12)
     terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\x1b[A")
-    terminal.expect("supervision.max_restarts")
+    terminal.expect("» details")
     terminal.child.send(DOWN + "\r")
     assert terminal.end() == 0, terminal.seen
+
+
+def test_details_are_searched_paged_and_written_at_once(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--defaults", rows=24)
+    terminal.expect("The plan: press Enter to write it")
+    terminal.child.send(END + "\r")
+    terminal.expect("typing searches")
+    terminal.child.send(END)
+    terminal.expect("» supervision.max_restarts")
+    terminal.child.send(HOME)
+    terminal.expect("» write the project")
+    terminal.child.send(PAGE_DOWN)
+    terminal.expect("» data[^\n]*")
+    terminal.child.send("nothing like it\r")  # Enter chooses no line that nobody sees
+    terminal.expect("nothing like it")
+    terminal.child.send("\x7f" * len("nothing like it") + "weight_decay\r")
+    terminal.enter("Weight decay", "0.3")
+    terminal.expect("typing searches")
+    terminal.child.send("\x17")  # Ctrl-W
+    assert terminal.end() == 0, terminal.seen
+    assert plan(tmp_path)["optimizer"]["weight_decay"] == 0.3
 
 
 def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -> None:
@@ -345,7 +368,7 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
 
 def test_a_very_narrow_terminal_shows_values_in_the_review(start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--defaults", columns=40)  # type: ignore[arg-type]
-    terminal.expect("model.name tiny")
+    terminal.expect("Model +tiny")
     terminal.expect("Ctrl-C quits and keeps")
     terminal.child.send("\x03")
     assert terminal.end() == 130

@@ -34,13 +34,14 @@ class Meter:
 
     def __init__(self, config: Config, agreement: Agreement, batches: Iterable[MicroBatch]) -> None:
         self.agreement, self.batches, self.micro_batches = agreement, iter(batches), config.gradient_accumulation_steps
-        self.began, self.waited, self.count = time.perf_counter(), 0.0, 0
+        self.began, self.waited, self.count, self.updates = time.perf_counter(), 0.0, 0, 0
 
     def fetch(self) -> list[MicroBatch]:
         """Return the micro-batches of the next update."""
         began = time.perf_counter()
         fetched = [next(self.batches) for _ in range(self.micro_batches)]
         self.waited += time.perf_counter() - began
+        self.updates += 1
         # feature: mfu
         if self.flops is not None:
             self.useful += sum(self.flops(batch) for batch, _ in fetched)
@@ -50,8 +51,8 @@ class Meter:
     def record(self) -> dict[str, float]:
         """Return what was measured, over all ranks, and begin again. All ranks call it together."""
         seconds = time.perf_counter() - self.began
-        count, waited = self.count, self.waited
-        self.began, self.waited, self.count = time.perf_counter(), 0.0, 0
+        count, waited, updates = self.count, self.waited, self.updates
+        self.began, self.waited, self.count, self.updates = time.perf_counter(), 0.0, 0, 0
         numbers = [waited / seconds]
         # feature: cuda
         memory = torch.cuda.memory_stats()
@@ -65,6 +66,7 @@ class Meter:
         of_slowest = [max(column) for column in zip(*ranks, strict=True)]
         return {
             "tokens_per_second": count / seconds,
+            "seconds_per_update": seconds / updates,
             "data_wait_share": of_slowest[0],
             # feature: cuda
             **dict(zip(MEMORY, of_slowest[1:], strict=False)),

@@ -35,7 +35,13 @@ def hold(
         nonlocal is_saved
         if not (current or interview.fixed):
             return
-        state = store.Saved(answers={**current, **interview.fixed}, step=step, advanced=interview.advanced)
+        state = store.Saved(
+            answers={**current, **interview.fixed},
+            step=step,
+            advanced=interview.advanced,
+            folder=str(request.folder.absolute()),
+            options=request.options,
+        )
         is_saved = store.write(session, state)
 
     interview = Interview(
