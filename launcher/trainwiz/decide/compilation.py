@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from trainwiz import quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import work_of
 from trainwiz.decide.length import updates_of
+from trainwiz.decide.strategy import work_of
 from trainwiz.estimate.gpus import GpuModel, gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.message import say
