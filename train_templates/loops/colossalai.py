@@ -804,6 +804,7 @@ def train(config: Config, agreement: Agreement) -> bool:
                     "skipped_updates": skipped,
                     # end: scaler
                     "tokens_per_second": count_since / (time.perf_counter() - began),
+                    "seconds_per_update": (time.perf_counter() - began) / updates_since,
                 }
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()

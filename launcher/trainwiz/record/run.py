@@ -12,6 +12,7 @@ from typing import Any
 from trainwiz.message import Message, say
 from trainwiz.outcome import signal_name
 from trainwiz.record import metrics
+from trainwiz.record.forecast import Compared, compared, measurements
 from trainwiz.record.metrics import Record
 
 _LENGTH = "--n_steps"
@@ -78,6 +79,10 @@ class Summary:
     """Why it ended; None: it is running."""
     resumed_from: str | None
     """The name of the run that it continues."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Peaks of memory, time of an update and bytes of a checkpoint, by the names of `record.forecast.QUANTITIES`."""
+    compared: tuple[Compared, ...] = ()
+    """Those that were forecast, too."""
 
 
 def state(run: Recorded) -> State:
@@ -106,6 +111,8 @@ def summary(run: Recorded, now: float) -> Summary:
         seconds=seconds(run, now),
         why=why(run),
         resumed_from=run.command.get("resumed_from"),
+        measured=measurements(run.outcome),
+        compared=compared(run.outcome),
     )
 
 

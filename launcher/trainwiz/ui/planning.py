@@ -59,7 +59,7 @@ class Row:
 
 def row(number: int, one: Candidate, place: Place, updates: int | None, limits: Limits) -> Row:
     """The candidate, judged by the limits, too."""
-    hours = one.pace.seconds * updates / 3600 if one.pace and updates else None
+    hours = one.seconds * updates / 3600 if one.pace and updates else None
     cost = hours * place.ranks * limits.price if hours is not None and limits.price else None
     return Row(
         number=number,
@@ -118,7 +118,7 @@ def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
             one.name,
             one.work.checkpointing,
             _batch(one),
-            quantities.size(one.need.total),
+            quantities.size(one.peak_bytes),
             _speed(one, row.gpus),
             _speed(one, 1),
             _hours(row.hours),
@@ -153,12 +153,12 @@ def row_to_dict(row: Row) -> dict[str, Any]:
         "activation_checkpointing": one.work.checkpointing,
         "per_device_batch_size": one.work.samples,
         "gradient_accumulation_steps": one.accumulation,
-        "peak_bytes_per_rank": one.need.total,
+        "peak_bytes_per_rank": one.peak_bytes,
         "peak_moment": one.need.peak,
         "moments": {moment: dict(parts) for moment, parts in one.need.moments.items()},
         "host_bytes_per_machine": one.host_bytes,
-        "seconds_per_update": one.pace.seconds if one.pace else None,
-        "tokens_per_second": one.pace.tokens_per_second * row.gpus if one.pace else None,
+        "seconds_per_update": one.seconds if one.pace else None,
+        "tokens_per_second": one.tokens_per_second * row.gpus if one.tokens_per_second else None,
         "hours": row.hours,
         "cost": row.cost,
         "fits": row.possible,
@@ -197,7 +197,7 @@ def values(row: Row, limits: Limits) -> list[str]:
         one.name,
         one.work.checkpointing,
         _batch(one),
-        quantities.size(one.need.total),
+        quantities.size(one.peak_bytes),
         _speed(one, row.gpus),
         _hours(row.hours),
     ]
@@ -234,7 +234,7 @@ def _batch(one: Candidate) -> str:
 
 
 def _speed(one: Candidate, ranks: int) -> str:
-    return f"{one.pace.tokens_per_second * ranks:,.0f}" if one.pace else "-"
+    return f"{one.tokens_per_second * ranks:,.0f}" if one.tokens_per_second else "-"
 
 
 def _hours(hours: float | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainwiz import recovery
 from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
@@ -21,7 +22,7 @@ from trainwiz.store import checkpoints, history, logs
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
 from trainwiz.workflows import diagnose
-from trainwiz.workflows.launch import plan_fix, provenance
+from trainwiz.workflows.launch import forecasts, plan_fix, provenance
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -48,6 +49,9 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     verified = _verified(prepared, outcome, checkpoint)
     diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code else None
     rank = diagnosis.rank if diagnosis else None
+    compared = forecasts.recorded(prepared)
+    if diagnosis and diagnosis.name in recovery.OUT_OF_MEMORY and (seen := forecasts.out_of_memory(compared, rank)):
+        diagnosis = dataclasses.replace(diagnosis, observed=(*diagnosis.observed, seen))
     record = {
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -56,7 +60,9 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         "attempts": list(attempts),
         "checkpoint": checkpoint.name if checkpoint else None,
         "diagnosis": provenance.diagnosis(prepared, diagnosis) if diagnosis else None,
+        **compared,
     }
+    forecasts.learn(prepared, record)
     try:
         run.record("outcome", {**record, "verified": verified.to_dict()} if verified else record)
     except TrainwizError as error:

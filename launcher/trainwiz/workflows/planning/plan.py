@@ -22,12 +22,13 @@ from trainwiz.message import say
 from trainwiz.models import Transformer
 from trainwiz.plan import Plan
 from trainwiz.project import ModelFacts
-from trainwiz.store import machines
+from trainwiz.render import PLAN_FILE
+from trainwiz.store import machines, plans
 from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.planning import quantity
+from trainwiz.workflows.planning import calibration, quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _VARIED = (
@@ -52,6 +53,8 @@ class Setting:
 
 def plan(request: PlanRequest) -> int:
     """Show what is possible; the exit code is 1 where nothing is. Raises `TrainwizError`."""
+    if request.calibration or request.forget:
+        return calibration.show(request)
     given = _answers(request)
     setting = _setting(request, given, request.gpus)
     limits = table.Limits(
@@ -73,6 +76,7 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
+        calibration.tell(request, setting.place)
     return 0 if any(row.possible for row in rows) else 1
 
 
@@ -89,6 +93,10 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     collected = answers.collect(typed, request.assignments, None, earlier, edited)
     earlier = {key: value for key, value in collected.earlier.items() if not key.startswith(_VARIED)}
     found = {**earlier, **collected.given}
+    if "model.name" not in found and (request.folder / PLAN_FILE).is_file():
+        # A project with nothing but defaults has no answers.
+        planned = plans.read(request.folder / PLAN_FILE)
+        found = {"task": planned.task, "model.name": planned.model.name, **found}
     if "model.name" not in found:
         raise UsageError(
             say("no model to plan for: there is no project in {folder}", folder=request.folder),
@@ -115,12 +123,15 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
             say("set it: --set model.parameters=7_000_000_000"),
         )
     ranks = decided.machine.num_processes
+    memory, time = calibration.factors(machine)
     place = Place(
         memory_bytes=min(gpu.memory_bytes for gpu in machine.gpus),
         gpu=gpu_model(machine.gpus[0].name),
         ranks=ranks,
         ranks_per_machine=max(1, ranks // decided.machine.num_machines),
         host_bytes=machine.memory.total_bytes or None,
+        memory_factor=memory,
+        time_factor=time,
     )
     work = work_of(decided, model.parameters, model.transformer)
     found = candidates(
