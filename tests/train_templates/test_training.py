@@ -227,7 +227,7 @@ def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
     ) as p:
         wait_for(lambda: (latest / "metrics.jsonl").exists() and len(metrics(folder)) > 20)
         p.send_signal(signal.SIGTERM)
-        assert p.wait(timeout=180) == 0
+        assert p.wait(timeout=180) == 75
     saved = [path.name for path in (latest / "checkpoints").glob("checkpoint-*")]
     stopped_at = metrics(folder)[-1]["update"]
     assert saved == [f"checkpoint-{stopped_at:08d}"]
