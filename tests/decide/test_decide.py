@@ -111,6 +111,45 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
     assert plan.strategy.offload_optimizer_device == offload
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "adapter", "label"),
+    [
+        ("Qwen/Qwen2.5-7B", "2xrtx4090", "qlora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "1xt4", "qlora", "single"),
+        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "8xv100", "none", "zero3"),
+        ("Qwen/Qwen2.5-0.5B", "1xt4", "none", "single"),
+        ("Qwen/Qwen2.5-7B", "cpu", "none", "ddp"),
+    ],
+)
+def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -> None:
+    plan = decide({"task": "sft", "model.name": model}, machine(name), model=known_as(model)).plan
+    assert (plan.model.adapter, plan.strategy.label) == (adapter, label)
+    assert plan.strategy.offload_optimizer_device == "none"
+
+
+def test_a_chosen_strategy_is_meant_for_all_weights() -> None:
+    model = "Qwen/Qwen2.5-7B"
+    answers = {"task": "sft", "model.name": model, "strategy.offload_optimizer_device": "cpu"}
+    assert decide(answers, machine("2xrtx4090"), model=known_as(model)).plan.model.adapter == "none"
+
+
+def test_each_way_to_train_shows_its_bytes() -> None:
+    model = "Qwen/Qwen2.5-7B"
+    made = decide({"task": "sft", "model.name": model}, machine("2xrtx4090"), model=known_as(model))
+    assert [(way.adapter, way.strategy) for way in made.methods] == [
+        ("none", "zero3+offload"),
+        ("lora", "zero3"),
+        ("qlora", "ddp"),
+    ]
+    assert re.fullmatch(
+        r"[678]\.\d GiB per rank fit; all weights need 1\d\.\d GiB with zero3\+offload", why(made, "model.adapter")
+    )
+    new = decide({"task": "sft", "model.name": "llama-1b"}, machine("2xrtx4090"))
+    assert [way.adapter for way in new.methods] == ["none"], "an adapter needs trained weights"
+    assert decide({"task": "causal_lm"}, machine("2xrtx4090")).methods == ()
+
+
 def test_the_recommendation_shows_its_numbers() -> None:
     decided = decide({"model.name": "some/model"}, machine("8xh100"), model=sized(7_000_000_000))
     reason = why(decided, "strategy.kind")

@@ -228,7 +228,7 @@ def test_a_stop_saves_and_the_next_run_goes_on(tmp_path: Path) -> None:
     ) as p:
         wait_for(lambda: (latest / "metrics.jsonl").exists() and len(metrics(folder)) > 20)
         p.send_signal(signal.SIGTERM)
-        assert p.wait(timeout=180) == 0
+        assert p.wait(timeout=180) == 75
     saved = [path.name for path in (latest / "checkpoints").glob("checkpoint-*")]
     stopped_at = metrics(folder)[-1]["update"]
     assert saved == [f"checkpoint-{stopped_at:08d}"]
@@ -302,3 +302,13 @@ def test_a_custom_task_s_own_switch_is_read_as_true_or_false(tmp_path: Path, ann
     assert curves[0] != curves[1]
     [refused] = warm.run(folder, ["train.py", "--output_dir", str(tmp_path / "no"), "--noisy", "no"], 1)
     assert (refused.code, "argument --noisy: invalid boolean value: 'no'" in refused.err) == (2, True)
+
+
+def test_only_deepspeed_trains_with_deepspeed_loaded(tmp_path: Path) -> None:
+    """Where it is installed, accelerate's own way to the weights of a plain training would import it: a second."""
+    folder = make(tmp_path / "project", {**REGRESSION, **SINGLE, "schedule.n_steps": 3})
+    code = "import sys, train; train.main(); assert 'deepspeed' not in sys.modules"
+    command, env = [sys.executable, "-c", code, "--output_dir", "out"], projects.environment()
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "model" / "model.safetensors").is_file()

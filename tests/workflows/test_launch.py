@@ -407,10 +407,10 @@ def test_ctrl_c_once_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     child.sendintr()
     child.expect("Ctrl-C: asked the ranks to save and exit; waiting up to 30 s")
     child.expect("trainwiz launch --resume")
-    assert code(child) == 0
+    assert code(child) == 75
     assert all(gone(pid) for pid in pids)
     outcome = read(folder, "outcome")
-    assert (outcome["interrupted"], outcome["signal"], outcome["exit_code"]) == (True, signal.SIGINT, 0)
+    assert (outcome["stopped"], outcome["signal"], outcome["exit_code"]) == (True, signal.SIGINT, 75)
 
 
 def test_ctrl_c_twice_ends_now(tmp_path: Path) -> None:
@@ -434,10 +434,10 @@ def test_a_terminal_that_closes_lets_the_ranks_save(tmp_path: Path) -> None:
     assert (latest(folder) / "checkpoints" / "checkpoint-00000007").exists()
     wait_for(latest(folder) / "outcome.json")
     outcome = read(folder, "outcome")
-    assert (outcome["exit_code"], outcome["signal"]) == (0, signal.SIGHUP)
+    assert (outcome["exit_code"], outcome["signal"]) == (75, signal.SIGHUP)
     child.closed = True  # pexpect must not close what we closed
     child.wait()
-    assert child.exitstatus == 0
+    assert child.exitstatus == 75
 
 
 def test_rank_0_knows_the_width_and_owns_the_last_line_with_a_bar(tmp_path: Path) -> None:

@@ -868,6 +868,8 @@ def main() -> None:
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
         # end: sample
+    if not finished:
+        sys.exit(75)  # EX_TEMPFAIL, by which schedulers tell it from a finished training
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from trainwiz import quantities, strategies
 from trainwiz.decide.strategy import FILLED
 from trainwiz.estimate.device import Moment, Needs, Work, needs, training_of
+from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
@@ -69,6 +70,7 @@ class Candidate:
     """What corrects `pace` in the same way."""
     host_bytes: int
     """Memory of each machine for offloaded state."""
+    checkpoint_bytes: int
     why_not: Message | None
     """What keeps it from fitting."""
 
@@ -174,6 +176,7 @@ def _candidate(
         peak_bytes=peak,
         time_factor=place.time_factor,
         host_bytes=host,
+        checkpoint_bytes=checkpoint_bytes(row, work),
         why_not=_why_not(need, peak, place, host),
     )
 

@@ -88,9 +88,11 @@ class Summary:
 def state(run: Recorded) -> State:
     """The state by the outcome; without one, by whether the launcher still runs."""
     if run.outcome:
-        if run.outcome.get("interrupted"):
+        if run.outcome.get("stopped", run.outcome.get("interrupted")):
             return State.STOPPED
-        return State.DONE if run.outcome.get("exit_code") == 0 else State.FAILED
+        if run.outcome.get("exit_code") == 0:
+            return State.DONE
+        return State.STOPPED if run.outcome.get("interrupted") else State.FAILED
     if run.alive is None or not run.command:
         return State.UNKNOWN
     return State.RUNNING if run.alive else State.KILLED
@@ -196,7 +198,9 @@ def message(recorded: object) -> Message | None:
 
 def _stopped(outcome: Mapping[str, Any]) -> Message:
     number = outcome.get("signal")
+    if outcome.get("stopped") and number is None:
+        return say("a rank was asked to stop; it saved and exited cleanly")
     by = "Ctrl-C" if number == 2 else signal_name(number) if isinstance(number, int) else "?"
-    if outcome.get("exit_code") == 0:
+    if outcome.get("stopped") or outcome.get("exit_code") == 0:
         return say("stopped by {signal}; it saved and exited cleanly", signal=by)
     return say("stopped by {signal}; exit code {code}", signal=by, code=outcome.get("exit_code"))

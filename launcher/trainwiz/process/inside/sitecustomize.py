@@ -44,6 +44,22 @@ def listen() -> object:
     return file
 
 
+def leave_agent() -> None:
+    """Undo what torchrun and trainwiz did for the agent that started this rank.
+
+    The signals in TRAINWIZ_IGNORED are heard again, and stderr goes where stdout goes, in the order of writing.
+    """
+    numbers = os.environ.pop("TRAINWIZ_IGNORED", None) if "LOCAL_RANK" in os.environ else None
+    if numbers is not None:
+        os.dup2(1, 2)
+    if numbers:
+        import _signal  # type: ignore[import-not-found]
+
+        for number in map(int, numbers.split(",")):
+            if _signal.getsignal(number) == _signal.SIG_IGN:
+                _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
+
+
 def look(descriptor: int, main: int) -> None:
     """Look at the main thread once a second; keep the counts of looks, waits for other ranks, and moves in a file.
 
@@ -147,6 +163,7 @@ def step_aside() -> None:
 if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
     # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
     try:
+        leave_agent()
         _open = listen()
         if "TRAINWIZ_PATIENCE" in os.environ:
             import _trainwiz_patience  # type: ignore[import-not-found]

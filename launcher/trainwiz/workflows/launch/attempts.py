@@ -82,7 +82,7 @@ class Attempts:
             self.standby.close()
 
     def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
-        if not outcome.exit_code or outcome.interrupted:
+        if not outcome.exit_code or outcome.interrupted or outcome.stopped:
             return None
         from trainwiz.workflows import diagnose  # not before a first rank has failed
 

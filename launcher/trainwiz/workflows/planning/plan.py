@@ -47,8 +47,7 @@ class Setting:
     plan: Plan
     place: Place
     found: tuple[Candidate, ...]
-    updates: int | None
-    """Of the training; None where only the data says it."""
+    training: table.Training
 
 
 def plan(request: PlanRequest) -> int:
@@ -148,7 +147,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
             say("leave --strategy out to see all"),
         )
     return Setting(
-        machine=machine, machines=count, plan=decided, place=place, found=found, updates=_updates(request, decided)
+        machine=machine, machines=count, plan=decided, place=place, found=found, training=_training(request, decided)
     )
 
 
@@ -195,6 +194,13 @@ def _planner(request: PlanRequest, gpus: str) -> tuple[Planner, int]:
     return Planner(folder=request.folder, _machine=known), count
 
 
+def _training(request: PlanRequest, plan: Plan) -> table.Training:
+    saved = plan.checkpoint
+    return table.Training(
+        updates=_updates(request, plan), every=saved.checkpointing_steps, limit=saved.checkpoints_total_limit
+    )
+
+
 def _updates(request: PlanRequest, plan: Plan) -> int | None:
     if request.tokens:
         each = plan.batch.real_batch_size * plan.batch.sequence_length
@@ -204,7 +210,7 @@ def _updates(request: PlanRequest, plan: Plan) -> int | None:
 
 def _rows(setting: Setting, limits: table.Limits) -> list[table.Row]:
     return [
-        table.row(number, one, setting.place, setting.updates, limits)
+        table.row(number, one, setting.place, setting.training, limits)
         for number, one in enumerate(setting.found, start=1)
     ]
 
@@ -219,7 +225,7 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
     rows = []
     for count in quantity.counts(request.over):
         each = _setting(request, {**given, "batch.real_batch_size": _real_batch(setting, count)}, f"{count}x{name}")
-        best = table.row(count, each.found[0], each.place, each.updates, limits)
+        best = table.row(count, each.found[0], each.place, each.training, limits)
         rows.append(replace(best, gpus=count))
     if request.json:
         console.data_json({"rows": [table.row_to_dict(row) for row in rows]})
