@@ -86,6 +86,8 @@ def test_a_person_who_stops_a_run_does_not_want_it_again(tmp_path: Path) -> None
     code, _ = stopped_by(folder, signal.SIGINT, "--stopped-code", "9", **slurm(folder))
     assert (code, read(folder, "outcome")["exit_code"]) == (9, 9)
     assert asked(folder) == []
+    refused = launch(folder, "--stopped-code", "256")
+    assert (refused.returncode, "must be from 0 to 255" in refused.stderr) == (2, True)
 
 
 def test_a_signal_before_the_ranks_can_save(tmp_path: Path) -> None:
