@@ -70,7 +70,6 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         name="trainwiz",
         help=t("Turn a model and some GPUs into a correct training run: ask, check, write, launch."),
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
