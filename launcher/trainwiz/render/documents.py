@@ -49,6 +49,7 @@ def _context(plan: Plan) -> dict[str, Any]:
     return {
         "plan": plan,
         "task_packages": tasks.of(plan).packages,
+        "backbone": tasks.of(plan).backbones and tasks.of(plan).shape(plan.model.name) is None,
         "oldest": _OLDEST,
         "world": machine.num_processes,
         "machines": machine.num_machines,

@@ -12,7 +12,19 @@ from itertools import groupby, pairwise
 NEIGHBOURS = frozenset(
     {
         *("adapter", "average", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-        *("evaluation", "frozen", "hooks", "metrics", "model_folder", "noise", "optimizers", "packing", "pairs"),
+        *(
+            "evaluation",
+            "frozen",
+            "hooks",
+            "metrics",
+            "model_folder",
+            "network",
+            "noise",
+            "optimizers",
+            "packing",
+            "pairs",
+        ),
+        "pictures",
         *("preferences", "recompute", "references", "rows", "schedule", "scores", "sharding", "sources", "streams"),
         *("task", "texts", "token_cache", "tracking", "train", "trust"),
     }

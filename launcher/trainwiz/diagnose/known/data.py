@@ -41,7 +41,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: it holds .*, but no images to evaluate on.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes:|this conversation cannot be used).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
