@@ -79,6 +79,7 @@ def test_a_table_names_pictures_and_their_labels(
     assert facts(task, where) == ""
 
 
+# docs/decisions/tasks.md: Lists that repeat a number are flags
 def test_columns_of_flags_are_labels_of_their_names(tmp_path: Path) -> None:
     flags = [{"image": f"photos/{i}.png", "sunny": i % 2, "old": int(i > 1)} for i in range(4)]
     where = table(tmp_path, "a.csv", flags)
@@ -87,6 +88,10 @@ def test_columns_of_flags_are_labels_of_their_names(tmp_path: Path) -> None:
     assert made.class_names(config) == ["sunny", "old"]
     assert made.load_train_data(config).labels == [[0, 0], [1, 0], [0, 1], [1, 1]]
     assert facts("image_multilabel", where, data__label_column="sunny,old") == ""
+    made.pictures.read.cache_clear()
+    where = table(tmp_path, "a.csv", [{**row, "old": i} for i, row in enumerate(flags)])
+    with pytest.raises(SystemExit, match=r"cannot be flags of 2 classes: \[0, 2\]"):
+        made.load_train_data(config)
     assert 'no label in the column "new"' in facts("image_multilabel", where, data__label_column="sunny,new")
 
 
@@ -250,6 +255,7 @@ def published(tmp_path: Path) -> Path:
     return tmp_path / "net"
 
 
+# docs/decisions/tasks.md: Batch norm keeps the statistics that it came with
 def test_a_network_of_timm_is_trained_with_the_statistics_it_came_with(published: Path, tmp_path: Path) -> None:
     import timm
 
@@ -284,7 +290,10 @@ def test_a_network_of_timm_is_trained_with_the_statistics_it_came_with(published
 
 def test_networks_of_timm_that_cannot_be_trained_exactly_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="timm is not in the test environment")
-    for name, says in (("timm/resnet18", "batch norm have no statistics"), ("timm/no_such_net", "cannot load")):
+    for name, says in (
+        ("timm/resnet18", "batch norm have no statistics of their own"),
+        ("timm/no_such_net", "cannot load"),
+    ):
         made = load(tmp_path, "image_classification", model__name=name, model__from_scratch=True)
         with pytest.raises(SystemExit, match=says):
             made.build_model(made.TaskConfig())

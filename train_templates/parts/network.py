@@ -156,10 +156,11 @@ def build(config: Any, outputs: int) -> nn.Module:
     """Return the network with random weights in fp32. The engine moves, casts and shards it."""
     network = Backbone(config, outputs, pretrained=False)
     if network.batch_norms:
+        count = len(network.batch_norms)
         raise SystemExit(
-            f"{config.model_name}: {len(network.batch_norms)} layers of batch norm have no statistics without "
-            "pretrained weights, and those of micro-batches would depend on how the batch is split. Set model.from_scratch to "
-            "false, or take a network without batch norm, such as timm/convnext_tiny or timm/vit_small_patch16_224"
+            f"{config.model_name}: {count} layers of batch norm have no statistics of their own, and "
+            "those of micro-batches would depend on how the batch is split. Set model.from_scratch to false, or take "
+            "a network without batch norm, such as timm/convnext_tiny or timm/vit_small_patch16_224"
         )
     return network
 

@@ -61,9 +61,10 @@ class TaskConfig:
 FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
 
 
-# docs/decisions/tasks.md: Lists that repeat a number are flags
-def are_flags(labels: list[Any]) -> bool:
+def are_flags(config: TaskConfig, labels: list[Any]) -> bool:
     """Return whether the labels are rows of 0 and 1, one for each class, and not lists of classes."""
+    if "," in config.label_column:
+        return True
     if not all(isinstance(label, list) and set(map(repr, label)) <= FLAGS for label in labels):
         return False
     return len({len(label) for label in labels}) == 1 and any(len(set(label)) < len(label) for label in labels)
@@ -92,7 +93,7 @@ def class_names(config: TaskConfig) -> list[str]:
     _, labels = pictures.read(config.train_data, "train", *pictures.reading(config))
     if config.train_data == "embedded":
         labels = embedded_words(labels)
-    if are_flags(labels):
+    if are_flags(config, labels):
         columns = config.label_column.split(",")
         return columns if len(columns) == len(labels[0]) else [str(number) for number in range(len(labels[0]))]
     names = {word for label in labels for word in words_of(config.train_data, label)}
@@ -105,13 +106,16 @@ def load(config: TaskConfig, split: str) -> pictures.Pictures:
     """Return a data set with a row of 0 and 1 for each picture, one for each class."""
     names = class_names(config)
     _, known = pictures.read(config.train_data, "train", *pictures.reading(config))
-    by_flags = config.train_data != "embedded" and are_flags(known)
+    by_flags = config.train_data != "embedded" and are_flags(config, known)
 
     def flags_of(source: str, labels: list[Any], split: str) -> Sequence[list[int]]:
         if source == "embedded":
             labels = embedded_words(labels)
         if by_flags:
-            if wrong := [row for row in labels if not isinstance(row, list) or len(row) != len(names)]:
+            right = [
+                isinstance(row, list) and len(row) == len(names) and set(map(repr, row)) <= FLAGS for row in labels
+            ]
+            if wrong := [row for row, fits in zip(labels, right, strict=True) if not fits]:
                 raise SystemExit(f"{source}: these labels cannot be flags of {len(names)} classes: {wrong[0]!r:.80}")
             found = labels
         else:

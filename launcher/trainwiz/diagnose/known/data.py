@@ -63,6 +63,18 @@ SIGNATURES = {
         cause="no usable samples in the data {source}",
         remedy="check data.train: is it the right folder, and does it contain files with text?",
     ),
+    "batch_norm_from_scratch": Signature(
+        r"(?<!\S)(?P<model>\S+): \d+ layers of batch norm have no statistics of their own",
+        cause="{model} has batch norm, and starts from random weights",
+        remedy="set model.from_scratch to false, or take a network without batch norm: timm/convnext_tiny, "
+        "timm/vit_small_patch16_224, or a preset",
+    ),
+    "timm_cannot_load": Signature(
+        r"(?<!\S)(?P<model>\S+): timm cannot load this network: (?P<why>.*)",
+        cause="timm has no network {model}, or no weights for it: {why}",
+        remedy="set model.name to one that `python -c 'import timm; print(timm.list_pretrained())'` shows, with timm/ "
+        "before it, or set model.from_scratch to true",
+    ),
     "pad_token": Signature(
         r"tokenizer does not have a padding token",
         r"Cannot handle batch sizes > 1 if no padding token is defined",
