@@ -30,6 +30,8 @@ class Optimizer:
     """Its learning rate where adamw's would be 1."""
     elementwise: bool = True
     """Each number of a parameter is updated by itself, so that any part of a parameter can be updated alone."""
+    decays_vectors: bool = False
+    """Biases and norms decay, too, as they do in torch unless a script says otherwise."""
     package: str = ""
     """What it needs beside torch."""
     devices: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ _ALL = (
         settings=("beta1",),
         learning_rate=0.1,
         in_loop=True,
+        decays_vectors=True,
         moves_by_rate=False,
     ),
     Optimizer(

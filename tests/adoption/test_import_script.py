@@ -171,7 +171,9 @@ def test_the_numbers_of_a_loop_with_accelerate() -> None:
         "optimizer": "AdamW",
         "learning_rate": 2e-5,
         "weight_decay": 0.05,
-        "betas": (0.9, 0.999),
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
         "schedule": "linear",
         "warmup": 10,
         "clipping": 0.5,
@@ -191,17 +193,30 @@ def test_the_numbers_of_a_trainer() -> None:
         "warmup": 0,
         "precision": "bf16",
         "steps": 500,
-        "betas": (0.9, 0.999),
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
     }
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"), [("adamw_torch_fused", "AdamW"), ("sgd", "SGD"), ("lion_8bit", None), ("adafactor", None)]
+    ("given", "kind"),
+    [
+        ("adamw_torch_fused", "AdamW"),
+        ("sgd", "SGD"),
+        ("lion_8bit", None),
+        ("adafactor", None),
+        ("adamw_bnb_8bit", "adamw_8bit"),
+        ("paged_adamw_8bit", "paged_adamw_8bit"),
+        ("paged_adamw_32bit", None),
+        ("adamw_anyprecision", None),
+    ],
 )
 def test_the_optimizer_of_a_trainer(given: str, kind: str | None) -> None:
     found = said(TRAINER.replace("max_steps=500", f"optim={given!r}"))
     assert found["optimizer"] == kind
-    assert ("betas" in found) == (kind == "AdamW")
+    assert ("beta2" in found) == (kind not in ("SGD", None))
+    assert found.get("beta1") == (None if kind is None else 0.0 if kind == "SGD" else 0.9)
     assert found["epochs"] == 3
 
 
@@ -212,7 +227,7 @@ def test_the_numbers_of_a_loop_by_hand() -> None:
         "optimizer": "SGD",
         "learning_rate": 0.1,
         "weight_decay": 0.0,
-        "momentum": 0.9,
+        "beta1": 0.9,
         "schedule": "constant",
         "warmup": 0,
         "clipping": 0.0,
@@ -253,7 +268,9 @@ def test_the_numbers_of_a_script_without_trainer() -> None:
         "optimizer": "AdamW",
         "learning_rate": 5e-5,
         "weight_decay": 0.01,
-        "betas": (0.9, 0.999),
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
         "schedule": "constant",
         "warmup": 0,
         "clipping": 0.0,
@@ -352,7 +369,8 @@ def test_auto_takes_what_the_script_says(capsys: pytest.CaptureFixture[str]) -> 
         "line": VALUES_AT,
         "path": "AdamW(lr)",
     }
-    assert ("theirs.py", OPTIMIZER_AT, "AdamW(betas)") in left(made, "lost")
+    assert made["carried"]["optimizer.beta2"]["value"] == 0.999
+    assert "optimizer.beta1" not in made["carried"], "what the plan's optimizer does by itself needs no key"
 
 
 def test_reasons_stand_in_the_plan(folder: Path) -> None:
@@ -406,11 +424,34 @@ def test_what_cannot_be_read_is_listed(folder: Path, capsys: pytest.CaptureFixtu
     assert f"  theirs.py:{OPTIMIZER_AT} Lion(lr): scaled(1e-4)\n      {why}; optimizer" in shown
 
 
-def test_a_share_of_the_updates_is_no_number_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_of_the_updates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("warmup_ratio=0.03", "warmup_steps=0.03"):
         (folder / "trainer.py").write_text(TRAINER.replace("max_grad_norm=0.3", words))
-        assert run(["import", "multi.yaml", "--script", "trainer.py", "--into", "mine", "--dry-run", *H100S]) == 0
-        assert "it is a fraction of the updates; a plan needs a number of updates" in capsys.readouterr().err
+        call = ["import", "multi.yaml", "--script", "trainer.py", "--into", "mine", "--dry-run", "--json", *H100S]
+        assert run(call) == 0
+        schedule = json.loads(capsys.readouterr().out)["plan"]["schedule"]
+        assert (schedule["warmup_ratio"], schedule["n_warmup_steps"]) == (0.03, 0)
+
+
+def test_what_else_changes_an_update_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = "torch.optim.SGD(model.parameters(), 0.1, momentum=0.7, nesterov=True, foreach=True, maximize=False)"
+    (folder / "hand.py").write_text(BY_HAND.replace("torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)", made))
+    call = ["import", "multi.yaml", "--script", "hand.py", "--into", "mine", "--dry-run", "--json", *H100S]
+    assert run(call) == 0
+    assert "SGD(nesterov)" not in [where[2] for where in left(json.loads(capsys.readouterr().out), "lost")], "task.py"
+    assert run([*call, "--set", "strategy.kind=deepspeed", "--set", "strategy.zero_stage=2"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["plan"]["optimizer"]["beta1"] == 0.7
+    assert tuple(
+        path for file, _, path in left(answer, "lost") if file == "hand.py"
+    ) == ("SGD(nesterov)", "DataLoader(shuffle)")
+
+
+def test_a_trainer_that_is_given_its_optimizer() -> None:
+    for own in ("Trainer(model=model, args=arguments, optimizers=(mine, None))", "def create_optimizer(self): ..."):
+        found = said(TRAINER.replace("Trainer(model=model, args=arguments).train()", own))
+        assert "beta2" not in found
+        assert found["optimizer"] is None
 
 
 def test_a_script_that_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

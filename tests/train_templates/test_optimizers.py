@@ -117,8 +117,10 @@ def test_the_average_is_evaluated_and_becomes_the_model(tmp_path: Path) -> None:
     assert len(evaluated[0]) == 3
 
 
-def test_the_usual_settings_are_those_of_train_py(tmp_path: Path) -> None:
-    inline, own = load(tmp_path / "a", "custom", "train"), load(tmp_path / "b", "custom", "train", optimizer__beta1=0.9)
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_usual_settings_are_those_of_train_py(name: str, tmp_path: Path) -> None:
+    inline = load(tmp_path / "a", "custom", "train", optimizer__name=name)
+    own = load(tmp_path / "b", "custom", "train", optimizer__name=name, optimizer__beta1=0.9)
     made = []
     for train in (inline, own):
         torch.manual_seed(0)

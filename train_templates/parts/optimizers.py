@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def parameter_groups(config: Config, model: nn.Module) -> list[dict[str, Any]]:
-    """Return the trained parameters in groups: matrices and embeddings decay, vectors (biases, norms) do not.
+    """Return the trained parameters in groups of one weight decay and one rate each.
 
-    `rates` and `decays` change that for parameters whose names they match: `head=10,embed=0.1`. A later pattern
-    overrides an earlier one. The loop multiplies the rate of an update by each group's `factor`.
+    `rates` and `decays` decide for parameters whose names they match: `head=10,embed=0.1`. A later pattern overrides
+    an earlier one. The loop multiplies the rate of an update by each group's `factor`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     rates, decays = pairs_of("rates", config.rates, named), pairs_of("decays", config.decays, named)
@@ -25,9 +25,13 @@ def parameter_groups(config: Config, model: nn.Module) -> list[dict[str, Any]]:
     # end: muon
     groups: dict[Any, dict[str, Any]] = {}
     for name, parameter in named:
+        decay = config.weight_decay
+        # feature: spared_vectors
         shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 a rank holds only a flat shard
+        decay = decay if len(shape) > 1 else 0.0  # matrices and embeddings decay, vectors (biases, norms) do not
+        # end: spared_vectors
         settings = {
-            "weight_decay": value_of(name, decays, config.weight_decay if len(shape) > 1 else 0.0),
+            "weight_decay": value_of(name, decays, decay),
             "factor": value_of(name, rates, 1.0),
             # feature: muon
             "muon": name in hidden,
@@ -84,7 +88,7 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device | Non
 # end: own_fused_adamw
 # feature: own_sgd
 def build_optimizer(config: Config, model: nn.Module, device: torch.device | None = None) -> torch.optim.Optimizer:
-    """Return SGD with momentum. Each update sets the rate."""
+    """Return SGD with momentum; all parameters decay. Each update sets the rate."""
     return torch.optim.SGD(parameter_groups(config, model), lr=0.0, momentum=config.beta1)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwiz.adoption.ledger import Page
+from trainwiz import optimizers
+from trainwiz.adoption.ledger import Ledger, Page
 from trainwiz.adoption.settings import Settings
 from trainwiz.message import say
 
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}
-_BETAS, _EPS, _MOMENTUM = [0.9, 0.95], 1e-8, 0.9
-"""As in train_templates/loops."""
+_BETAS = ("optimizer.beta1", "optimizer.beta2")
 DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "weight_decay": 0.0, "betas": [0.9, 0.999], "eps": 1e-8},
     "sgd": {"lr": 1e-3, "weight_decay": 0.0, "momentum": 0.0},
@@ -42,8 +42,12 @@ def _optimizer(page: Page, settings: Settings) -> None:
             _number(page, settings, full, key)
         else:
             page.carry(full, key, usual, say("not set; the optimizer's default is {value}", value=usual))
-    for part, ours in (("betas", _BETAS), ("eps", _EPS), ("momentum", _MOMENTUM)):
-        _fixed(page, settings, f"optimizer.params.{part}", ours, DEFAULTS[name].get(part))
+    for part, key in (("eps", "optimizer.epsilon"), ("momentum", "optimizer.beta1")):
+        if part in DEFAULTS[name]:
+            _moment(page, settings, f"optimizer.params.{part}", (key,), [DEFAULTS[name][part]])
+    if "betas" in DEFAULTS[name]:
+        _moment(page, settings, "optimizer.params.betas", _BETAS, DEFAULTS[name]["betas"])
+    leave_usual(page.ledger)
     if settings.values.get("optimizer.params.bias_correction", True) is not True:
         why = say("train.py corrects the bias of its first updates; change it in build_optimizer")
         page.leave("optimizer.params.bias_correction", "lost", why)
@@ -51,22 +55,32 @@ def _optimizer(page: Page, settings: Settings) -> None:
         page.same(f"optimizer.params.{part}")
 
 
-def _fixed(page: Page, settings: Settings, full: str, ours: Any, usual: Any) -> None:
-    """A parameter that the generated loop fixes."""
+def _moment(page: Page, settings: Settings, full: str, keys: tuple[str, ...], usual: list[float]) -> None:
+    """How slowly an optimizer forgets, or its epsilon, in one key of the plan for each number."""
     value = settings.values.get(full, usual)
-    if value == ours or usual is None:
-        page.same(full)
-    elif value == "auto":
-        page.leave(full, "open", say("only the script knows the value; train.py uses {value}", value=str(ours)))
-    elif full in settings.values:
-        page.leave(full, "lost", say("train.py uses {value}; change it in build_optimizer", value=str(ours)))
-    else:
-        why = say(
-            "not set; the optimizer's default is {usual}, and train.py uses {value}; change it in build_optimizer",
-            usual=str(usual),
-            value=str(ours),
-        )
-        page.leave(full, "lost", why, value=str(usual))
+    if value == "auto":
+        page.leave(full, "open", say("only the script knows the value"), key=keys[0])
+        return
+    numbers = value if isinstance(value, list) else [value]
+    if len(numbers) != len(keys) or not all(type(one) in (int, float) for one in numbers):
+        return
+    why = None if full in settings.values else say("not set; the optimizer's default is {value}", value=_shown(usual))
+    for key, one in zip(keys, numbers, strict=True):
+        page.carry(full, key, float(one), why)
+
+
+def leave_usual(ledger: Ledger) -> None:
+    """Keep a plan short: what its optimizer does by itself needs no key."""
+    name = ledger.carried.get("optimizer.name")
+    row = optimizers.named(name.value if name else optimizers.every()[0].name)
+    for key, usual in (*zip(_BETAS, row.betas, strict=True), ("optimizer.epsilon", row.epsilon)):
+        one = ledger.carried.get(key)
+        if one is not None and (one.value == usual or key.rpartition(".")[2] not in row.settings):
+            del ledger.carried[key]
+
+
+def _shown(values: list[float]) -> str:
+    return str(values) if len(values) > 1 else str(values[0])
 
 
 def _schedule(page: Page, settings: Settings) -> None:

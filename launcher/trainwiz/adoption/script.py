@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainwiz.adoption import optimizer
 from trainwiz.adoption.ledger import Ledger
 from trainwiz.adoption.settings import Settings
 from trainwiz.config import Accelerate
@@ -14,15 +16,21 @@ from trainwiz.script import Script
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
 
-_OPTIMIZERS = {"AdamW": "adamw", "Adam": "adamw", "SGD": "sgd"}
+_OPTIMIZERS = {
+    "AdamW": "adamw",
+    "Adam": "adamw",
+    "SGD": "sgd",
+    "adamw_8bit": "adamw_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+}
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
-_OURS: Mapping[str, Any] = {"betas": (0.9, 0.95), "momentum": 0.9}
-"""As in train_templates/loops."""
 _WITH = {
     "batch.real_batch_size": ("batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
     "schedule.n_steps": ("schedule.n_epochs",),
 }
 """Keys that are no longer open once others are decided."""
+_BATCH = ("batch.per_device_batch_size", "batch.real_batch_size")
+_LENGTH = ("schedule.n_steps", "schedule.n_epochs")
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,11 @@ def _real(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
 
 
+def _share(value: Any) -> float | None:
+    number = _real(value)
+    return number if number is not None and number < 1 else None
+
+
 _KEYS = {
     "micro_batch": _Key("batch.per_device_batch_size", _count),
     "accumulation": _Key("batch.gradient_accumulation_steps", _count),
@@ -53,11 +66,15 @@ _KEYS = {
     "optimizer": _Key("optimizer.name", _OPTIMIZERS.get),
     "learning_rate": _Key("optimizer.learning_rate", _real),
     "weight_decay": _Key("optimizer.weight_decay", _real),
+    "beta1": _Key("optimizer.beta1", _share),
+    "beta2": _Key("optimizer.beta2", _share),
+    "epsilon": _Key("optimizer.epsilon", lambda value: _real(value) or None),
     "clipping": _Key("optimizer.gradient_clipping", _real),
     "precision": _Key("precision.mixed_precision", lambda value: value if value in ("no", "fp16", "bf16") else None),
     "steps": _Key("schedule.n_steps", _count),
     "epochs": _Key("schedule.n_epochs", _count),
     "warmup": _Key("schedule.n_warmup_steps", _or_zero),
+    "warmup_ratio": _Key("schedule.warmup_ratio", _share),
     "schedule": _Key("schedule.lr_scheduler_type", lambda value: _SCHEDULES.get(str(value).lower())),
     "seed": _Key("seed", _or_zero),
 }
@@ -75,16 +92,35 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
             continue
         if given := found.get(kind):
             _enter(ledger, script, key, given, accelerate)
-    for kind, ours in _OURS.items():
-        why = say("the project's train.py uses {value}; change it in build_optimizer", value=_shown(ours))
-        for number in found.get(kind, []):
-            if number.value != ours:
-                ledger.add("lost", number.name, _shown(number.value), script.place(number.node), why)
+    for number in found.get("setting", []):
+        why = say("a plan has no such setting; write build_optimizers in task.py")
+        ledger.add("lost", number.name, _source(script, number), script.place(number.node), why, key="optimizer.name")
+    optimizer.leave_usual(ledger)
+    _name_what_was_not_found(ledger, script)
     if accelerate is None and settings is None and not script.engines.several:
         _of_one_process(ledger)
     for name, others in _WITH.items():
         if all(other in ledger.carried for other in others):
             ledger.settle(name)
+
+
+def _name_what_was_not_found(ledger: Ledger, script: Script) -> None:
+    """Batch and length belong to every training loop: where the script's were not found, the plan has its own."""
+    if not script.training.backwards:
+        return
+    backward: ast.AST = script.training.backwards[0].call
+    loader = next((call.node for call in script.called("DataLoader", "torch.utils.data.DataLoader")), backward)
+    known = {*ledger.carried, *(one.key for one in ledger.left)}
+    for name, keys, node, why in (
+        ("batch_size", _BATCH, loader, say("the batch size of the training data was not found in the script")),
+        ("epochs", _LENGTH, backward, say("no loop over epochs with a readable end was found around it")),
+    ):
+        if known.isdisjoint(keys):
+            ledger.open(keys[0], name, _line(script, node), script.place(node), why)
+
+
+def _line(script: Script, node: ast.AST) -> str:
+    return " ".join(script.lines[script.place(node).line - 1].split())
 
 
 def _of_one_process(ledger: Ledger) -> None:
@@ -144,7 +180,7 @@ def _why(number: Number) -> Message | None:
 def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if several:
         return say("the script sets several different values")
-    if key == "schedule.n_warmup_steps" and ("ratio" in number.name or isinstance(number.value, float)):
+    if key == "schedule.n_warmup_steps" and isinstance(number.value, float):
         return say("it is a fraction of the updates; a plan needs a number of updates")
     if number.name == "split_batches":
         return say("with split_batches, the DataLoader's batch size covers all ranks")

@@ -9,8 +9,8 @@ from trainwiz.engines.names import names
 OLDEST = "2.6"
 """The oldest version that generated projects were tried with; also the lower bound in pyproject.toml."""
 OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "AdamW": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999)},
-    "Adam": {"lr": 1e-3, "weight_decay": 0.0, "betas": (0.9, 0.999)},
+    "AdamW": {"lr": 1e-3, "weight_decay": 1e-2, "betas": (0.9, 0.999), "eps": 1e-8},
+    "Adam": {"lr": 1e-3, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-8},
     "SGD": {"lr": 1e-3, "weight_decay": 0.0, "momentum": 0.0},
 }
 """The arguments of torch.optim's classes (2.13); a test compares."""

@@ -19,6 +19,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "seed": 42,
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
 }
 """What TrainingArguments (5.23) takes for arguments that are left out; a test compares."""
 ONE_KIND_OF_HEADS = names(

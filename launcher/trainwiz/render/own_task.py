@@ -194,15 +194,6 @@ def _optimizer(pieces: Pieces, decided: Collection[str]) -> str:
             *(['for group in optimizer.param_groups:\n    group["lr"] = config.learning_rate'] if rate else []),
             "return optimizer",
         ]
-    elif pieces.betas:
-        lines = [
-            "trained = [p for p in model.parameters() if p.requires_grad]",
-            "decayed = [p for p in trained if p.ndim > 1]",
-            "rest = [p for p in trained if p.ndim < 2]  # biases and norms",
-            'decaying = {"params": decayed, "weight_decay": config.weight_decay}',
-            'groups = [decaying, {"params": rest, "weight_decay": 0.0}]',
-            f"return torch.optim.AdamW(groups, lr=config.learning_rate, betas={pieces.betas!r})",
-        ]
     else:
         taken = pieces.optimizer.taken if pieces.optimizer else None
         if taken is None:
@@ -235,7 +226,22 @@ def _with_plan(expression: str, decided: Collection[str]) -> str:
             call.args[1] = value
         elif name == "lr":
             call.keywords.append(ast.keyword(name, value))
+    if not spread:
+        _set_moments(call, decided)
     return ast.unparse(call)
+
+
+def _set_moments(call: ast.Call, decided: Collection[str]) -> None:
+    """Write the plan's betas, momentum and epsilon, where the script has the same in words that could be read."""
+    beta1, beta2, epsilon = (f"optimizer.{name}" in decided for name in ("beta1", "beta2", "epsilon"))
+    for name, known, value in (
+        ("betas", beta1 or beta2, "(config.beta1, config.beta2)"),
+        ("momentum", beta1, "config.beta1"),
+        ("eps", epsilon, "config.epsilon"),
+    ):
+        given = next((keyword for keyword in call.keywords if keyword.arg == name), None)
+        if known and given is not None:
+            given.value = ast.parse(value, mode="eval").body
 
 
 _COUNT = "n_of_the_mean"

@@ -191,7 +191,7 @@ def _optimizer_features(plan: Plan) -> dict[str, bool]:
     further = (chosen.beta1, chosen.beta2, chosen.epsilon, chosen.rates, chosen.decays)
     row = optimizers.named(chosen.name)
     own = not row.in_loop or any(value is not None for value in further)
-    features = {"own_optimizer": own, "one_rate": not own}
+    features = {"own_optimizer": own, "one_rate": not own, "spared_vectors": not row.decays_vectors}
     if not own or not row.in_loop:
         return {**features, chosen.name: True}
     compiled = strategies.of(plan).compiles_optimizer and chosen.name in strategies.of(plan).optimizers

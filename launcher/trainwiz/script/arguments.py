@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.transformers import TRAINER_DEFAULTS
@@ -28,6 +28,24 @@ _OF_TRAINER = {
     "max_length": "sequence_length",
     "max_seq_length": "sequence_length",
 }
+
+_WORDS = {
+    **dict.fromkeys(
+        (
+            "adamw_torch",
+            "adamw_torch_fused",
+            "adamw_torch_xla",
+            "adamw_torch_npu_fused",
+            "adamw_apex_fused",
+            "adamw_hf",
+        ),
+        "AdamW",
+    ),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "sgd": "SGD",
+}
+"""The words of `optim` for optimizers that a plan has, by class or by the plan's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +100,12 @@ def of_trainer(script: Script, call: Call) -> Iterator[Number]:
         default = TRAINER_DEFAULTS.get(argument) if inherited else None
         name = f"{last}({argument})"
         if argument == "warmup_steps" and call.keyword("warmup_ratio") is not None:
-            yield Number(kind=kind, name=f"{last}(warmup_ratio)", node=call.keyword("warmup_ratio") or call.node)
+            ratio = call.keyword("warmup_ratio")
+            yield from number(script, "warmup_ratio", f"{last}(warmup_ratio)", ratio, None, call.node, "")
             continue
-        yield from number(script, kind, name, call.keyword(argument), default, call.node, owner)
+        for found in number(script, kind, name, call.keyword(argument), default, call.node, owner):
+            share = kind == "warmup" and isinstance(found.value, float) and 0 < found.value < 1
+            yield replace(found, kind="warmup_ratio") if share else found
     yield from _optimizer(script, call, last)
     for precision in ("bf16", "fp16"):
         value = script.values.of(call.keyword(precision))
@@ -102,18 +123,23 @@ def of_trainer(script: Script, call: Call) -> Iterator[Number]:
 
 
 def _optimizer(script: Script, call: Call, last: str) -> Iterator[Number]:
-    """The optimizer by its word, and the numbers that a Trainer gives to AdamW where nothing else is said."""
+    """The optimizer by its word, and the numbers that a Trainer gives to those that are AdamW."""
+    made: ast.AST | None = script.names.function("create_optimizer")
+    made = made or next((given for one in script.calls if (given := one.keyword("optimizers")) is not None), None)
+    if made is not None:
+        yield Number(kind="optimizer", name="Trainer(optimizers)", node=made)
+        return
     given = call.keyword("optim")
     word = script.values.of(given)
-    kind = "AdamW" if given is None or (word and str(word.value).startswith("adamw_")) else None
-    if word and kind is None:
-        yield Number(
-            kind="optimizer", name=str(word.value), node=word.node, value="SGD" if word.value == "sgd" else None
-        )
-    elif given is not None and word:
-        yield Number(kind="optimizer", name=f"{last}(optim)", node=word.node, value=kind, option=word.option)
-    if kind and not call.has_spread():
-        names = ("adam_beta1", "adam_beta2")
-        values = [script.values.of(call.keyword(name)) for name in names]
-        betas = tuple(v.value if v else TRAINER_DEFAULTS[n] for v, n in zip(values, names, strict=True))
-        yield Number(kind="betas", name=f"{last}(adam_beta1, adam_beta2)", node=call.node, value=betas)
+    kind = "AdamW" if given is None else _WORDS.get(str(word.value)) if word else None
+    if word and given is not None:
+        yield Number(kind="optimizer", name=kind or str(word.value), node=word.node, value=kind, option=word.option)
+    if kind and kind != "SGD" and not call.has_spread():
+        for kind_of, name in (("beta1", "adam_beta1"), ("beta2", "adam_beta2"), ("epsilon", "adam_epsilon")):
+            default = TRAINER_DEFAULTS[name]
+            yield from number(
+                script, kind_of, f"{last}({name})", call.keyword(name), default, call.node, "transformers"
+            )
+    elif kind == "SGD":
+        # Whatever the arguments say, a Trainer gives its SGD no momentum.
+        yield Number(kind="beta1", name="SGD(momentum)", node=call.node, value=0.0, left_out="transformers")

@@ -7,7 +7,7 @@ clipping call, the loop over epochs, or the arguments of a Trainer.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
@@ -24,6 +24,7 @@ _OPTIMIZERS = {
     "torch.optim.Adam": "Adam",
     "torch.optim.SGD": "SGD",
 }
+_SAME = ("params", "fused", "foreach", "capturable", "differentiable")
 _SEEDS = (
     "accelerate.utils.set_seed",
     "transformers.set_seed",
@@ -103,9 +104,8 @@ def _of_optimizers(script: Script) -> Iterator[Number]:
         rate = call.argument("lr", 1)
         yield from number(script, "learning_rate", f"{last}(lr)", rate, defaults.get("lr"), call.node, owner)
         yield from _weight_decay(script, call, last, defaults.get("weight_decay"), owner)
-        for name in ("betas", "momentum"):
-            if name in defaults:
-                yield from _literal(script, call, f"{last}({name})", name, defaults[name])
+        yield from _moments(script, call, last, defaults)
+        yield from _further(call, last, defaults)
 
 
 def _functions(script: Script, call: Call) -> list[str]:
@@ -142,16 +142,31 @@ def _groups(script: Script, call: Call) -> list[ast.expr]:
     return found
 
 
-def _literal(script: Script, call: Call, name: str, kind: str, default: Any) -> Iterator[Number]:
-    given = call.keyword(kind)
-    if given is None:
-        if default is not None:
-            yield Number(kind=kind, name=name, node=call.node, value=default, left_out="torch")
+def _moments(script: Script, call: Call, last: str, defaults: Mapping[str, Any]) -> Iterator[Number]:
+    """How slowly an optimizer forgets, and its epsilon."""
+    for name, kind in (("momentum", "beta1"), ("eps", "epsilon")):
+        if name in defaults:
+            given = call.keyword(name)
+            yield from number(script, kind, f"{last}({name})", given, defaults[name], call.node, "torch")
+    if "betas" not in defaults:
         return
-    parts: Sequence[ast.expr] = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
-    known = [v.value for part in parts if (v := script.values.of(part)) is not None]
-    if len(known) == len(parts):
-        yield Number(kind=kind, name=name, node=given, value=tuple(known) if len(known) > 1 else known[0])
+    name, given, kinds = f"{last}(betas)", call.keyword("betas"), ("beta1", "beta2")
+    if isinstance(given, ast.Tuple | ast.List) and len(given.elts) == len(kinds):
+        for kind, part in zip(kinds, given.elts, strict=True):
+            yield from number(script, kind, name, part, None, call.node, "")
+    elif given is not None:
+        yield from (Number(kind=kind, name=name, node=given) for kind in kinds)
+    elif defaults["betas"] is not None:
+        for kind, value in zip(kinds, defaults["betas"], strict=True):
+            yield Number(kind=kind, name=name, node=call.node, value=value, left_out="torch")
+
+
+def _further(call: Call, last: str, defaults: Mapping[str, Any]) -> Iterator[Number]:
+    """What else changes an update: nesterov, amsgrad. Those of `_SAME` only change how fast it is computed."""
+    for keyword in call.node.keywords if defaults else ():
+        off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        if keyword.arg and keyword.arg not in {*defaults, *_SAME} and not off:
+            yield Number(kind="setting", name=f"{last}({keyword.arg})", node=keyword.value)
 
 
 def _of_schedules(script: Script) -> Iterator[Number]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Counted = Literal["samples", "labels", "next_labels"]
 """What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
-_TWO = 2
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _LOOP = """
 append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
@@ -67,8 +66,6 @@ class Pieces:
     """The only optimizer, where the script makes it from the model's name."""
     lightning: Lightning | None = None
     """The LightningModule that makes loss and optimizer."""
-    betas: tuple[float, float] | None = None
-    """Those of the AdamW that a Trainer makes; None where it makes another optimizer."""
     sums_means: ast.AST | None = None
     """Where a Trainer adds up the means of micro-batches, because its loss is not its own."""
     late_warmup: bool = False
@@ -155,17 +152,9 @@ class _Reader:
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
             optimizer=self._optimizer(models),
-            betas=self._betas(),
             sums_means=self._sums_means(),
             late_warmup=bool(self.trainer) or any(_is_schedule(call) for call in self.script.calls),
         )
-
-    def _betas(self) -> tuple[float, float] | None:
-        asked = self.trainer and (self.trainer.keyword("optimizers") or self.script.names.function("create_optimizer"))
-        if self.trainer is None or asked:
-            return None
-        found = [one.value for one in numbers(self.script) if one.kind == "betas"]
-        return found[0] if found and len(found[0]) == _TWO else None
 
     def _sums_means(self) -> ast.AST | None:
         """The accumulation of a Trainer whose compute_loss is its own: only its own loss is divided."""

@@ -22,7 +22,7 @@ from trainwiz.store import templates
 
 _HOOK = "build_optimizers"
 _RATE = "optimizer.learning_rate"
-_OF_OPTIMIZER = ("optimizer.name", "optimizer.weight_decay")
+_OF_OPTIMIZER = ("optimizer.name", "optimizer.weight_decay", "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +54,18 @@ class OwnScript:
     @property
     def taken(self) -> dict[str, int]:
         """The lines of what task.py takes, by the piece's name."""
-        found = (one for one in self.pieces.all if one.taken and not isinstance(one.node, ast.Module))
+        every = (*self.pieces.all, *([self.pieces.optimizer] if self.pieces.optimizer else []))
+        found = (one for one in every if one.taken and not isinstance(one.node, ast.Module))
         return {one.name: getattr(one.node, "lineno", 1) for one in found}
 
     def makes_optimizer(self, plan: Plan) -> bool:
         """Whether task.py can make the script's own optimizer."""
-        found = (
-            self.pieces.optimizer or self.pieces.betas or (self.pieces.lightning and self.pieces.lightning.configures)
-        )
+        found = self.pieces.optimizer or (self.pieces.lightning and self.pieces.lightning.configures)
         return self.as_code and bool(found) and _HOOK not in strategies.of(plan).refused_hooks
 
     def covers(self, left: Left, plan: Plan) -> bool:
         """Whether task.py does what an entry says the plan cannot."""
-        return self.makes_optimizer(plan) and (
-            left.path.endswith(("(betas)", "(momentum)", "adam_beta2)"))
-            or (left.kind == "open" and left.key in _OF_OPTIMIZER)
-        )
+        return self.makes_optimizer(plan) and left.key in _OF_OPTIMIZER
 
     def told(self, left: Left, plan: Plan) -> Left:
         """An entry as it is, or what task.py makes of it."""
