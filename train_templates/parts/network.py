@@ -14,8 +14,16 @@ import timm
 import torch
 
 # end: named_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+
+# feature: preset_model
+from safetensors.torch import save_file
+
+# end: preset_model
 from torch import Tensor, nn
+
+COLORS = 3
+
 
 # feature: preset_model
 SETTINGS = ("image_size", "width", "stages", "blocks_per_stage")
@@ -53,7 +61,9 @@ class ResNet(nn.Module):
 
     def __init__(self, config: Any, outputs: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, config.width, 3, padding=1, bias=False), norm(config.width), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(COLORS, config.width, 3, padding=1, bias=False), norm(config.width), nn.ReLU()
+        )
         blocks, before = [], config.width
         for stage in range(config.stages):
             after = config.width * 2**stage
@@ -124,7 +134,7 @@ class Backbone(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Shapes: uint8 (samples, 3, height, width) → (samples, outputs)."""
-        colors = [(pictures[:, i] / 255 - self.mean[i]) / self.std[i] for i in range(3)]
+        colors = [(pictures[:, i] / 255 - self.mean[i]) / self.std[i] for i in range(COLORS)]
         return self.network(torch.stack(colors, 1).to(next(self.network.parameters()).dtype))
 
 

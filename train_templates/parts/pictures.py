@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+
+# feature: eval
 import itertools
+
+# end: eval
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -67,7 +67,7 @@ def transformers_is_installed(plan: Plan, machine: Machine) -> Violations:
 
 
 @rule("TW114", level=Level.ERROR, field="data.train")
-def datasets_is_installed(machine: Machine, project: Project) -> Violations:
+def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Violations:
     """Data from the Hugging Face Hub, and files in binary formats, need the datasets package.
 
     Without it: `ModuleNotFoundError: No module named 'datasets'` (or 'pyarrow') on all ranks, when the data is loaded.
@@ -77,7 +77,7 @@ def datasets_is_installed(machine: Machine, project: Project) -> Violations:
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and "datasets" in data.packages]
-    if named and (python := lacks(machine, "datasets")):
+    if tasks.of(plan).names_models and named and (python := lacks(machine, "datasets")):
         yield violation(
             "{data} is read with datasets, but it is not installed in {python}",
             install(python, "datasets>=3.0"),
