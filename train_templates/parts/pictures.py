@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 # feature: eval
@@ -106,7 +106,7 @@ def shifted(picture: Tensor, generator: torch.Generator) -> Tensor:
     _, height, width = picture.shape
     margin = max(1, height // 8)
     top, left = torch.randint(2 * margin + 1, (2,), generator=generator).tolist()
-    padded = nn.functional.pad(picture, (margin,) * 4)
+    padded = torch.nn.functional.pad(picture, (margin,) * 4)
     return padded[:, top : top + height, left : left + width]
 
 
@@ -124,7 +124,7 @@ def cropped(picture: Tensor, size: int, generator: torch.Generator) -> Tensor:
     tall, wide = min(height, round((area / ratio) ** 0.5)), min(width, round((area * ratio) ** 0.5))
     top, left = int(down * (height - tall + 1)), int(right * (width - wide + 1))
     part = picture[None, :, top : top + tall, left : left + wide].float()
-    part = nn.functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
+    part = torch.nn.functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
     return part[0].round().clamp(0, 255).byte()
 
 
@@ -266,7 +266,7 @@ def load(config: Any, split: str, labels_of: Labels) -> Pictures:
 
 
 # feature: final_weights
-def show(data: Dataset[Sample], model: nn.Module, folder: Path, count: int, word: Callable[[Any], str]) -> str:
+def show(data: Dataset[Sample], model: torch.nn.Module, folder: Path, count: int, word: Callable[[Any], str]) -> str:
     """Save some pictures beside the model, named by their labels and by what the model says of them."""
     data.training = False  # type: ignore[attr-defined]
     shown = folder.parent / "pictures"
