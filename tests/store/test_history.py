@@ -210,6 +210,8 @@ def test_runs_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None
         "seconds": 3601.0,
         "why": "stopped by SIGTERM; it saved and exited cleanly",
         "resumed_from": NAMES[0],
+        "measured": {},
+        "forecast": [],
     }
 
 

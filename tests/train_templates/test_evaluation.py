@@ -38,7 +38,10 @@ def records(output: Path) -> list[dict[str, Any]]:
 
 
 def untimed(output: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in record.items() if k != "tokens_per_second"} for record in records(output)]
+    return [
+        {k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds_per_update")}
+        for record in records(output)
+    ]
 
 
 def weights(output: Path) -> str:

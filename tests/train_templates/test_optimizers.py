@@ -4,12 +4,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import projects
 import pytest
 import torch
 from projects import REGRESSION, make
 from safetensors.torch import load_file
 from test_evaluation import untimed, weights
-from test_resume import go_back
+from test_resume import exported_is_final, go_back
 from test_tasks import load
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from torch import nn
@@ -115,6 +116,21 @@ def test_the_average_is_evaluated_and_becomes_the_model(tmp_path: Path) -> None:
     evaluated = [[r["eval_loss"] for r in untimed(tmp_path / name) if "eval_loss" in r] for name in ("1", "2")]
     assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
     assert len(evaluated[0]) == 3
+    exported(one, tmp_path / "1")
+    exported(two, tmp_path / "2")
+
+
+def exported(folder: Path, output: Path) -> None:
+    """`trainwiz export` writes the average, as the training did at its end; or the last weights, if told."""
+    exported_is_final(folder, output)
+    last = output / "last"
+    done = projects.trainwiz("export", str(folder), "--last-weights", "--output", str(last))
+    assert done.code == 0, done.err
+    assert "averages" not in done.err
+    written = load_file(last / "model.safetensors")
+    assert not all(torch.equal(v, written[n]) for n, v in load_file(output / "model" / "model.safetensors").items())
+    if (saved := output / "checkpoints" / "checkpoint-00000006" / "model.safetensors").exists():
+        torch.testing.assert_close(written, load_file(saved), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])

@@ -15,6 +15,7 @@ from test_tasks import _forget_modules, draw, load  # noqa: F401
 from trainwiz import plan as plans
 from trainwiz.decide import decide
 from trainwiz.probe.project import project
+from trainwiz.project import DataFacts
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -234,7 +235,11 @@ def test_metrics_of_several_labels_are_scikit_learns_without_the_padded_samples(
 
 def test_defaults_for_pictures_depend_on_data_and_model() -> None:
     first = {"id": 7, "file_name": "a.png", "age": 31}
-    found = decide({"task": "image_regression", "data.train": "faces.csv"}, None, first=first).plan
+    found = decide(
+        {"task": "image_regression", "data.train": "faces.csv"},
+        None,
+        data=DataFacts(name="faces.csv", kind="file", first=first),
+    ).plan
     assert (found.data.image_column, found.data.label_column, found.data.augmentation) == ("file_name", "age", "flip")
     assert found.data.image_size == 32
     found = decide({"task": "image_classification", "model.name": "timm/vit_small_patch16_224"}, None).plan

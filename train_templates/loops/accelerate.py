@@ -516,10 +516,14 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
 
 # end: summed
 # feature: plain
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DDP. Accelerate's `unwrap_model` and `get_state_dict` would import DeepSpeed."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
 def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Checkpoints:
     """The main process saves the full state; any number of ranks can resume from it."""
-    # The model inside DDP. `unwrap_model` would import DeepSpeed.
-    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    bare = unwrapped(model)
 
     def save_state(folder: Path) -> None:
         if accelerator.is_main_process:
@@ -831,6 +835,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                     "skipped_updates": skipped,
                     # end: fp16
                     "tokens_per_second": count_since / (time.perf_counter() - began),
+                    "seconds_per_update": (time.perf_counter() - began) / updates_since,
                 }
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
@@ -864,12 +869,19 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: ema
         swap(optimizer)
         # end: ema
+        # feature: plain
+        bare = unwrapped(model)
+        weights = bare.state_dict()
+        # end: plain
+        # feature: divided
+        bare = accelerator.unwrap_model(model)
         weights = accelerator.get_state_dict(model)
+        # end: divided
         # feature: zero3
         accelerator.state.deepspeed_plugin.dschf = None  # from here on, transformers loads whole models
         # end: zero3
         if accelerator.is_main_process:
-            task.save_model(config, accelerator.unwrap_model(model), weights, Path(config.output_dir) / "model")
+            task.save_model(config, bare, weights, Path(config.output_dir) / "model")
     # end: final_weights
     checkpoints.close()
     return not stop
@@ -891,6 +903,8 @@ def main() -> None:
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
         # end: sample
+    if not finished:
+        sys.exit(75)  # EX_TEMPFAIL, by which schedulers tell it from a finished training
 
 
 if __name__ == "__main__":

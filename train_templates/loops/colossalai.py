@@ -804,6 +804,7 @@ def train(config: Config, agreement: Agreement) -> bool:
                     "skipped_updates": skipped,
                     # end: scaler
                     "tokens_per_second": count_since / (time.perf_counter() - began),
+                    "seconds_per_update": (time.perf_counter() - began) / updates_since,
                 }
             )
             loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
@@ -856,6 +857,8 @@ def main() -> None:
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
         # end: sample
+    if not finished:
+        sys.exit(75)  # EX_TEMPFAIL, by which schedulers tell it from a finished training
 
 
 if __name__ == "__main__":

@@ -36,16 +36,22 @@ COMMANDS = {
     "runs": say("List a project's runs: state, updates, loss, speed, and why each one ended."),
     "checkpoints": say("List a training's checkpoints: update, size, completeness, and whether each file is intact."),
     "export": say("Export a checkpoint's full weights for from_pretrained, from any strategy; needs no GPU."),
+    "chat": say("Talk with a trained model, or with a checkpoint, on the GPU if there is one."),
+    "sample": say("Print what a trained model makes of a prompt."),
     "logs": say("Show a rank's log; -f follows it until the run ends."),
     "report": say("Write a run's report as a single HTML file: curves, timeline, plan, outcome."),
+    "share": say("Print a run as one anonymous row: model, GPUs, strategy, peak memory, speed."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
     "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
     "cache": say("List tokenized data, and delete what nobody uses."),
+    "board": say("Serve a live page on this machine: compare runs, read logs, see what failed and why."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
-_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "diff", "diagnose", "watch")
+_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "share", "diff", "diagnose", "watch")
 """The commands that read what runs left."""
+_MODULES = {**dict.fromkeys(_OF_RUNS, "runs"), "sample": "chat"}
+"""The modules of commands that are not in one of their own."""
 
 
 def command(arguments: Sequence[str]) -> Any:
@@ -71,7 +77,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_everywhere)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
         own = f"{name}_" if keyword.iskeyword(name) else name
-        module = importlib.import_module(f"trainwiz.cli.{'runs' if name in _OF_RUNS else own}")
+        module = importlib.import_module(f"trainwiz.cli.{_MODULES.get(name, own)}")
         app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, own))
     return app
 

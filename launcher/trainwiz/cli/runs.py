@@ -1,4 +1,6 @@
-"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, diff, diagnose."""
+"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, share, diff,
+diagnose.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +72,39 @@ def export(
         "", "--output", metavar="DIR", help=t("Output folder (default: exported/ in the project).")
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter that runs the training.")),
+    last_weights: bool = typer.Option(
+        False, "--last-weights", help=t("Write the last weights, not their average (optimizer.ema_decay).")
+    ),
+    gguf: str = typer.Option(
+        "", "--gguf", metavar="TYPE", help=t("Also write a GGUF file with llama.cpp's converter: auto, bf16, q8_0, …")
+    ),
+    push: str = typer.Option(
+        "",
+        "--push",
+        metavar="ORG/NAME",
+        help=t("Then upload the model to the Hugging Face hub; private, if it is new."),
+    ),
+    public: bool = typer.Option(False, "--public", help=t("With --push: a new repository can be read by everybody.")),
     trust: bool = typer.Option(
         False, "--trust", help=t("Also load classes that are not known, which lets the checkpoint run any code.")
     ),
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
-    from trainwiz.workflows import export
+    from trainwiz.workflows.weights import export
 
-    chosen = None if update == _NEWEST else update
-    export.export(folder, update=chosen, output=output or None, python=python or None, trust=trust)
+    export.export(
+        export.Request(
+            folder=folder,
+            update=None if update == _NEWEST else update,
+            output=output or None,
+            python=python or None,
+            average=not last_weights,
+            trust=trust,
+            gguf=gguf or None,
+            repository=push or None,
+            public=public,
+        )
+    )
 
 
 def logs(
@@ -112,6 +138,13 @@ def report(
     from trainwiz.workflows import report
 
     report.write(run, output or None)
+
+
+def share(run: str = _TARGET) -> None:
+    """Models are named only if everybody knows them; no path, host, data or time is in the row."""
+    from trainwiz.workflows import share
+
+    share.share(run)
 
 
 def diff(

@@ -42,11 +42,15 @@ def _lines(path: Path) -> int | None:
 
 
 def _texts(files: Sequence[Path], reading: Reading) -> DataFacts:
-    return _counted(files, sources.looked_at(files, lambda file, head: labels.of_rows(file, head, reading)), reading)
+    return _counted(files, _looked_at(files, labels.of_rows, reading), reading)
 
 
 def _scored(files: Sequence[Path], reading: Reading) -> DataFacts:
-    return _counted(files, sources.looked_at(files, lambda file, head: _wrong_number(file, head, reading)), reading)
+    return _counted(files, _looked_at(files, _wrong_number, reading), reading)
+
+
+def _looked_at(files: Sequence[Path], problem: Callable[[Path, Head, Reading], str], reading: Reading) -> DataFacts:
+    return sources.looked_at(files, lambda file, head: problem(file, head, reading), reading, reading.text_column)
 
 
 def _wrong_number(file: Path, head: Head, reading: Reading) -> str:

@@ -16,7 +16,7 @@ from trainwiz.probe import first_rows, labels, sources
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.probe.labelled import is_table
-from trainwiz.project import DataFacts
+from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -38,7 +38,8 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     split = reading.split
     inside = {entry.name.lower(): entry for entry in os.scandir(path) if entry.is_dir()}
     parts = tuple(sorted(inside)) if inside.keys() & set(PARTS["train"]) and inside.keys() <= ALL_PARTS else ()
-    found = DataFacts(name=path.name, kind="folder", parts=parts)
+    evaluation = next((part for part in PARTS["validation"] if part in parts), "")
+    found = DataFacts(name=path.name, kind="folder", parts=parts, evaluation_part=evaluation)
     here = next((inside[part] for part in PARTS[split] if part in inside), None) if parts else path
     if here is None:
         detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
@@ -56,7 +57,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
         detail = t(
             "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
         )
-    return replace(found, samples=count, detail=detail)
+    return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
 
 
 def _is_picture(name: str) -> bool:
@@ -76,12 +77,14 @@ def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
         return DataFacts(name=path.name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
     if dtype[1] != b"|u1":
         detail = t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
-    return DataFacts(name=path.name, kind="file", samples=int(count[1]), detail=detail)
+    number = int(count[1])
+    amount = Amount(documents=number, different=number, tokens=0)
+    return DataFacts(name=path.name, kind="file", samples=number, detail=detail, amount=amount)
 
 
 def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
-    found = sources.looked_at([table], lambda file, head: _problem(file, head, reading, wrong))
-    return replace(found, name=table.name)
+    found = sources.looked_at([table], lambda file, head: _problem(file, head, reading, wrong), reading)
+    return replace(found, name=table.name, amount=None)  # the texts of a table of pictures are names of files
 
 
 def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:

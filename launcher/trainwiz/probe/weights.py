@@ -22,6 +22,8 @@ class Gathered:
     """The number of tensors."""
     known: int = 0
     """How many of them have a name in the checkpoint, and could be compared."""
+    averaged: int = 0
+    """How many weights are averages (`optimizer.ema_decay`), not the last ones."""
     size_bytes: int = 0
     different: tuple[str, ...] = ()
     """The names of tensors that differ from the checkpoint."""
@@ -30,14 +32,24 @@ class Gathered:
 
 
 def gather(
-    python: str, *, project: Path, checkpoint: Path, output: Path, reading: Path, trust: bool, seconds: float = SECONDS
+    python: str,
+    *,
+    project: Path,
+    checkpoint: Path,
+    output: Path,
+    reading: Path,
+    average: bool = True,
+    trust: bool = False,
+    seconds: float = SECONDS,
 ) -> Gathered:
     """Write the weights into `output`, as the project's task writes its final ones. Nothing is raised.
 
+    `average` takes the average of the weights where the training keeps one, as the training itself does at its end.
     Only known classes are unpickled, unless `trust`; `reading` is the trust.py that knows them.
     """
     places = [str(path.resolve()) for path in (project, checkpoint, output, reading)]
-    said = Running([python, str(_GATHER), *places, *(["trust"] if trust else [])]).result(seconds)
+    words = ["average" if average else "last", *(["trust"] if trust else [])]
+    said = Running([python, str(_GATHER), *places, *words]).result(seconds)
     found = said.answer if said.code == 0 else None
     if found is None:
         return Gathered(problem=said.problem)

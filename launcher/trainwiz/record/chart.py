@@ -24,22 +24,23 @@ _NOISY = 0.1
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
     """One chart of named curves; empty if no curve has a number.
 
+    A curve keeps its place in `curves`, and so its colour, also where others have no number.
     `across` labels the x axis, `marks` are the updates at which the run was resumed. The page defines the colours
     `--curve-0`, `--curve-1`, ….
     """
-    drawn = [(name, curve) for name, curve in curves if finite(curve)]
+    drawn = [(i, name, curve) for i, (name, curve) in enumerate(curves) if finite(curve)]
     if not drawn:
         return ""
-    xs = [x for _, curve in drawn for x, y in curve if y is not None]
+    xs = [x for _, _, curve in drawn for x, y in curve if y is not None]
     x_scale = scale(xs, marks=6, whole=True)
-    y_scale = scale([y for _, curve in drawn for y in finite(curve)])
+    y_scale = scale([y for _, _, curve in drawn for y in finite(curve)])
     head = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}"'
     parts = [
         f'<svg class="chart" {head} xmlns="http://www.w3.org/2000/svg">',
         *_axes(x_scale, y_scale, across),
         *(_mark(x_scale.place(x)) for x in marks if x_scale.low <= x <= x_scale.high),
     ]
-    for i, (name, curve) in enumerate(drawn):
+    for i, name, curve in drawn:
         parts += _curve(i, name, curve, x_scale, y_scale)
     return "".join([*parts, "</svg>"])
 

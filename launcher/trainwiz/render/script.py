@@ -107,6 +107,7 @@ def features(plan: Plan) -> frozenset[str]:
         "frozen": plan.model.frozen is not None and strategy.own_parameters,
         "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
+    chosen["divided"] = not chosen.get("plain", False)
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
     return frozenset(wanted - unwanted)

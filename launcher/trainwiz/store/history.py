@@ -54,9 +54,9 @@ def read(run: Run) -> Recorded:
     return dataclasses.replace(without_metrics(run), records=records, memory=memory)
 
 
-def brief(run: Run) -> Recorded:
+def brief(run: Run, size_bytes: int = _BRIEF_BYTES) -> Recorded:
     """The same with only the newest metrics, which suffice for a line of a table."""
-    return dataclasses.replace(without_metrics(run), records=jsonl.newest(run.metrics, _BRIEF_BYTES))
+    return dataclasses.replace(without_metrics(run), records=jsonl.newest(run.metrics, size_bytes))
 
 
 def without_metrics(run: Run) -> Recorded:
@@ -67,7 +67,7 @@ def without_metrics(run: Run) -> Recorded:
         name=run.name,
         command=command,
         outcome=outcome,
-        alive=False if outcome else liveness.runs(command),
+        alive=False if outcome else liveness.runs(command, run.beat),
         touched=_touched(run),
         checkpoints=tuple((update, file.stat().st_mtime) for update, file in manifests.items() if file.is_file()),
         plan_text=_text(run.folder / "plan.yaml"),
@@ -78,6 +78,24 @@ def glanced(run: Run) -> Recorded:
     """The same as `read` in a fraction of a second: of long files, only some lines."""
     reader = jsonl.glanced(run.metrics) or jsonl.JsonLines(run.metrics)
     return dataclasses.replace(without_metrics(run), records=reader.new())
+
+
+def with_memory(recorded: Recorded, run: Run) -> Recorded:
+    """The same with the memory of its ranks."""
+    reader = jsonl.glanced(run.memory) or jsonl.JsonLines(run.memory)
+    return dataclasses.replace(recorded, memory=reader.new())
+
+
+def stamp(run: Run) -> tuple[tuple[int, int], ...]:
+    """What changes whenever a file of the run that is shown does: times and sizes."""
+    found = []
+    for file in (run.folder / "command.json", run.folder / "outcome.json", run.metrics, run.memory, run.log(0)):
+        try:
+            status = file.stat()
+            found.append((status.st_mtime_ns, status.st_size))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
 
 
 def lineage(run: Run) -> list[Recorded]:

@@ -22,12 +22,12 @@ def show(before: str, after: str, found: Sequence[Difference]) -> None:
     if not found:
         console.data(t("no differences in what was recorded"))
         return
-    names, widest = _names(), max(columns.width(each.key) for each in found)
+    titles, widest = names(), max(columns.width(each.key) for each in found)
     for section in SECTIONS:
         here = [each for each in found if each.section == section]
         if here:
             console.data("")
-            console.data(console.styled(names[section], "bold", sys.stdout))
+            console.data(console.styled(titles[section], "bold", sys.stdout))
         for each in here:
             _show(each, min(widest, 40))
 
@@ -44,14 +44,14 @@ def to_dict(before: str, after: str, found: Sequence[Difference]) -> dict[str, A
 
 
 def _show(each: Difference, width: int) -> None:
-    values = f"{_shown(each.before)} → {_shown(each.after)}{_change(each)}"
+    values = f"{shown(each.before)} → {shown(each.after)}{_change(each)}"
     line = f"{_INDENT}{columns.pad(each.key, width)}  {values}"
     room = console.room(sys.stdout)
     if room is None or columns.width(line) <= room:
         console.data(line)
         return
     console.data(f"{_INDENT}{each.key}")
-    for words in (f"- {_shown(each.before)}", f"+ {_shown(each.after)}{_change(each)}"):
+    for words in (f"- {shown(each.before)}", f"+ {shown(each.after)}{_change(each)}"):
         for part in columns.wrap(words, room, first=_INDENT * 2, rest=_INDENT * 3):
             console.data(part)
 
@@ -67,13 +67,15 @@ def _change(each: Difference) -> str:
     return f"  ({100 * (after - before) / abs(before):+.1f} %)"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as people read it."""
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else spelled(value)
 
 
-def _names() -> dict[str, str]:
+def names() -> dict[str, str]:
+    """The sections of differences, in the reader's language."""
     return {
         "plan": t("Plan"),
         "config": t("Configuration"),

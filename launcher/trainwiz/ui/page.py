@@ -16,8 +16,10 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
+from trainwiz.record.forecast import compared
 from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
+from trainwiz.ui import forecasts
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
 
@@ -46,6 +48,8 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
             {"at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at)), "what": text(event.what)}
             for event in timeline.events(lineage, now)
         ],
+        forecasts=forecasts.rows(compared(run.outcome)),
+        forecast_heads=forecasts.heads(),
         plan=[(key, _shown(value), reasons.get(key, "")) for key, value in plan.items()],
         sections=_sections(run),
         words=_words(),
@@ -58,6 +62,7 @@ def _words() -> dict[str, str]:
         "dashed": t("Dashed lines: a launch continued from a checkpoint of the previous launch."),
         "no_curves": t("The run wrote no metrics: it ended before its first logged update, or its script writes none."),
         "timeline": t("Timeline"),
+        "forecast": t("Forecast and measurement"),
         "plan": t("Plan"),
         "key": t("key"),
         "value": t("value"),
@@ -129,7 +134,7 @@ def _drawn(
     """The chart, if any of its curves has values."""
     # `svg` escapes what it is given.
     drawn = svg(curves, label=title, across=across, marks=marks)
-    legend = [name for name, curve in curves if metrics.finite(curve)]
+    legend = [(i, name) for i, (name, curve) in enumerate(curves) if metrics.finite(curve)]
     return [{"title": title, "legend": legend, "svg": Markup(drawn)}] if drawn else []
 
 

@@ -1,7 +1,8 @@
 """Gather the whole weights of a checkpoint of any strategy, write them as the task does, and read them back.
 
-Arguments: the project's folder, the checkpoint's, the one to write, the generated scripts' `trust.py`, and `trust` if
-the checkpoint may hold any class. Needs neither a GPU nor other ranks.
+Arguments: the project's folder, the checkpoint's, the one to write, the generated scripts' `trust.py`, which weights
+(`average`: their average where the training keeps one, or `last`), and `trust` if the checkpoint may hold any class.
+Needs neither a GPU nor other ranks.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ SHARDED_STAGE = "zero3"
 IN_PARTS = ("colossal_zero", "gemini", "colossal_fsdp")
 """Layouts in which each rank has a part of every weight in fp32, with the names of the weights."""
 PEFT_PREFIX = "base_model.model."
+AVERAGE = "average"
+"""Which weights are written; also the name of an average in the optimizer's state (average.py)."""
 
 
 def main() -> None:
     project, checkpoint, output, reading = map(Path, sys.argv[1:5])
-    trusted = sys.argv[5:] == ["trust"]
+    wanted, trusted = sys.argv[5], sys.argv[6:] == ["trust"]
     sys.path[0] = str(project)
     os.chdir(project)
     os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
@@ -41,11 +44,12 @@ def main() -> None:
     try:
         with trust.known_classes_only(checkpoint, trusted):
             weights = gather(manifest, checkpoint, model)
+            averaged = put_averages(manifest, checkpoint, model) if wanted == AVERAGE else 0
     except trust.UnknownClass as unknown:
         sys.stdout.write("\n" + json.dumps({"unknown": str(unknown)}) + "\n")
         raise SystemExit(0) from None
     save(task, config, model, dict(weights), output)  # transformers empties the mapping
-    sys.stdout.write("\n" + json.dumps(compared(weights, output)) + "\n")
+    sys.stdout.write("\n" + json.dumps({**compared(weights, output), "averaged": averaged}) + "\n")
 
 
 def loaded(file: Path) -> Any:
@@ -89,6 +93,60 @@ def gather(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, 
     # The engine's 16-bit weights are its fp32 weights, rounded to the nearest.
     formats = {name: value.dtype for name, value in model.state_dict().items()}
     return {name: value.to(formats.get(name, value.dtype)) for name, value in whole.items()}
+
+
+def put_averages(manifest: dict[str, Any], checkpoint: Path, model: Any) -> int:
+    """Give the gathered weights, which are the model's own, their averages. Return how many have one."""
+    if "ema_decay" not in manifest["config"]:
+        return 0
+    read = averages_in_parts if manifest["layout"] == "fsdp" else averages_by_optimizer
+    averages = read(manifest, checkpoint, model)
+    for name, parameter in model.named_parameters():
+        if name in averages:
+            parameter.data.copy_(averages[name])
+    return len(averages)
+
+
+def averages_in_parts(_manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, Any]:
+    """The averages in a distributed checkpoint, by the names of their weights."""
+    import torch
+
+    dcp: Any = importlib.import_module("torch.distributed.checkpoint")
+    reader = dcp.FileSystemReader(checkpoint)
+    saved = reader.read_metadata().state_dict_metadata
+    averages = {
+        name: {AVERAGE: torch.empty_like(parameter)}
+        for name, parameter in model.named_parameters()
+        if f"optimizer.state.{name}.{AVERAGE}" in saved
+    }
+    dcp.load({"optimizer": {"state": averages}}, storage_reader=reader, no_dist=True)
+    return {name: state[AVERAGE] for name, state in averages.items()}
+
+
+def averages_by_optimizer(manifest: dict[str, Any], checkpoint: Path, model: Any) -> dict[str, Any]:
+    """The averages in an optimizer's state, which numbers the weights in the order of its groups."""
+    import torch
+
+    train: Any = importlib.import_module("train")
+    settings = {field.name for field in dataclasses.fields(train.Config)}
+    config = train.Config(**{name: value for name, value in manifest["config"].items() if name in settings})
+    if hasattr(train, "freeze"):
+        train.freeze(model, config.frozen)
+    optimizer = train.build_optimizer(config, model, torch.device("cpu"))
+    if hasattr(train, "hooks"):
+        optimizer, _ = train.hooks.build_optimizers(config, model, optimizer)
+    saved = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True)["optimizer"]
+    # Several optimizers that take turns save their states by name.
+    pairs = [(optimizer, saved)] if "param_groups" in saved else [(optimizer.optimizers[n], saved[n]) for n in saved]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    averages = {}
+    for each, state in pairs:
+        parameters = [parameter for group in each.param_groups for parameter in group["params"]]
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
+        for parameter, number in zip(parameters, numbers, strict=True):
+            if AVERAGE in (kept := state["state"].get(number, {})):
+                averages[names[id(parameter)]] = kept[AVERAGE]
+    return averages
 
 
 def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:

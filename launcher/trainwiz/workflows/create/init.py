@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,13 +25,17 @@ from trainwiz.workflows.create.request import Answers, InitRequest
 
 def init(request: InitRequest) -> None:
     """Write a project, with questions or without. Raises `TrainwizError`."""
+    person = terminal.available()
+    saved = None
+    if request.resume:
+        request, saved = _resumed(request)
+    elif person and not request.defaults:
+        _tell_of_kept_answers(request.folder)
     project_files.check_folder(request.folder)
     resolution = project_files.resolution(request.force, request.on_conflict)
     session = store.session_file(request.folder)
     planner = Planner(folder=request.folder, machine_file=request.machine, python=request.python)
-    person = terminal.available()
     is_dialogue = person and not (request.defaults and request.yes)
-    saved = _saved(request, session, person=person)
     if not is_dialogue:
         planner.look()
     answers = _collect(request, saved)
@@ -49,21 +54,31 @@ def init(request: InitRequest) -> None:
     project_files.report(written, request.folder, final, {name: value for name, value in options.items() if value})
 
 
-def _saved(request: InitRequest, session: Path, *, person: bool) -> store.Saved | None:
-    """The answers of an interrupted init that is resumed; otherwise says that there are some."""
-    saved = store.read(session)
-    where = shlex.quote(str(request.folder))
-    if request.resume and saved is None:
+def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:
+    """The interrupted init of this folder, or, where no folder was named, the last one of any. Raises `UsageError`."""
+    saved, place = store.read(store.session_file(request.folder)), request.place
+    if saved is None and place == ".":
+        saved = store.newest()
+        if saved:
+            below = os.path.relpath(saved.folder)
+            place = saved.folder if below.startswith(os.pardir) else below
+            console.talk(t("continuing with the answers for {folder}", folder=place))
+    if saved is None:
         raise UsageError(
             say("no saved answers for {folder}", folder=request.folder),
-            say("run: trainwiz init {folder}", folder=where),
+            say("run: trainwiz init {folder}", folder=shlex.quote(str(request.folder))),
         )
-    if saved and saved.answers and not request.resume and person and not request.defaults:
+    return request.resumed(place, saved.options), saved
+
+
+def _tell_of_kept_answers(folder: Path) -> None:
+    saved = store.read(store.session_file(folder))
+    if saved and saved.answers:
+        where = shlex.quote(str(folder))
         console.talk(
             t("Answers from an interrupted init were kept; to continue: trainwiz init {folder} --resume", folder=where),
             style="dim",
         )
-    return saved if request.resume else None
 
 
 def _collect(request: InitRequest, saved: store.Saved | None) -> Answers:
@@ -88,7 +103,7 @@ def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
         missing += [
             say("{key}: {prompt}", key=q.key, prompt=q.prompt)
             for q in BASIC
-            if q.when(known) and not set(q.sets) & known.keys()
+            if q.when(known) and q.asked(known) and not set(q.sets) & known.keys()
         ]
     if missing:
         raise PlanError(

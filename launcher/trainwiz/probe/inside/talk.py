@@ -1,0 +1,215 @@
+"""Let a trained model answer: a line of JSON for each question, lines of JSON for what it says.
+
+Arguments: the model's folder, and the device (`auto` or `cpu`). First comes `{"ready": …}` or `{"problem": …}`. A
+question has `messages` for a chat model, or `text` to continue, and how to choose tokens. `{"stop": true}` ends an
+answer early. The answer comes as `{"piece": …}`, and ends with `{"end": …}` or `{"problem": …}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+ROOM = 0.85
+"""The share of a GPU's free memory that weights may take; the rest is for what is computed."""
+MARK = "\u2042"
+"""A word that no template has, to see what follows an answer."""
+
+
+class Problem(Exception):
+    """What stands in the way: a name that the caller knows, and what belongs to it."""
+
+    def __init__(self, name: str, **said: Any) -> None:
+        super().__init__(name)
+        self.said = {"problem": name, **said}
+
+
+def main() -> None:
+    folder, device = Path(sys.argv[1]), sys.argv[2]
+    channel = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # libraries print, too
+
+    def say(**said: Any) -> None:
+        channel.write(json.dumps(said) + "\n")
+        channel.flush()
+
+    try:
+        model = Model(folder, device)
+    except Problem as problem:
+        return say(**problem.said)
+    say(ready=model.facts())
+    questions: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    threading.Thread(target=listen, args=(questions, model), daemon=True).start()
+    while question := questions.get():
+        try:
+            say(end=model.answer(question, lambda piece: say(piece=piece)))
+        except Problem as problem:
+            say(**problem.said)
+        except Exception as error:
+            say(problem="failed", detail=f"{type(error).__name__}: {error}")
+    return None
+
+
+def listen(questions: SimpleQueue[dict[str, Any] | None], model: Model) -> None:
+    """Pass on what is asked; a stop ends the answer at once."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "stop" in asked:
+            model.stopped = True
+        else:
+            questions.put(asked)
+    model.stopped = True
+    questions.put(None)
+
+
+class Model:
+    """A model with its tokenizer."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        import transformers
+
+        logging: Any = transformers.utils.logging
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+        except Exception as error:  # tokenizers raise it as it is
+            raise Problem("no_tokenizer", detail=first_line(error)) from None
+        # For some models, transformers returns one without a vocabulary where its files are missing.
+        if not set(self.tokenizer.get_vocab().values()) - set(self.tokenizer.all_special_ids):
+            raise Problem("no_tokenizer", detail="it has no vocabulary")
+        try:
+            self.model: Any = loaded(folder, device)
+        except Exception as error:
+            raise Problem("not_loaded", detail=first_line(error)) from None
+        self.stopped = False
+        self.ends = self.end_tokens()
+
+    def facts(self) -> dict[str, Any]:
+        """What a person wants to know of it."""
+        import torch
+
+        weight = next(self.model.parameters())
+        places = {str(parameter.device) for parameter in self.model.parameters()}
+        name = torch.cuda.get_device_name(weight.device) if weight.is_cuda else ""
+        return {
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "dtype": str(weight.dtype).removeprefix("torch."),
+            "device": f"{', '.join(sorted(places))} {name}".strip(),
+            "chat": self.tokenizer.chat_template is not None,
+        }
+
+    def end_tokens(self) -> list[int]:
+        """The tokens that end an answer: the model's own, the tokenizer's, and what its template puts behind one."""
+        own = self.model.generation_config.eos_token_id
+        ends = {self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+        if self.tokenizer.chat_template is not None:
+            talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
+            try:
+                text = str(self.tokenizer.apply_chat_template(talk, tokenize=False)).rpartition(MARK)[2].lstrip()
+            except Exception:  # it is met again, and reported, where a question is asked
+                text = ""
+            special = [token for token in self.tokenizer.added_tokens_decoder.items() if token[1].special]
+            ends |= {number for number, token in special if text.startswith(token.content)}
+        return sorted(ends)
+
+    def answer(self, question: dict[str, Any], write: Any) -> dict[str, Any]:
+        """Write an answer piece by piece; return how it went."""
+        import torch
+
+        self.stopped = False
+        ids = self.ids(question).to(next(self.model.parameters()).device)
+        room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if room is not None and ids.shape[1] >= room:
+            raise Problem("too_long", tokens=ids.shape[1], room=room)
+        length = question["max_tokens"] if room is None else min(question["max_tokens"], room - ids.shape[1])
+        if question.get("seed") is not None:
+            torch.manual_seed(question["seed"])
+        warm = question["temperature"] > 0
+        began = time.perf_counter()
+        with torch.inference_mode():
+            written = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=length,
+                do_sample=warm,
+                temperature=question["temperature"] if warm else None,
+                top_p=question["top_p"] if warm else None,
+                top_k=None,
+                eos_token_id=self.ends or None,
+                pad_token_id=self.ends[0] if self.ends else None,
+                streamer=streamer(self.tokenizer, write),
+                stopping_criteria=[lambda *_: torch.full((1,), self.stopped, device=ids.device)],
+            )[0, ids.shape[1] :]
+        ended = bool(len(written)) and int(written[-1]) in self.ends
+        reason = "stopped" if self.stopped else "end" if ended else "length"
+        return {"tokens": len(written), "seconds": time.perf_counter() - began, "reason": reason}
+
+    def ids(self, question: dict[str, Any]) -> Any:
+        """The tokens of what is asked."""
+        if "text" in question:
+            found = self.tokenizer(question["text"], return_tensors="pt")["input_ids"].long()
+            if not found.shape[1]:  # most tokenizers put nothing in front of a text
+                raise Problem("empty")
+            return found
+        if self.tokenizer.chat_template is None:
+            raise Problem("no_template")
+        try:
+            text = self.tokenizer.apply_chat_template(question["messages"], tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # templates may refuse a system message
+            raise Problem("refused", detail=first_line(error)) from None
+        return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+
+def loaded(folder: Path, device: str) -> Any:
+    """The model, in its own type, on the GPU with the most free memory, on several, or on the CPU."""
+    import torch
+    import transformers
+
+    since = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    argument = "dtype" if since >= (4, 56) else "torch_dtype"
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file():
+        base = Path(json.loads(adapter.read_text())["base_model_name_or_path"])
+        size += sum(file.stat().st_size for file in base.glob("*.safetensors")) if base.is_dir() else 0
+    settings: dict[str, Any] = {argument: "auto"}
+    free = {}
+    if device == "auto" and torch.cuda.is_available():
+        free = {number: torch.cuda.mem_get_info(number)[0] * ROOM for number in range(torch.cuda.device_count())}
+    best = max(free, key=free.__getitem__, default=None)
+    if best is not None and size <= free[best]:
+        settings["device_map"] = {"": best}
+    elif free and size <= sum(free.values()):
+        settings |= {"device_map": "auto", "max_memory": {number: int(room) for number, room in free.items()}}
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, **settings)
+    if "device_map" not in settings and model.dtype == torch.float16:
+        model.float()  # processors compute fp16 slowly, or not at all
+    return model.eval()
+
+
+def streamer(tokenizer: Any, write: Any) -> Any:
+    """Passes on what is generated, in whole words and characters."""
+    import transformers
+
+    class Pieces(transformers.TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:  # noqa: ARG002
+            if text:
+                write(text)
+
+    return Pieces(tokenizer, skip_prompt=True, skip_special_tokens=True)
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says first."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""The program that lets a trained model answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROGRAM = Path(__file__).parent / "inside" / "talk.py"

@@ -1,0 +1,44 @@
+"""What a model writes, as it comes: on stdout, free of what would move the cursor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+from trainwiz.language import t
+from trainwiz.ui import console
+from trainwiz.ui.safe import safe
+
+
+class Answer(Protocol):
+    """How an answer ended."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def piece(text: str) -> None:
+    """A part of an answer, at once."""
+    sys.stdout.write(safe(text))
+    sys.stdout.flush()
+
+
+def end_answer() -> None:
+    """The line after an answer."""
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def notes(answer: Answer) -> None:
+    """Why the answer ended early, if it did; and its speed, for a person at a terminal."""
+    if answer.reason == "length":
+        console.talk(t("[cut off after {n} tokens; --max-tokens takes more]", n=answer.tokens), style="dim")
+    elif answer.reason == "stopped":
+        console.talk(t("[stopped]"), style="dim")
+    if sys.stdin.isatty() and sys.stderr.isatty() and answer.seconds > 0:
+        speed = answer.tokens / answer.seconds
+        console.talk(t("[{n} tokens, {speed:.1f} per second]", n=answer.tokens, speed=speed), style="dim")

@@ -1,0 +1,1 @@
+"""`trainwiz chat` and `trainwiz sample`: a model that answers."""

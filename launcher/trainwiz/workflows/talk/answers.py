@@ -1,0 +1,133 @@
+"""A model that was started, and its answers as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainwiz.errors import TrainwizError
+from trainwiz.language import t
+from trainwiz.message import Message, say
+from trainwiz.probe import interpreter, talker
+from trainwiz.process.dialogue import Dialogue
+from trainwiz.ui import console
+from trainwiz.workflows.talk.model import Answerer
+
+
+class Unanswered(TrainwizError):
+    """The model cannot answer this; it can be asked something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How the tokens of an answer are chosen."""
+
+    max_tokens: int = 512
+    temperature: float = 0.7
+    """0 takes the likeliest token always."""
+    top_p: float = 0.9
+    """The share of probability that is chosen from."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    tokens: int
+    seconds: float
+    reason: str
+    """Why it ended: `end`, `length` or `stopped`."""
+
+
+class Model:
+    """A model that answers one question after another."""
+
+    def __init__(self, dialogue: Dialogue, facts: Mapping[str, Any]) -> None:
+        self._dialogue = dialogue
+        self.facts = facts
+
+    def answer(self, question: Mapping[str, Any], choice: Choice, write: Callable[[str], None]) -> Answer:
+        """Ask, and write each piece as it comes. Ctrl-C ends the answer, not the talk. Raises `TrainwizError`."""
+        self._dialogue.send({**question, **vars(choice)})
+        pieces: list[str] = []
+        with self._dialogue.on_interrupt({"stop": True}):
+            while said := self._dialogue.receive():
+                if "problem" in said:
+                    raise problem(said)
+                if "end" in said:
+                    return Answer(text="".join(pieces), **said["end"])
+                pieces.append(said["piece"])
+                write(said["piece"])
+        raise _died(self._dialogue)
+
+
+@contextlib.contextmanager
+def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
+    """Load the model in the Python that trains. Raises `TrainwizError`."""
+    executable = interpreter.located(python or sys.executable)
+    console.talk(t("loading {folder}", folder=os.path.relpath(answerer.folder)))
+    argv = [executable, str(talker.PROGRAM), str(answerer.folder), answerer.device]
+    try:
+        dialogue = Dialogue(argv, cwd=str(answerer.cwd), environ={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
+    except OSError as error:
+        raise TrainwizError(
+            say("{python} could not be started: {problem}", python=executable, problem=error.strerror or error)
+        ) from None
+    with dialogue:
+        first = dialogue.receive()
+        if first is None:
+            raise _died(dialogue)
+        if "problem" in first:
+            raise problem(first)
+        facts = first["ready"]
+        console.talk(
+            t(
+                "{n:,} parameters in {dtype} on {device}",
+                n=facts["parameters"],
+                dtype=facts["dtype"],
+                device=facts["device"],
+            ),
+            style="dim",
+        )
+        yield Model(dialogue, facts)
+
+
+def _died(dialogue: Dialogue) -> TrainwizError:
+    return TrainwizError(
+        say("the model's process ended: {problem}", problem=dialogue.last_line or t("it said nothing")),
+        say("if memory ran out, try --cpu, or a machine with more of it"),
+    )
+
+
+def problem(said: Mapping[str, Any]) -> Unanswered:
+    """What the program said of a problem, for the person."""
+    detail = said.get("detail", "")
+    told: dict[str, tuple[Message, Message | None]] = {
+        "no_tokenizer": (
+            say("the model's folder holds no tokenizer that works: {detail}", detail=detail),
+            say("copy tokenizer.json and tokenizer_config.json from the model that it was trained from"),
+        ),
+        "not_loaded": (say("the model was not loaded: {detail}", detail=detail), None),
+        "no_template": (
+            say("its tokenizer has no chat template: this model continues texts, and was not trained to answer"),
+            say('let it continue one: trainwiz sample --prompt "Once upon a time"'),
+        ),
+        "refused": (say("the chat template refuses the conversation: {detail}", detail=detail), None),
+        "too_long": (
+            say(
+                "the conversation has {n} tokens, and the model takes {room} with its answer",
+                n=said.get("tokens"),
+                room=said.get("room"),
+            ),
+            say("begin a new one: /reset"),
+        ),
+        "empty": (say("the prompt is empty"), None),
+    }
+    message, remedy = told.get(said["problem"], (say("the model failed: {detail}", detail=detail), None))
+    return Unanswered(message, remedy)

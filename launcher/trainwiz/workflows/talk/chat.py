@@ -1,0 +1,114 @@
+"""`trainwiz chat`: a conversation with a trained model; and `trainwiz sample`: what it makes of one prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from trainwiz.errors import UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.ui import console, talk
+from trainwiz.workflows.talk import answers, model
+from trainwiz.workflows.talk.answers import Answer, Choice, Model
+from trainwiz.workflows.talk.model import Wanted
+
+
+def chat(wanted: Wanted, choice: Choice, system: str) -> int:
+    """Answer line by line until the input ends: from a terminal, or from a pipe, whose lines are the questions."""
+    found = model.found(wanted)
+    with answers.started(found, wanted.python) as talker:
+        if not talker.facts["chat"]:
+            raise answers.problem({"problem": "no_template"})
+        if sys.stdin.isatty():
+            console.talk(t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves"), style="dim")
+        return _converse(talker, choice, system)
+
+
+def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, raw: bool, as_json: bool) -> int:
+    """Print what the model makes of each prompt, `times` over. `raw` continues the text even of a chat model."""
+    if not prompts:
+        if sys.stdin.isatty():
+            raise UsageError(say("no prompt"), say('give one: trainwiz sample --prompt "Once upon a time"'))
+        prompts = [sys.stdin.read().rstrip("\n")]
+    found = model.found(wanted)
+    written = []
+    with answers.started(found, wanted.python) as talker:
+        as_text = raw or not talker.facts["chat"]
+        for i, prompt in enumerate(prompt for prompt in prompts for _ in range(times)):
+            question = {"text": prompt} if as_text else {"messages": [_message("user", prompt)]}
+            # Each has a seed of its own, or all would be the same.
+            own = choice if choice.seed is None else dataclasses.replace(choice, seed=choice.seed + i)
+            if as_text and not as_json:
+                talk.piece(prompt)
+            answer = talker.answer(question, own, (lambda _: None) if as_json else talk.piece)
+            if as_json:
+                written.append({"prompt": prompt, **vars(answer)})
+                continue
+            talk.end_answer()
+            talk.notes(answer)
+    if as_json:
+        console.data_json(written)
+    return 0
+
+
+def _converse(talker: Model, choice: Choice, system: str) -> int:
+    messages = _begun(system)
+    failed = False
+    for line in _lines():
+        command, _, rest = line.partition(" ")
+        if command == "/exit":
+            break
+        if command in ("/reset", "/system"):
+            system = rest.strip() if command == "/system" else system
+            messages = _begun(system)
+            console.talk(t("a new conversation"), style="dim")
+            continue
+        answer = _answered(talker, [*messages, _message("user", line)], choice)
+        failed = answer is None
+        if answer is not None:
+            messages += [_message("user", line), _message("assistant", answer.text)]
+        if failed and not sys.stdin.isatty():
+            break
+    return int(failed)
+
+
+def _answered(talker: Model, messages: list[dict[str, str]], choice: Choice) -> Answer | None:
+    """The answer, which was shown; None where the model could not give one, which was said."""
+    try:
+        answer = talker.answer({"messages": messages}, choice, talk.piece)
+    except answers.Unanswered as problem:
+        console.failure(problem)
+        return None
+    talk.end_answer()
+    talk.notes(answer)
+    return answer
+
+
+def _begun(system: str) -> list[dict[str, str]]:
+    return [_message("system", system)] if system else []
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    # What is no UTF-8 comes from a terminal as surrogates, which no tokenizer reads.
+    return {"role": role, "content": content.encode("utf-8", "replace").decode()}
+
+
+def _lines() -> Iterator[str]:
+    """What the person types, without empty lines, until the input ends."""
+    if not sys.stdin.isatty():
+        yield from filter(None, (line.strip() for line in sys.stdin))
+        return
+    with contextlib.suppress(ImportError):
+        __import__("readline")  # then `input` edits the line, and arrows bring back what was typed
+    while True:
+        try:
+            line = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            console.talk()
+            return
+        if line:
+            yield line

@@ -1,0 +1,1 @@
+"""What becomes of the weights of a checkpoint: `trainwiz export`."""

@@ -1,0 +1,70 @@
+"""A GGUF file for llama.cpp and what is built on it, written by llama.cpp's own converter where it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.process import foreground
+from trainwiz.ui import console
+from trainwiz.workflows.weights.gathered import MERGED, MODEL
+
+TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
+"""What the converter writes; smaller types are made by `llama-quantize` from its file."""
+CONVERTER = "convert_hf_to_gguf.py"
+_OF_ADAPTERS = "convert_lora_to_gguf.py"
+_FOLDER = "LLAMA_CPP"
+"""The variable that names a checkout of llama.cpp."""
+
+
+def file_of(targets: Mapping[str, Path]) -> Path:
+    """The GGUF file beside an exported folder."""
+    return targets[MODEL].with_name(f"{targets[MODEL].name}.gguf")
+
+
+def converter_for(kind: str, file: Path) -> Path:
+    """llama.cpp's converter. Raises `UsageError` for an unknown type, where none is installed, and if `file` exists."""
+    if file.exists():
+        raise UsageError(
+            say("{folder} already exists; nothing was written", folder=file),
+            say("choose another folder: trainwiz export --output DIR"),
+        )
+    if kind not in TYPES:
+        raise UsageError(
+            say("--gguf takes one of {types}, not {kind}", types=", ".join(TYPES), kind=kind),
+            say("smaller types: export --gguf bf16, then llama-quantize"),
+        )
+    places = [Path(folder, CONVERTER) for folder in (os.environ.get(_FOLDER, ""), "llama.cpp") if folder]
+    found = next((str(place) for place in places if place.is_file()), shutil.which(CONVERTER))
+    if found is None:
+        raise UsageError(
+            say("{converter} of llama.cpp was not found; nothing was written", converter=CONVERTER),
+            say(
+                "git clone https://github.com/ggml-org/llama.cpp, install its requirements.txt, and run with "
+                "LLAMA_CPP=llama.cpp"
+            ),
+        )
+    return Path(found).absolute()
+
+
+def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str) -> Path:
+    """Write the GGUF file beside the exported folder: of the merged model where there is one."""
+    folder = next(each for each in (targets[MERGED], targets[MODEL]) if each.is_dir())
+    program = converter
+    if (folder / "adapter_config.json").is_file():
+        program = converter.with_name(_OF_ADAPTERS)
+    file = file_of(targets)
+    argv = [python, str(program), str(folder.absolute()), "--outfile", str(file.absolute()), "--outtype", kind]
+    console.talk(t("converting to GGUF with {program}", program=program))
+    code, _ = foreground.run(argv, cwd=str(folder), environ=os.environ)
+    if code or not file.is_file():
+        raise TrainwizError(
+            say("{program} ended with exit code {code}; its output is above", program=program.name, code=code),
+            say("the model is in {folder}; convert it by hand once that is solved", folder=folder),
+        )
+    return file

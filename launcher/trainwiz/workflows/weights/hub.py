@@ -1,0 +1,56 @@
+"""Upload an exported model to the Hugging Face hub: only when asked, and private unless asked otherwise."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.language import t
+from trainwiz.message import Message, say
+from trainwiz.probe import upload
+from trainwiz.ui import console
+
+_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+
+
+def check_name(repository: str) -> None:
+    """Raise `UsageError` for what is no name of a repository, before anything is done."""
+    if not _NAME.fullmatch(repository):
+        raise UsageError(
+            say("--push takes ORG/NAME, not {name}", name=repository),
+            say("your user name is an ORG, too: --push YOUR-NAME/my-model"),
+        )
+
+
+def push(python: str, folder: Path, repository: str, *, public: bool) -> None:
+    """Upload the folder with the login of the hub's own client."""
+    console.talk(
+        t("uploading {folder} to {name} (public)", folder=folder, name=repository)
+        if public
+        else t("uploading {folder} to {name} (private, if it is new)", folder=folder, name=repository)
+    )
+    found = upload.push(python, folder, repository, public=public)
+    if found.problem:
+        raise TrainwizError(
+            say("{name} was not uploaded: {problem}", name=repository, problem=found.problem),
+            _remedy(found.status, folder, repository),
+        )
+    console.talk(t("uploaded: {url}", url=found.url), style="good")
+    if found.local_base:
+        console.talk(
+            t(
+                "note: the adapter names a base model by a folder of this machine, {folder}; others need "
+                "base_model_name_or_path in adapter_config.json to be an id of the hub",
+                folder=found.local_base,
+            ),
+            style="warning",
+        )
+
+
+def _remedy(status: int | None, folder: Path, repository: str) -> Message:
+    again = f"hf upload {shlex.quote(repository)} {shlex.quote(str(folder))}"
+    if status in (401, 403):
+        return say("log in with a token that may write there (hf auth login), then: {command}", command=again)
+    return say("the model is on disk; upload it later: {command}", command=again)

@@ -1,0 +1,190 @@
+"""`trainwiz board`: the page of a project's runs, who may see it, and how fast it is there."""
+
+import http.client
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from test_history import CHROMIUM, EVIL, NAMES, Page, alive, browse, record
+
+from trainwiz import language
+from trainwiz.network.pages import PageServer
+from trainwiz.store.runs import Run
+from trainwiz.workflows.board import Board
+
+DIAGNOSIS = {
+    "how": {"template": "rank 1 failed first", "values": {}, "text": "rank 1 failed first"},
+    "cause": {"template": "the GPU ran out of memory", "values": {}, "text": "the GPU ran out of memory"},
+    "remedy": {"template": "halve the micro-batch", "values": {}, "text": "halve the micro-batch"},
+    "known": True,
+    "last_lines": [EVIL],
+}
+SECRET = "hf_" + "a1B2" * 9
+
+
+@pytest.fixture(autouse=True)
+def _english() -> Iterator[None]:
+    language.choose([], {})
+    yield
+    language.choose([], {})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Three runs: one that failed, one that is done, one that goes on."""
+    folder = tmp_path / "project"
+    record(folder, NAMES[0], range(1, 6), outcome={"exit_code": 1, "diagnosis": DIAGNOSIS}, plan={"seed": 1})
+    record(folder, NAMES[1], range(1, 9), outcome={"exit_code": 0}, plan={"seed": 2, "model": {"name": EVIL}})
+    running = record(folder, NAMES[2], range(1, 4), **alive())
+    running.log(0).write_text(f"token {SECRET}\n{EVIL}\n")
+    return folder
+
+
+@pytest.fixture
+def served(project: Path) -> Iterator[PageServer]:
+    yield from serving(project)
+
+
+def serving(project: Path) -> Iterator[PageServer]:
+    server = PageServer(Board(project).page, 18017)
+    threading.Thread(target=server.serve, daemon=True).start()
+    yield server
+    server.close()
+    server.release()
+
+
+def get(server: PageServer, path: str, **headers: str) -> tuple[int, str, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), answer.headers
+
+
+def test_only_who_knows_the_token_sees_anything(served: PageServer) -> None:
+    status, text, headers = get(served, f"/{served.token}/")
+    assert status == 200
+    assert NAMES[0] in text
+    assert "script-src 'nonce-" in headers["Content-Security-Policy"]
+    assert (headers["Referrer-Policy"], headers["Cache-Control"]) == ("no-referrer", "no-store")
+    for path in ("/", "/runs", f"/{served.token}", "/x/runs", f"/{served.token}x/", "/%00/"):
+        assert get(served, path)[:2] == (404, ""), path
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8017", "127.0.0.1.evil.example:80", ""])
+def test_a_page_of_another_site_sees_nothing(served: PageServer, host: str) -> None:
+    """Not even where a name of its own leads to this machine."""
+    assert get(served, f"/{served.token}/", Host=host)[0] == 404
+
+
+def test_a_tunnel_may_have_another_port(served: PageServer) -> None:
+    assert get(served, f"/{served.token}/", Host="localhost:9999")[0] == 200
+
+
+def test_nobody_but_this_machine_can_connect(served: PageServer) -> None:
+    listening = Path("/proc/net/tcp").read_text()
+    assert f"0100007F:{served.port:04X} 00000000:0000 0A" in listening
+    assert f"00000000:{served.port:04X} " not in listening
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "..", "latest", "", NAMES[0] + "/../" + NAMES[1], "%2e%2e"])
+def test_a_run_is_named_and_never_a_path(served: PageServer, name: str) -> None:
+    for page in ("run", "log"):
+        assert get(served, f"/{served.token}/{page}?run={quote(name)}")[0] == 404
+    assert get(served, f"/{served.token}/log?run={NAMES[0]}&rank=../../command")[0] == 200  # of the first rank
+
+
+def test_logs_hide_secrets_and_show_no_markup(served: PageServer) -> None:
+    _, text, _ = get(served, f"/{served.token}/log?run={NAMES[2]}&rank=0")
+    assert SECRET not in text
+    assert "token" in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+def test_what_differs_between_two_runs(served: PageServer) -> None:
+    _, text, _ = get(served, f"/{served.token}/diff?run={NAMES[0]}&run={NAMES[1]}")
+    assert re.search(r"<code>seed</code></td><td>1</td><td><b>2</b>", text)
+    assert "<script" not in text
+    assert get(served, f"/{served.token}/diff?run={NAMES[0]}")[0] == 404
+
+
+def test_curves_of_the_chosen_runs(served: PageServer) -> None:
+    path = f"/{served.token}/compare?run={NAMES[0]}&run={NAMES[1]}"
+    _, text, _ = get(served, path)
+    loss = text[text.index("<svg") : text.index("</svg>")]
+    assert re.findall(r"<title>(.*?)</title>", loss) == [NAMES[0], NAMES[1]]
+    assert loss.count("--curve-0") >= 1
+    _, nothing, _ = get(served, f"/{served.token}/compare")
+    assert "<svg" not in nothing
+
+
+def test_the_table_follows_a_run(served: PageServer, project: Path) -> None:
+    """Its numbers, and its end; what was read once is not read again until it changes."""
+    path = f"/{served.token}/runs"
+
+    def row() -> str:
+        return next(line for line in get(served, path)[1].splitlines() if NAMES[2] in line)
+
+    assert ">running<" in row()
+    assert ">3<" in row()
+    run = Run(project / "runs" / NAMES[2])
+    run.metrics.write_text(json.dumps({"update": 7, "loss": 0.125}) + "\n")
+    assert ">7<" in row()
+    assert ">0.1250<" in row()
+    run.record("outcome", {"exit_code": 0})
+    assert ">done<" in row()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """50 runs with a million metric lines."""
+    folder = tmp_path_factory.mktemp("large") / "project"
+    names = [f"2026-11-{1 + i // 24:02d}_{i % 24:02d}-00-00-1" for i in range(50)]
+    first = record(folder, names[0], outcome={"exit_code": 1, "diagnosis": DIAGNOSIS})
+    lines = (f'{{"update": {u}, "loss": {3 + 10 / u:.4f}, "tokens_per_second": 100.0}}\n' for u in range(1, 20_001))
+    first.metrics.write_text("".join(lines))
+    for name in names[1:]:
+        run = record(
+            folder, name, outcome={"exit_code": 1, "diagnosis": DIAGNOSIS} if name == names[-1] else {"exit_code": 0}
+        )
+        run.metrics.unlink()
+        os.link(first.metrics, run.metrics)
+    return folder
+
+
+def test_fifty_runs_are_there_at_once(large: Path) -> None:
+    for server in serving(large):
+        took = []
+        for _ in range(3):
+            began = time.perf_counter()
+            status, text, _ = get(server, f"/{server.token}/")
+            took.append(time.perf_counter() - began)
+            assert (status, text.count("data-run=")) == (200, 50)
+        assert took[0] < 3, "nothing was read before"
+        assert min(took) < 0.5, took
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium here: the board was NOT looked at in a browser")
+def test_a_browser_paints_fifty_runs_within_a_second(large: Path, tmp_path: Path) -> None:
+    for server in serving(large):
+        # A first look starts the browser; the second one is measured.
+        for _ in range(2):
+            dumped = browse(tmp_path, "--virtual-time-budget=8000", "--dump-dom", server.url)
+        page = Page(dumped)
+        assert page.tags.count("svg") >= 4, "those of the comparison, and of the run that is shown"
+        assert "the GPU ran out of memory" in page.text
+        assert "halve the micro-batch" in page.text
+        assert EVIL in page.text
+        assert "img" not in page.tags
+        painted = re.search(r'data-painted="(\d+)"', dumped)
+        assert painted
+        assert int(painted[1]) <= 1000
+        shot = tmp_path / "shot.png"
+        browse(tmp_path, "--window-size=1300,1400", "--virtual-time-budget=8000", f"--screenshot={shot}", server.url)
+        assert shot.stat().st_size > 50_000

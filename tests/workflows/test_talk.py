@@ -1,0 +1,203 @@
+"""`trainwiz chat` and `trainwiz sample`: a trained model answers, as transformers itself would let it."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import projects
+import pytest
+import torch
+from safetensors.torch import save_model
+from test_checkpoints_command import rewrite
+from test_sft import CHATML, instructed
+from test_tasks import load
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainwiz.cli import run as trainwiz
+from trainwiz.probe.talker import PROGRAM
+
+pytestmark = pytest.mark.filterwarnings("default")
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = instructed(tmp_path_factory.mktemp("chat") / "model", CHATML)
+    trained = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for layer in trained.model.layers:
+            for weight in layer.parameters():
+                weight.mul_(12)  # so that what was said long ago decides what is written
+        trained.lm_head.weight[256:] = 0  # and that nothing ends an answer early
+    trained.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return instructed(tmp_path_factory.mktemp("base") / "model", None)
+
+
+def expected(folder: Path, text: str) -> str:
+    """What the model writes after a text, by transformers alone."""
+    tokenizer, trained = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+    ends = [256, *tokenizer.convert_tokens_to_ids(["<|im_end|>"])] if "<|im_end|>" in tokenizer.get_vocab() else 256
+    written = trained.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=ends,
+        pad_token_id=256,
+    )
+    return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+def shown(text: str) -> str:
+    """As a terminal may see it."""
+    from trainwiz.ui.safe import safe
+
+    return safe(text)
+
+
+def talk(*arguments: str, lines: str) -> projects.Done:
+    command = [sys.executable, "-m", "trainwiz", *arguments]
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, env=projects.environment(), timeout=240, check=False
+    )
+    return projects.Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_conversation_goes_on_as_the_template_says(model: Path) -> None:
+    """A line is a question; earlier questions and answers are part of the next prompt, until /reset."""
+    done = talk("chat", str(model), "--system", "be brief", *GREEDY, lines="one?\n\ntwo?\n/reset\none?\n")
+    assert done.code == 0, done.err
+    system = "<|im_start|>system\nbe brief<|im_end|>\n"
+    ask = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    first = expected(model, system + ask.format("one?"))
+    second = expected(model, system + ask.format("one?") + first + "<|im_end|>\n" + ask.format("two?"))
+    assert first != second
+    assert done.out == "".join(f"{shown(answer)}\n" for answer in (first, second, first))
+    assert "parameters in float32 on cpu" in done.err
+
+
+def test_samples_as_json_with_seeds(model: Path) -> None:
+    words = ("sample", str(model), "--prompt", "one?", "--times", "2", "--json", "--max-tokens", "8")
+    found = [json.loads(talk(*words, "--seed", "5", lines="").out) for _ in range(2)]
+    for answers in found:
+        for answer in answers:
+            del answer["seconds"]
+    assert found[0] == found[1]
+    texts = [answer["text"] for answer in found[0]]
+    assert texts[0] != texts[1], "each has a seed of its own"
+    assert {answer["reason"] for answer in found[0]} <= {"length", "end"}
+
+
+def test_a_model_without_a_template_continues_texts_only(base: Path) -> None:
+    done = talk("chat", str(base), lines="one?\n")
+    assert (done.code, done.out) == (1, "")
+    assert "its tokenizer has no chat template" in done.err
+    assert "trainwiz sample --prompt" in done.err
+    done = talk("sample", str(base), *GREEDY, lines="Once upon\n")
+    assert done.code == 0, done.err
+    assert done.out == shown(f"Once upon{expected(base, 'Once upon')}") + "\n"
+
+
+def test_what_cannot_be_answered_is_said(model: Path) -> None:
+    """Too much at once, and what the tokenizer's template refuses, end a pipe's talk and not a person's."""
+    done = talk("chat", str(model), *GREEDY, lines="x" * 600 + "\none?\n")
+    assert (done.code, done.out) == (1, "")
+    assert "the conversation has 6" in done.err
+    assert "the model takes 512 with its answer" in done.err
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"architectures": ["BertForSequenceClassification"]}, "writes no text: BertForSequenceClassification"),
+        ({}, "writes no text: its config.json names no class"),
+    ],
+)
+def test_models_of_other_tasks_are_refused(
+    config: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert trainwiz(["chat", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["/nowhere"], "/nowhere does not exist"), (["."], "has no runs"), (["--checkpoint", "3"], "has no runs")],
+)
+def test_where_there_is_no_model(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trainwiz(["chat", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
+    screen = pexpect.spawn(
+        sys.executable,
+        ["-m", "trainwiz", "chat", str(model), "--max-tokens", "100000", "--seed", "1"],
+        env={**projects.environment(), "TERM": "dumb"},
+        timeout=120,
+        encoding="utf-8",
+        codec_errors="replace",
+    )
+    screen.expect("> ")
+    screen.sendline("x" * 600)
+    screen.expect("begin a new one: /reset")
+    screen.expect("> ")
+    screen.sendline("one?")
+    screen.expect("one\\?\r\n")
+    screen.expect("[^\r\n]")  # it has begun
+    screen.sendintr()
+    screen.expect_exact("[stopped]")
+    screen.expect("tokens, ")
+    screen.expect("> ")
+    screen.sendline("/exit")
+    screen.expect(pexpect.EOF)
+    screen.close()
+    assert screen.exitstatus == 0
+
+
+def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> None:
+    """Gathered as `export` would; the second talk gathers nothing."""
+    project = tmp_path / "project"
+    task = load(project, "sft")
+    checkpoint = project / "output" / "checkpoints" / "checkpoint-00000003"
+    checkpoint.mkdir(parents=True)
+    trained = task.build_model(task.TaskConfig())
+    save_model(trained, str(checkpoint / "model.safetensors"))
+    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in checkpoint.iterdir()}
+    rewrite(checkpoint, update=3, layout="whole", world=1, config={}, sha256=files)
+    done = talk("chat", str(project), *GREEDY, lines="hello\n")
+    assert done.code == 0, done.err
+    assert "gathering the weights" in done.err
+    (kept,) = (project / "output" / "exported").iterdir()
+    assert kept.name.startswith("checkpoint-00000003-")
+    assert done.out.rstrip("\n") == shown(expected(kept, "user:\nhello<|end|>assistant:\n")).rstrip("\n")
+    again = talk("chat", str(checkpoint), *GREEDY, lines="hello\n")
+    assert (again.out, "gathering" in again.err) == (done.out, False), again.err
+
+
+def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> None:
+    """In words that `chat` knows, and never by a traceback on the channel."""
+    broken = tmp_path / "broken"
+    subprocess.run(["cp", "-r", str(model), str(broken)], check=True)
+    (broken / "model.safetensors").write_bytes(b"no tensors")
+    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    assert json.loads(said)["problem"] == "not_loaded"
+    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer_config.json").unlink()
+    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    assert json.loads(said)["problem"] == "no_tokenizer"
