@@ -560,3 +560,48 @@ def test_a_new_model_takes_back_the_size_of_the_old_one() -> None:
     assert without_replaced({"model.name": "org/b"}, earlier) == {"seed": 1}
     assert without_replaced({"model.name": "org/b"}, {"model.parameters": 5}) == {"model.parameters": 5}
     assert without_replaced({"seed": 2}, earlier) == {"model.name": "org/a", "model.parameters": 10**9}
+
+
+# docs/decisions/loop.md: Trainings of more than ten minutes on GPUs are compiled
+def test_a_long_training_on_gpus_is_compiled_and_says_what_that_costs() -> None:
+    long = {"model.name": "llama-1b", "schedule.n_steps": 10_000}
+    decided = decide(long, machine("8xh100"))
+    assert decided.plan.model.compile
+    found = re.fullmatch(
+        r"the forecast for H100 is ([\d:]+) instead of ([\d:]+); compilation takes a minute or more at each start",
+        why(decided, "model.compile"),
+    )
+    assert found
+    compiled, plain = (sum(60**i * int(part) for i, part in enumerate(reversed(t.split(":")))) for t in found.groups())
+    assert 600 < compiled < plain
+    decided = decide({**long, "schedule.n_steps": 5}, machine("8xh100"))
+    assert not decided.plan.model.compile
+    assert why(decided, "model.compile").startswith("the training takes about ")
+    assert decide({**long, "model.compile": False}, machine("8xh100")).plan.model.compile is False
+
+
+def test_nothing_is_compiled_that_is_not_known_to_gain() -> None:
+    long = {"model.name": "llama-1b", "schedule.n_steps": 10_000}
+    eight = machine("8xh100")
+    no_compiler = replace(eight, probed=True, toolchain=replace(eight.toolchain, cxx=None))
+    old = replace(eight, gpus=tuple(replace(gpu, compute_capability=(6, 1)) for gpu in eight.gpus))
+    other = replace(eight, gpus=tuple(replace(gpu, name="Graphics Device") for gpu in eight.gpus))
+    zero3 = {"strategy.kind": "deepspeed", "strategy.zero_stage": 3}
+    cases: list[tuple[dict[str, Any], Machine]] = [
+        (long, no_compiler),
+        (long, old),
+        (long, other),
+        (long, machine("cpu")),
+        ({**long, **zero3}, eight),
+        ({**long, "engine": "colossalai"}, eight),
+        ({**long, "task": "text_classification"}, eight),
+        ({**long, "schedule.n_steps": None, "schedule.n_epochs": 3}, eight),
+    ]
+    for answers, where in cases:
+        decided = decide(answers, where)
+        assert not decided.plan.model.compile, answers
+        assert why(decided, "model.compile") == "compilation takes a minute or more at each start"
+    adapted = {**long, "model.name": "some/model", "task": "sft", "model.adapter": "qlora"}
+    assert not decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile
+    adapted["model.adapter"] = "lora"
+    assert decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile

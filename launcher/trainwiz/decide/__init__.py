@@ -61,6 +61,7 @@ def decide(
     from trainwiz import plan as plans
     from trainwiz.decide import amount, hardware, length, size, strategy, training
     from trainwiz.decide.columns import decide_columns
+    from trainwiz.decide.compilation import decide_compilation
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
@@ -97,6 +98,7 @@ def decide(
     training.decide_batch(d)
     strategy.decide_gradients(d)
     length.decide_length(d)
+    decide_compilation(d)
     length.decide_rates(d)
     training.decide_optimizer(d)
     training.decide_records(d)
