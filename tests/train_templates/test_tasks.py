@@ -70,6 +70,8 @@ GENERATED = (
     *("sharding", "sources", "streams", "texts", "token_cache", "tracking", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
+AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}
+TAGS = {**SMALL, "task": "image_multilabel", "data.eval": "embedded", "data.augmentation": "color"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 SCORES = {**SMALL, "task": "text_regression", "data.eval": "embedded"}
 
@@ -536,7 +538,9 @@ def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_h
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("values", [IMAGES, TEXTS, SCORES], ids=["pictures", "texts", "scores"])
+@pytest.mark.parametrize(
+    "values", [IMAGES, TEXTS, SCORES, AGES, TAGS], ids=["pictures", "texts", "scores", "scored pictures", "tags"]
+)
 def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", values)
     curves = []
