@@ -36,6 +36,8 @@ PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
 Augmentation = Literal["none", "shift", "flip", "crop", "color"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
+ClusterKind = Literal["none", "slurm", "kubernetes", "skypilot"]
+Workload = Literal["trainjob", "jobset", "job"]
 
 TRACKERS: dict[str, tuple[str, ...]] = {
     "accelerate": ("tensorboard", "wandb", "mlflow", "swanlab", "trackio"),

@@ -18,6 +18,7 @@ from trainwiz.questions.basic import (
     sees_pictures,
     writes_text,
 )
+from trainwiz.questions.cluster import CLUSTER
 from trainwiz.questions.table import YES_NO, Choice, Question, Values
 from trainwiz.questions.training import TRAINING, never, several_machines
 from trainwiz.tasks.preference_losses import LOSSES
@@ -414,6 +415,7 @@ ADVANCED: tuple[Question, ...] = (
         help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
         "open port.",
     ),
+    *CLUSTER,
     Question(
         key="strategy.zero_stage",
         prompt=say("ZeRO stage"),
