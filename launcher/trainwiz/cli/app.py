@@ -72,7 +72,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         name="trainwiz",
         help=t("Turn a model and some GPUs into a correct training run: ask, check, write, launch."),
         no_args_is_help=True,
-        add_completion=False,
+        # typer imports pydantic for the options that install completion; a command does not wait for that.
+        add_completion=not COMMANDS.keys() & set(arguments),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
