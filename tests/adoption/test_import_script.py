@@ -442,9 +442,10 @@ def test_what_else_changes_an_update_is_named(folder: Path, capsys: pytest.Captu
     assert run([*call, "--set", "strategy.kind=deepspeed", "--set", "strategy.zero_stage=2"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["plan"]["optimizer"]["beta1"] == 0.7
-    assert tuple(
-        path for file, _, path in left(answer, "lost") if file == "hand.py"
-    ) == ("SGD(nesterov)", "DataLoader(shuffle)")
+    assert tuple(path for file, _, path in left(answer, "lost") if file == "hand.py") == (
+        "SGD(nesterov)",
+        "DataLoader(shuffle)",
+    )
 
 
 def test_a_trainer_that_is_given_its_optimizer() -> None:

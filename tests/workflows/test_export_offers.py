@@ -55,7 +55,9 @@ class Hub(BaseHTTPRequestHandler):
         if "/preupload/" in self.path:
             files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in lines[0]["files"]]
             return self.answer(200, {"files": files})
-        return self.answer(200, {"commitUrl": f"http://{self.headers['Host']}/me/mine/commit/1", "commitOid": "1", "success": True})
+        return self.answer(
+            200, {"commitUrl": f"http://{self.headers['Host']}/me/mine/commit/1", "commitOid": "1", "success": True}
+        )
 
     def answer(self, status: int, value: Any) -> None:
         content = json.dumps(value).encode()
