@@ -14,10 +14,11 @@ from trainwiz.process.child import Process
 from trainwiz.process.progress import FLOOR_SECONDS
 from trainwiz.process.ranks import Inbox
 from trainwiz.process.watch import Watching
+from trainwiz.store import history
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
-from trainwiz.workflows.launch import debugger, provenance
+from trainwiz.workflows.launch import build_locks, debugger, provenance
 from trainwiz.workflows.launch.attempts import Attempts
 from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
@@ -39,9 +40,19 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
     def news() -> Sequence[Mapping[str, Any]]:
         statement.look()
-        return metrics.new()
+        found = metrics.new()
+        if not metrics.first:  # it may be waiting for a build that nobody makes
+            locks.look()
+        return found
 
-    screen = Screen(Progress(news, prepared.total_updates))
+    progress = Progress(
+        news,
+        prepared.total_updates,
+        task=prepared.plan.task if prepared.plan else None,
+        place=lambda: history.place(prepared.run),
+    )
+    screen = Screen(progress)
+    locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
     attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
 
@@ -62,6 +73,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
         return conclusion.judged(attempt, outcome, kills)
 
+    locks.look()
     try:
         outcome = attempts.run(once, screen, metrics.update)
         statement.look()
