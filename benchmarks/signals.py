@@ -234,7 +234,7 @@ def trial(launcher: str, engine: str, script: str, event: str, port: int) -> See
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)
         code = process.poll()
-        if script == "generated" and code not in (0, 137, 139, -9):
+        if script == "generated" and code not in (75, 137, 139, -9):
             print((folder / "said.txt").read_text(errors="replace")[-3000:], file=sys.stderr)
         if event != "terminal lost":
             os.close(ours)

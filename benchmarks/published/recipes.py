@@ -89,6 +89,7 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
+    ("trainwiz", Tool(meter="reserved")),
     ("llm-foundry", Tool(checkpointing="none")),
     ("Megatron", Tool(checkpointing="none")),
     ("fms-fsdp", Tool(checkpointing="none")),

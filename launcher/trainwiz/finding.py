@@ -43,6 +43,8 @@ class Fix:
     """The same as new values by dotted key, where changing the plan or the file is enough."""
     edits: tuple[Edit, ...] = ()
     """The same as changed lines of a script, where that needs no question."""
+    installs: bool = False
+    """Whether it installs packages, which only a launch needs."""
     safe: bool = False
     """Whether the engine reads the old and the new file alike, or stopped at the old one and now does what it says."""
 
@@ -117,6 +119,11 @@ class Finding:
 def remedy(template: str, changes: Mapping[str, Any] | None = None, /, **values: object) -> Fix:
     """A remedy in one literal sentence (see `message.say`), with the changes of a plan or a file that it means."""
     return Fix(message=Message(template, values), changes=changes or {})
+
+
+def installing(fix: Fix) -> Fix:
+    """The remedy as one that installs packages."""
+    return replace(fix, installs=True)
 
 
 def safe(fix: Fix, only_if: bool = True) -> Fix:

@@ -11,6 +11,8 @@ SIGNAL_BASE = 128
 
 HANG_CODE = 124
 """The exit code of a run that was stopped because it hung; timeout(1) has the same."""
+STOPPED_CODE = 75
+"""The exit code of a training that was asked to stop, saved, and can go on: EX_TEMPFAIL of sysexits.h."""
 PREEMPTING = (10, 15)
 """SIGUSR1 and SIGTERM, which schedulers send before they take a job's machine away."""
 
@@ -33,6 +35,8 @@ class Outcome:
     """The ranks that had to be killed."""
     saving_seconds: float | None = None
     """How long the last rank took to end after that signal."""
+    stopped: bool = False
+    """Whether the training ended in order before its end, because somebody asked for that here or elsewhere."""
     hung: bool = False
     """Whether it was stopped because it hung."""
     stalls: tuple[Mapping[str, object], ...] = ()
@@ -59,6 +63,7 @@ class Outcome:
             },
             first_failed=first if isinstance(first, int) else None,
             signal=record["signal"] if isinstance(record.get("signal"), int) else None,
+            stopped=record.get("stopped") is True,
             observed={k: v for k, v in observed.items() if isinstance(v, int)} if isinstance(observed, dict) else {},
         )
 
@@ -69,8 +74,8 @@ class Outcome:
 
     @property
     def preempted(self) -> bool:
-        """Whether a scheduler asked it to stop, and not a person at the terminal."""
-        return self.signal in PREEMPTING
+        """Whether a scheduler asked it to stop, here or on another machine, and not a person at the terminal."""
+        return self.signal in PREEMPTING or (self.stopped and self.signal is None)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as `outcome.json` keeps them."""
@@ -81,6 +86,7 @@ class Outcome:
             "interrupted": self.interrupted,
             "preempted": self.preempted,
             "signal": self.signal,
+            "stopped": self.stopped,
             "hung": self.hung,
             "stalls": list(self.stalls),
             "stragglers": list(self.stragglers),

@@ -5,11 +5,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainwiz.models import Transformer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amount:
+    """About how much own data there is, from the first rows of its files and their sizes."""
+
+    documents: int
+    """Rows: documents, conversations, pairs of answers, labelled texts or pictures."""
+    different: int
+    """How many of them are not equal to another one."""
+    tokens: int
+    """Of all texts together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +43,14 @@ class DataFacts:
     """Whether a hub id is in the local cache."""
     parts: tuple[str, ...] = ()
     """Folders inside that split it for training and evaluation."""
+    evaluation_part: str = ""
+    """The one of them that is for evaluation."""
     first: Mapping[str, Any] = field(default_factory=dict)
     """The columns of its first row, with their values; empty where they are not known."""
     packages: tuple[str, ...] = ()
     """Packages that read it."""
+    amount: Amount | None = None
+    """About how much it is; None for embedded data, and where that would take long to find out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,3 +170,14 @@ class TokenFolder:
     """Whether all of the data is tokenized."""
     busy: bool
     """Whether a process is writing it."""
+
+
+def is_part(name: str | None) -> bool:
+    """Whether a setting names a part of the training data: `5%` or `200`."""
+    return name is not None and re.fullmatch(r"\d+(\.\d+)?%|\d+", name.strip()) is not None
+
+
+def share_of(part: str, documents: int) -> float:
+    """The share of the documents that such a setting keeps for evaluation, at most 1."""
+    number = float(part.strip().rstrip("%"))
+    return min(1.0, number / 100 if part.strip().endswith("%") else number / max(1, documents))

@@ -74,7 +74,7 @@ class Recovery:
         outcome = attempt.outcome
         trained = attempt.update > (self._history[-1].update if self._history else 0)
         self._history.append(attempt)
-        if outcome.exit_code == 0 or outcome.interrupted or None in outcome.codes.values():
+        if outcome.exit_code == 0 or outcome.stopped or outcome.interrupted or None in outcome.codes.values():
             return None
         if attempt.out_of_memory and self._policy.auto_batch and self.batch:
             return self._smaller(self.batch)

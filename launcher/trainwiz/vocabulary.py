@@ -89,3 +89,27 @@ def spelled(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+PLAN_SECTIONS = (
+    "version",
+    "task",
+    "engine",
+    "seed",
+    "model",
+    "data",
+    "machine",
+    "strategy",
+    "precision",
+    "batch",
+    "schedule",
+    "optimizer",
+    "preference",
+    "evaluation",
+    "checkpoint",
+    "tracking",
+    "supervision",
+    "deepspeed",
+    "ignore",
+)
+"""The keys at the top of a plan, for those who look at a file without the plan's model."""

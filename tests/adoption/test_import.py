@@ -60,7 +60,8 @@ class Imported:
 
 
 def imported(*paths: str, **firm: Any) -> Imported:
-    accelerate, deepspeed = import_files.pair(paths, default=False, versions=VERSIONS)
+    files = import_files.together(paths, default=False, versions=VERSIONS)
+    accelerate, deepspeed = files.accelerate, files.deepspeed
     adoption = adopt(accelerate, deepspeed)
     answers = {**{key: one.value for key, one in adoption.carried.items()}, **firm}
     plan = decide(answers, None).plan

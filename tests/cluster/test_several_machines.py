@@ -74,9 +74,67 @@ def test_skypilot_says_rank_size_and_address() -> None:
         cluster.place(planned(), None, {**node, "SKYPILOT_NODE_RANK": ""})
 
 
+PLACES = {
+    "Slurm": {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "zero,one"},
+    "Kubeflow": {
+        "PET_NODE_RANK": "1",
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "zero",
+        "PET_MASTER_PORT": "29400",
+    },
+    "SkyPilot": {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "zero\none"},
+    "dstack": {
+        "DSTACK_NODE_RANK": "1",
+        "DSTACK_NODES_NUM": "2",
+        "DSTACK_MASTER_NODE_IP": "zero",
+        "DSTACK_RUN_NAME": "r",
+    },
+    "Volcano": {"VC_TASK_INDEX": "1", "VC_WORKER_HOSTS": "zero,one", "VC_WORKER_NUM": "2"},
+    "Open MPI": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "zero"},
+}
+"""The variables of the second of two machines."""
+
+
+@pytest.mark.parametrize("environ", PLACES.values(), ids=PLACES)
+def test_every_scheduler_says_where_this_machine_stands(environ: dict[str, str]) -> None:
+    place = cluster.place(planned(main_process_ip=None), None, environ)
+    assert (place.rank, place.machines, place.address, place.port) == (1, 2, "zero", BASE.machine.main_process_port)
+    with pytest.raises(Refused, match=r": 2, but machines of the plan: 3") as refused:
+        cluster.place(planned(num_machines=3, num_processes=6), None, environ)
+    assert "3" in str(refused.value.remedy)
+
+
+def test_what_a_job_gives_must_be_enough() -> None:
+    on_gpus = {**PLACES["dstack"], "DSTACK_GPUS_PER_NODE": "1"}
+    with pytest.raises(Refused, match="the job has 1 GPUs on each machine, but the plan has 2 ranks there"):
+        cluster.place(planned(device="cuda"), None, on_gpus)
+    assert cluster.place(planned(device="cpu"), None, on_gpus).rank == 1
+    with pytest.raises(Refused, match="mpirun started several trainwiz processes"):
+        cluster.place(planned(), None, {**PLACES["Open MPI"], "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    roles = {"VC_TASK_INDEX": "0", "VC_PS_HOSTS": "a", "VC_WORKER_HOSTS": "b,c"}
+    assert cluster.machine_rank(roles) is None, "an index within one of several tasks is no rank"
+
+
+def test_the_job_of_a_process() -> None:
+    assert cluster.job({}) is None
+    found = cluster.job({**PLACES["Slurm"], "SLURM_RESTART_COUNT": "2"})
+    assert found
+    assert (found.scheduler, found.name, found.restarts, found.requeue[0]) == ("Slurm", "7", 2, "scontrol")
+    others = {name: cluster.job(environ) for name, environ in PLACES.items() if name != "Slurm"}
+    assert [name for name, job in others.items() if job and not job.requeue] == ["Kubeflow", "dstack", "Volcano"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("node7", "node7"), ("node[03-05,9],other", "node03"), ("a1,b2", "a1"), ("gpu-[1,3]", "gpu-1"), ("", None)],
+    [
+        ("node7", "node7"),
+        ("node[03-05,9],other", "node03"),
+        ("a1,b2", "a1"),
+        ("gpu-[1,3]", "gpu-1"),
+        ("rack[1-2]n[03-05,9],x", "rack1n03"),
+        ("", None),
+    ],
 )
 def test_the_first_host_of_slurms_list(nodes: str, first: str | None) -> None:
     assert cluster.address({"SLURM_JOB_NODELIST": nodes}) == first
@@ -185,6 +243,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 SCRIPT = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
+print("beside", file=sys.stderr)
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(total)
@@ -222,6 +281,28 @@ def project(folder: Path, *, ranks: int = 4) -> Path:
     return folder
 
 
+def test_an_accelerate_file_for_several_machines_gets_this_ones_rank(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 2\nnum_processes: 2\nmain_process_port: 29571\n"
+    )
+    (tmp_path / "train.py").write_text("")
+
+    def argv(*words: str, **environ: str) -> list[str]:
+        command = [sys.executable, "-m", "trainwiz", "launch", "--config", "acc.yaml", "--dry-run", "--json", *words]
+        done = subprocess.run(
+            [*command, "train.py"], cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, text=True
+        )
+        assert done.stdout, done.stderr
+        found: list[str] = json.loads(done.stdout)["argv"]
+        return found
+
+    typed = argv("--machine-rank", "1", MASTER_ADDR="zero")
+    assert typed[typed.index("--machine_rank") + 1] == "1"
+    assert typed[typed.index("--main_process_ip") + 1] == "zero"
+    in_job = argv(**PLACES["Slurm"])
+    assert in_job[in_job.index("--machine_rank") + 1] == "1"
+
+
 def both(hosts: Hosts, folder: Path, *words: str) -> list[tuple[int, str]]:
     started = [hosts.start(n, folder, "--machine-rank", str(n), *words) for n in (0, 1)]
     said = [p.communicate(timeout=180)[0] for p in started]
@@ -237,20 +318,22 @@ def test_a_world_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
     runs = [p for p in (folder / "runs").iterdir() if not p.is_symlink()]
     assert len(runs) == 1
     for rank in range(4):
+        assert "beside" in (runs[0] / "logs" / f"rank-{rank}.log").read_text()
         assert (
             f"rank {rank} of 4 sum 6.0 ['--output_dir', 'runs/{runs[0].name}']"
             in (runs[0] / "logs" / f"rank-{rank}.log").read_text()
         )
-    assert json.loads((runs[0] / "outcome.json").read_text())["ranks"] == {"0": 0, "1": 0}
+    assert json.loads((runs[0] / "outcome.json").read_text())["ranks"] == dict.fromkeys("0123", 0)
     assert json.loads((runs[0] / "outcome-machine-1.json").read_text())["ranks"] == {"2": 0, "3": 0}
 
 
 @pytest.mark.train
 def test_the_first_failed_rank_of_a_machine_and_its_own_code(hosts: Hosts, tmp_path: Path) -> None:
-    (code_a, _), (code_b, said_b) = both(hosts, project(tmp_path / "p"), "--", "fail")
-    assert code_a != 0
-    assert code_b == 42
+    (code_a, said_a), (code_b, said_b) = both(hosts, folder := project(tmp_path / "p"), "--", "fail")
+    assert (code_a, code_b) == (42, 42), said_a + said_b
+    assert "rank 3 failed first with exit code 42" in said_a
     assert "rank 3 failed first with exit code 42" in said_b
+    assert json.loads((folder / "runs" / "latest" / "outcome.json").read_text())["first_failed_rank"] == 3
 
 
 @pytest.mark.train
@@ -262,7 +345,7 @@ def test_a_request_to_stop_reaches_the_ranks_behind_torchrun(hosts: Hosts, tmp_p
     for process in started:
         process.send_signal(signal.SIGTERM)
     said = [p.communicate(timeout=180)[0] for p in started]
-    assert [p.returncode for p in started] == [0, 0], said
+    assert [p.returncode for p in started] == [75, 75], said
     logs = folder / "runs" / "latest" / "logs"
     assert all(f"saved {r}" in (logs / f"rank-{r}.log").read_text() for r in range(4))
 

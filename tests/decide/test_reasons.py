@@ -39,9 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 def decided(name: str) -> dict[str, str]:
     """Every value that is not the plan's own default, with its source; then each strategy that was weighed."""
     machine, answers, known = CASES[name]
-    given = {"samples": known.get("samples")} if "samples" in known else {}
+    data = test_decide.counted(known["samples"]) if "samples" in known else None
     model = test_decide.sized(known["parameters"]) if "parameters" in known else None
-    made = decide(answers, test_decide.machine(machine), model=model, **given)
+    made = decide(answers, test_decide.machine(machine), model=model, data=data)
     values = {
         key: f"{made.plan.get(key)} ({source.kind}: {reviewed.numbers(source.reason)})"
         for key, source in made.sources.items()

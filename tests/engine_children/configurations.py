@@ -31,6 +31,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 import claimed  # noqa: E402
 import torch  # noqa: E402
+import yaml  # noqa: E402
 from accelerate.commands import launch as launcher  # noqa: E402
 from accelerate.parallelism_config import ParallelismConfig  # noqa: E402
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin  # noqa: E402
@@ -43,6 +44,8 @@ from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
 from deepspeed.utils import groups  # noqa: E402
 from meeting import MET, at_once, machine  # noqa: E402
 from torch.distributed import run as torchrun  # noqa: E402
+
+from trainwiz.engines.llamafactory import OWN_ARGUMENTS  # noqa: E402
 
 NO_DEVICE = "There are currently no available devices found"
 """Where FSDP 1 arrives on a machine without GPUs after it has taken all of its settings."""
@@ -409,6 +412,29 @@ def optimizer(case: dict[str, Any]) -> None:
         DeepSpeedEngine._configure_basic_optimizer(engine, torch.nn.Linear(1, 1).parameters())
     except AttributeError:
         return  # past the check that this is about
+
+
+def trainer(case: dict[str, Any]) -> None:
+    from transformers import TrainingArguments
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    values = yaml.safe_load(Path(case["accelerate"]).read_text())
+    file = values.pop("deepspeed", None)
+    known = {key: value for key, value in values.items() if key in TrainingArguments.__dataclass_fields__}
+    made = TrainingArguments(output_dir=case["folder"], use_cpu=True, report_to=[], **known)
+    if file:
+        theirs = HfTrainerDeepSpeedConfig(file)
+        theirs.trainer_config_process(made)
+        theirs.trainer_config_finalize(made, None, 10)
+
+
+def parser(case: dict[str, Any]) -> None:
+    from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+
+    values = yaml.safe_load(Path(case["accelerate"]).read_text())
+    known = OWN_ARGUMENTS - set(Seq2SeqTrainingArguments.__dataclass_fields__)
+    rest = {key: value for key, value in values.items() if key not in known}
+    HfArgumentParser(Seq2SeqTrainingArguments).parse_dict({"output_dir": case["folder"], **rest})
 
 
 def main() -> None:

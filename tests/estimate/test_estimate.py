@@ -113,12 +113,12 @@ def test_estimate_of_a_plan() -> None:
     )
     found = estimate(offloaded, 1000)
     assert found.host_bytes_per_machine == 10_000
-    assert found.checkpoint_bytes == 14_000
+    assert found.checkpoint_bytes == 12_000  # shards alone; test_training.py compares with real ones
     assert estimate(make(optimizer__name="sgd"), 1000).checkpoint_bytes == 8_000
     # Only DeepSpeed in 16 bits writes 16-bit weights beside the fp32 ones.
     assert estimate(make(precision__mixed_precision="bf16"), 1000).checkpoint_bytes == 12_000
     fp32 = make(strategy__kind="deepspeed", strategy__zero_stage=2)
-    assert estimate(fp32, 1000).checkpoint_bytes == 12_000
+    assert estimate(fp32, 1000).checkpoint_bytes == 16_000
     weights = make(strategy__kind="deepspeed", strategy__zero_stage=3, strategy__offload_param_device="cpu")
     assert [estimate(plan, 1000).host_bytes_per_machine for plan in (fp32, weights)] == [0, 2_000]
 

@@ -21,6 +21,7 @@ from trainwiz.network import messages, ports, rollcall
 from trainwiz.network.rollcall import Machine, Roll
 from trainwiz.probe import fingerprint
 from trainwiz.store import secret
+from trainwiz.workflows.launch import machines
 
 SECRET = "these three words"
 
@@ -70,6 +71,28 @@ def test_all_there_is_quick_and_agrees(port: int) -> None:
         assert sorted(m.hostname for m in roll.present) == ["host-0", "host-1", "host-2"]
     # torchrun binds the same port right after.
     assert ports.is_free(port)
+
+
+def test_who_does_not_see_machine_0s_folder_says_so(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    heard: list[Roll] = []
+    there: dict[str, Any] = {"address": "127.0.0.1", "port": port, "wait": 20}
+    guest = threading.Thread(
+        target=lambda: heard.append(rollcall.attend(machine(1), **there, secret=lambda: SECRET, sees=lambda: False))
+    )
+    guest.start()
+    heard.append(rollcall.host(machine(0), **there, secret=SECRET, agreed={}))
+    guest.join(30)
+    assert [roll.apart for roll in heard] == [(1,), (1,)]
+    with pytest.raises(TrainwizError, match="machine 1 does not see the folder of machine 0"):
+        machines._look_at_folders(heard[0], must_share=True)
+    machines._look_at_folders(heard[0], must_share=False)
+    assert "checkpoints lie on machine 0 only" in capfd.readouterr().err
+
+
+def test_the_interface_is_the_one_that_others_come_by() -> None:
+    """Debian lets a machine's own name stand for 127.0.1.1."""
+    assert ports.outside(("127.0.1.1", "::ffff:127.0.0.1", "10.0.0.2")) == "10.0.0.2"
+    assert ports.outside(("127.0.0.1",)) is None
 
 
 def test_who_is_missing_is_named_on_every_machine(port: int) -> None:

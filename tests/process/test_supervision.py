@@ -63,6 +63,23 @@ def test_ctrl_c_lets_them_save() -> None:
     assert (outcome.exit_code, outcome.signal, outcome.first_failed) == (0, INT, None)
 
 
+def test_a_rank_that_was_stopped_in_order_is_no_failure() -> None:
+    """Its machine need not be the one that was asked: the ranks agree to stop."""
+    world = Supervisor([0, 1], stopped_code=75)
+    assert world.stopped(1, 75, 1.0) == []
+    assert world.deadline is None, "the other one may be saving"
+    world.stopped(0, 75, 9.0)
+    outcome = world.outcome(9.0)
+    assert (outcome.exit_code, outcome.stopped, outcome.preempted, outcome.first_failed) == (75, True, True, None)
+    failing = Supervisor([0, 1], stopped_code=75)
+    failing.stopped(1, 75, 1.0)
+    failing.stopped(0, 3, 1.1)
+    assert (failing.outcome(2.0).exit_code, failing.outcome(2.0).stopped) == (3, False)
+    foreign = Supervisor([0, 1])
+    foreign.stopped(1, 75, 1.0)
+    assert foreign.first_failed == 1
+
+
 @pytest.mark.parametrize(("signum", "code"), [(INT, 130), (TERM, 143), (HUP, 129)])
 def test_a_script_that_cannot_save_ends_with_the_signal_that_came(signum: int, code: int) -> None:
     world = Supervisor([0])

@@ -167,3 +167,8 @@ def test_variables_are_hidden_by_name_and_by_shape() -> None:
 
 def test_numbers_and_their_kind_are_left_as_they_are() -> None:
     assert redaction.values([1, None, ("hf_abcdefghij",), {"a": True}]) == [1, None, ["***"], {"a": True}]
+
+
+def test_the_working_directory_is_no_secret() -> None:
+    """The shell's PWD is in every path that is printed."""
+    assert redaction.known([], {"PWD": "/home/me/project", "MYSQL_PWD": "hunter2hunter2"}) == {"hunter2hunter2"}

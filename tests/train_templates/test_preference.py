@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from plans import BASE
-from projects import SMALL, make
+from projects import CLOCKED, SMALL, make
 from safetensors.torch import load_file
 from test_sft import CHATML, curve, instructed
 from test_tasks import load
@@ -23,6 +23,7 @@ from trainwiz import plan as plans
 from trainwiz.decide import decide
 from trainwiz.estimate import estimate
 from trainwiz.probe.project import project
+from trainwiz.project import DataFacts
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -396,9 +397,15 @@ def test_what_a_loss_cannot_learn_from_is_named_before(row: Any, loss: str, prob
 
 def test_the_data_and_the_loss_decide_the_defaults() -> None:
     tuned = {"task": "preference", "model.name": "org/model", "model.parameters": 7_000_000_000}
-    judged = decide(tuned, None, first={"prompt": "a", "completion": "b", "label": True}).plan
+    judged = decide(
+        tuned, None, data=DataFacts(name="a", kind="file", first={"prompt": "a", "completion": "b", "label": True})
+    ).plan
     assert judged.preference.loss == "kto"
-    plan = decide({**tuned, "model.adapter": "lora"}, None, first={"chosen": "a", "rejected": "b", "label": 1}).plan
+    plan = decide(
+        {**tuned, "model.adapter": "lora"},
+        None,
+        data=DataFacts(name="a", kind="file", first={"chosen": "a", "rejected": "b", "label": 1}),
+    ).plan
     assert (plan.preference.loss, plan.optimizer.learning_rate, plan.data.packing) == ("dpo", 5e-6, False)
     both = [plans.with_changes(plan, {"preference.loss": loss, "model.adapter": "none"}) for loss in ("dpo", "kto")]
     pair, single = (estimate(each, 7_000_000_000).activation_bytes_per_rank for each in both)
@@ -447,7 +454,7 @@ def test_no_split_of_the_batch_changes_the_training(loss: str, named: dict[str, 
         curves.append(curve(tmp_path / f"{ranks}"))
     assert len(curves[0]) > 7  # with evaluations
     for mine, theirs in zip(*curves, strict=True):
-        for field in mine.keys() - {"tokens_per_second", "lr", "epoch"}:
+        for field in mine.keys() - CLOCKED - {"lr", "epoch"}:
             assert mine[field] == pytest.approx(theirs[field], rel=2e-4, abs=1e-5), (field, mine["update"])
     assert curves[0][-1].keys() - {"update"} == EVALUATED - ({"eval_accuracy"} if loss == "kto" else set())
     assert curves[0][-1]["eval_margin"] > 0

@@ -1,18 +1,21 @@
 """The interview and its review, with a scripted person instead of a terminal."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainwiz import tasks
 from trainwiz.decide import Decided, decide
 from trainwiz.message import Message, say
+from trainwiz.models import known
 from trainwiz.plan import Plan
+from trainwiz.project import ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
-from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review
-from trainwiz.wizard.interview import GATE
+from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
 
 MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
 
@@ -44,6 +47,13 @@ class Person:
         return [asked.prompt for asked in self.asked]
 
 
+def reviewed(answers: Mapping[str, Any], *replies: str | Action | Reply) -> Person:
+    """A person who has been through the review."""
+    person = Person(*replies)
+    review(interview(person, answers=dict(answers)))
+    return person
+
+
 def interview(
     person: Person,
     *,
@@ -66,7 +76,7 @@ def test_enter_accepts_every_default_and_settles_nothing() -> None:
     talk = interview(person)
     talk.run()
     assert talk.answers == {}
-    assert len(person.asked) == len(BASIC) + 1
+    assert len(person.asked) == len(BASIC) - 1, "no adapter for a language model that is trained from the beginning"
     assert all(asked.reason for asked in person.asked)
 
 
@@ -76,6 +86,13 @@ def test_a_default_shows_its_reason() -> None:
     gpus = person.asked[3]
     assert (gpus.prompt, gpus.default) == ("GPUs, one rank each", "4")
     assert gpus.reason.startswith("found 4 × A100")
+
+
+def test_epochs_show_their_own_reason() -> None:
+    person = Person(*[""] * 7)
+    talk = interview(person, answers={"schedule.n_epochs": 4})
+    talk.run()
+    assert (person.asked[-1].default, person.asked[-1].reason) == ("4 epochs", "your answer")
 
 
 def test_the_first_question_needs_neither_machine_nor_plan() -> None:
@@ -109,7 +126,7 @@ def test_question_mark_explains_and_asks_again() -> None:
 def test_an_illegal_answer_is_explained_and_asked_again() -> None:
     person = Person("", "", "", "4", "100/8", "96/8", "", "", "")
     talk = interview(person)
-    talk.run(until=GATE)
+    talk.run(until=REVIEW)
     heard = " ".join(" ".join(person.heard).split())
     assert "100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or 128 (accumulation 4)" in heard
     assert talk.answers["batch.real_batch_size"] == 96
@@ -196,27 +213,48 @@ def test_what_the_command_line_gave_is_not_asked() -> None:
 
 def test_custom_asks_neither_model_nor_data() -> None:
     person = Person("custom", *[""] * 6)
-    interview(person).run(until=GATE)
+    interview(person).run(until=REVIEW)
     assert not [p for p in person.prompts if p.startswith(("Model", "Training data"))]
 
 
 def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
-    person = Person("", "llama-1b", *[""] * 5)
+    person = Person("", "llama-1b", *[""] * 3)
     talk = interview(person)
     with pytest.raises(KeyboardInterrupt):
         talk.run()
-    lines = dict(person.asked[6].choices)
+    lines = dict(person.asked[5].choices)
     assert "16.4 GiB per rank" in lines["ddp"]
     assert "does not fit" not in lines["ddp"]
 
 
-def test_the_gate_opens_the_advanced_questions() -> None:
-    person = Person(*[""] * 8, "yes", "7", *[""] * 80)
+@pytest.mark.parametrize("task", [task.name for task in tasks.every()])
+def test_no_task_takes_more_than_eight_times_enter(task: str) -> None:
+    person = Person(task, *[""] * 7)
     talk = interview(person)
     talk.run()
-    assert talk.answers == {"seed": 7}
-    assert "Warm-up in updates" in person.prompts
-    assert "Folder for offloaded state" not in person.prompts
+    review(talk)
+    assert set(talk.answers) <= {"task"}
+    assert 5 <= len(person.asked) <= 8
+    assert ("Trained weights" in person.prompts) == (task in ("sft", "preference"))
+
+
+def test_what_is_trained_shows_its_bytes() -> None:
+    person = Person("sft", "Qwen/Qwen2.5-7B", "", *[""] * 5)
+
+    def here(answers: Mapping[str, Any]) -> Decided:
+        shape = known("Qwen/Qwen2.5-7B")
+        assert shape
+        facts = ModelFacts(name="m", kind="hub", parameters=shape.parameters, size_source="table", transformer=shape)
+        return decide(answers, MACHINE, model=facts if "model.name" in answers else None)
+
+    talk = interview(person)
+    talk.decide = here
+    talk.run()
+    asked = next(asked for asked in person.asked if asked.prompt == "Trained weights")
+    shown = dict(asked.choices)
+    assert asked.default == "lora"
+    assert "20.9 GiB per rank  all weights" in shown["none"]
+    assert "8.7 GiB per rank" in shown["qlora"]
 
 
 def test_answers_are_saved_with_the_step_that_comes_next() -> None:
@@ -236,17 +274,71 @@ def test_resumed_answers_go_on_at_their_step() -> None:
 
 
 def test_the_review_changes_a_line_and_returns() -> None:
-    person = Person("seed", "x", "7", "write")
+    person = Person("details", "seed", "x", "7", "write")
     talk = interview(person)
     review(talk)
     assert talk.answers == {"seed": 7}
-    first, *_, last = person.asked
+    _, first, *_, last = person.asked
     keys = [key for key, _ in first.choices]
-    assert (keys[0], keys[-1]) == ("write", "supervision.max_restarts")
+    assert (keys[0], keys[1], keys[-1]) == ("write", "summary", "supervision.max_restarts")
     assert len(set(keys)) == len(keys) > 38
     assert "7" in dict(last.choices)["seed"]
     assert "yours" in dict(last.choices)["seed"]
     assert "found: 4 × A100" in dict(first.choices)["machine.num_processes"]
+
+
+def test_details_leave_out_what_does_not_matter() -> None:
+    """A language model has no adapter, unless somebody answered it; one machine has no address."""
+    first, *_ = reviewed({}, "details", "write").asked[1:]
+    keys = set(dict(first.choices))
+    assert not {key for key in keys if "lora" in key or key == "machine.main_process_ip"}
+    assert {"batch.per_device_batch_size", "strategy.kind", "data.packing"} <= keys
+    again, *_ = reviewed({"model.lora_rank": 8}, "details", "write").asked[1:]
+    assert "model.lora_rank" in dict(again.choices)
+
+
+def test_the_summary_has_about_ten_lines() -> None:
+    answers = {"task": "sft", "model.name": "llama-1b", "schedule.n_epochs": 3}
+    (asked,) = reviewed(answers, "write").asked
+    assert asked.choices[0][0] == "write"
+    assert asked.choices[-1][0] == "details"
+    shown = {key: line.split("  ", 1)[1].strip() for key, line in asked.choices[1:-1]}
+    assert len(shown) == 12
+    assert shown["model.name"] == "llama-1b, 1.1B parameters, random weights"
+    assert shown["model.adapter"] == "all weights"
+    assert shown["machine.num_processes"].startswith("4 (4 × A100")
+    assert re.fullmatch(r"ddp: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
+    assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
+    assert shown["schedule.n_steps"] == "3 epochs"
+    assert "12.3 GiB each" in shown["checkpoint.checkpointing_steps"]
+
+
+def test_the_summary_foretells_tokens_and_time() -> None:
+    (asked,) = reviewed({"model.name": "llama-1b", "schedule.n_steps": 500}, "write").asked
+    line = dict(asked.choices)["schedule.n_steps"]
+    assert re.search(r"500 updates, \d+M tokens at most, about \d+(\.\d+)? (min|h)", line)
+    (custom,) = reviewed({"task": "custom"}, "write").asked
+    assert "data.train" not in dict(custom.choices)
+    assert "tokens" not in dict(custom.choices)["batch.real_batch_size"]
+
+
+def test_after_a_change_enter_writes() -> None:
+    """In the summary the pointer returns to `write`; in the details it stays, and < leads back to the summary."""
+    person = reviewed({}, "schedule.n_steps", "7", "details", "seed", "3", Action.BACK, "write")
+    defaults = [asked.default for asked in person.asked if asked.at_once == "write"]
+    assert defaults == ["write", "write", "summary", "seed", "details"]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(7, "7"), (9_999, "9999"), (12_345, "12.3k"), (494_000_000, "494M"), (1_100_000_000, "1.1B")]
+)
+def test_large_numbers_have_three_digits(number: int, shown: str) -> None:
+    assert summary.counted(number) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(40, "40 s"), (720, "12 min"), (12_600, "3.5 h"), (345_600, "4 days")])
+def test_times_are_rounded(seconds: float, shown: str) -> None:
+    assert summary.duration(seconds) == shown
 
 
 def test_the_review_explains_the_line_that_is_pointed_at() -> None:
@@ -259,7 +351,7 @@ def test_the_review_explains_the_line_that_is_pointed_at() -> None:
 def test_back_from_the_review_asks_on() -> None:
     person = Person(Action.BACK, "", "write")
     review(interview(person, answers={"seed": 1}))
-    assert "Show the advanced settings?" in person.prompts
+    assert "Length in steps or epochs" in person.prompts
 
 
 @pytest.mark.parametrize("key", ["strategy.kind", "batch.per_device_batch_size", "strategy.zero_stage", "engine"])

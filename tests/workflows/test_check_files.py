@@ -17,6 +17,8 @@ import yaml
 
 from trainwiz import render
 from trainwiz.cli import run
+from trainwiz.plan import Plan
+from trainwiz.vocabulary import PLAN_SECTIONS
 from trainwiz.workflows.check import configurations, targets
 
 HERE = Path(__file__).parents[1]
@@ -136,13 +138,13 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     assert run(["check", str(folder / "deep" / "er" / "none")]) == 2
     (folder / "empty").mkdir()
     assert run(["check", "empty"]) == 2
-    assert "no accelerate or DeepSpeed configuration" in capsys.readouterr().err
+    assert "no configuration that trainwiz knows" in capsys.readouterr().err
 
 
 def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "package.json").write_text('{"name": "x"}')
     assert run(["check", "package.json"]) == 2
-    assert "package.json is neither an accelerate or DeepSpeed configuration nor a plan" in capsys.readouterr().err
+    assert "package.json is of no kind that trainwiz knows; its keys are name" in capsys.readouterr().err
     assert run(["check", "--skip-others", "package.json"]) == 0
     capsys.readouterr()
     (folder / "raw.yaml").write_bytes(b"distributed_type: MULTI_GPU\nnum_processes: 2 # caf\xe9\n")
@@ -447,3 +449,44 @@ def test_mending_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "gradient_accumulation_steps": 6,
         "sequence_length": 256,
     }
+
+
+AXOLOTL = (
+    "base_model: some/model\ndatasets: [{path: some/data}]\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    "sample_paking: true\ndeepspeed: ds/zero.json\n"
+)
+
+
+def test_a_training_tools_file_and_the_deepspeed_file_that_it_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ds").mkdir()
+    (folder / "ds" / "zero.json").write_text(
+        '{"zero_optimization": {"stage": 2},\n "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1.0,\n'
+        ' "gradient_accumulation_steps": "auto", "gradient_cliping": 1}\n'
+    )
+    (folder / "ax.yaml").write_text(AXOLOTL)
+    expected = [("TW805", "ax.yaml", 3, 1), ("TW813", "ax.yaml", 5, 1), ("TW342", "ds/zero.json", 3, 41)]
+    assert placed(checked(capsys, "ax.yaml")[1]) == expected
+    assert placed(checked(capsys, ".")[1]) == expected
+    run(["check", "ax.yaml", "--format", "github"])
+    assert "::error file=ax.yaml,line=3,col=1,title=TW805::" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["name: x\njobs: {a: 1}\n", "model: {a: 1}\ntrainer: 1\nloader: 2\n"])
+def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own.yaml").write_text(text)
+    assert run(["check", "own.yaml"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "own.yaml is of no kind that trainwiz knows; its keys are" in said
+    assert "Axolotl (base_model, datasets)" in said
+    assert run(["check", "own.yaml", "--skip-others"]) == 0
+
+
+def test_most_keys_of_a_plan_make_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own.yaml").write_text("modle: {name: tiny}\noptimiser: {name: adamw}\n")
+    assert {found[0] for found in placed(checked(capsys, "own.yaml")[1])} == {"TW690"}
+
+
+def test_the_sections_of_a_plan_are_those_of_its_model() -> None:
+    assert set(PLAN_SECTIONS) == set(Plan.model_fields)

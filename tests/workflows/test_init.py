@@ -1,6 +1,7 @@
 """`trainwiz init` without a person: layers of answers, bad input, files of one's own, twice in a row."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -316,7 +317,6 @@ def test_everything_that_is_missing_in_one_message(project: Path, capsys: pytest
         "data.train",
         "machine.num_processes",
         "batch.real_batch_size",
-        "precision.mixed_precision",
         "strategy.kind",
         "schedule.n_steps",
     ):
@@ -347,6 +347,40 @@ def test_all_answered_needs_no_defaults(project: Path) -> None:
 def test_nothing_to_resume(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--resume") == 2
     assert "no saved answers" in capsys.readouterr().err
+
+
+def test_resume_without_a_folder_takes_the_last_one_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    for folder, machine in ((older, CPU), (newer, H100)):
+        saved = store.Saved(answers={"seed": 9}, folder=str(folder), options={"machine": machine, "yes": True})
+        assert store.write(store.session_file(folder), saved)
+    os.utime(store.session_file(older), (1, 1))
+    assert run(["init", "--resume", "--defaults"]) == 0
+    assert "newer" in capsys.readouterr().err
+    assert (plan_of(newer)["seed"], plan_of(newer)["machine.num_processes"]) == (9, 8)
+    assert run(["init", "--resume", "--defaults", "--machine", H100]) == 0, "an option of this call comes first"
+    assert plan_of(older)["machine.num_processes"] == 8
+    assert run(["init", "--resume", "--defaults"]) == 2, "nothing is left"
+
+
+def test_a_missing_package_is_for_launch(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The machine that is planned for may lack what requirements.txt names; the plan is written all the same."""
+    there = json.loads(Path(H100).read_text())
+    there["interpreter"] = {
+        "python": "/opt/python",
+        "packages": {"deepspeed": None, "torch": "2.13.0"},
+        "cuda_build": "12.8",
+    }
+    machine = tmp_path / "there.json"
+    machine.write_text(json.dumps(there))
+    assert init(project, "--strategy", "zero2", machine=str(machine)) == 0
+    assert "TW112 warning" in capsys.readouterr().err
+    assert "deepspeed" in (project / "requirements.txt").read_text()
+    assert run(["check", str(project), "--machine", str(machine)]) == 1
+    assert "TW112 error" in capsys.readouterr().out
 
 
 def test_resume_without_a_terminal_takes_the_kept_answers(project: Path) -> None:

@@ -133,6 +133,35 @@ if rank == "0":
     assert command["argv"][2:] == ["train.py", "--output_dir", f"runs/{run.name}"]  # type: ignore[index]
     assert command["versions"]["torch"].startswith("2.")  # type: ignore[index]
     assert re.fullmatch("[0-9a-f]{64}", str(command["plan_hash"]))
+    held = outcome["measured"]["ranks"]  # type: ignore[index]
+    assert set(held) == {"0", "1"}
+    assert all(4e6 < rank["host_bytes"] < 4e8 for rank in held.values())
+    # The plan is that of a language model; this script trains none.
+    assert outcome["forecast"]["host_bytes"] > 4e8  # type: ignore[index]
+    listed = subprocess.run([*TRAINWIZ, "runs", "--json"], cwd=folder, capture_output=True, text=True, check=True)
+    (found,) = json.loads(listed.stdout)
+    assert [(pair["quantity"], pair["missed"]) for pair in found["forecast"]] == [("host_bytes", True)]
+    assert found["forecast"][0]["likely"] == "what the process holds beside the model: libraries and data"
+
+
+def test_a_card_for_want_of_memory_says_what_the_rank_held(tmp_path: Path) -> None:
+    script = """
+import types
+gib = 2**30
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: True, max_memory_allocated=lambda: 77 * gib, max_memory_reserved=lambda: 79 * gib
+)
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+class OutOfMemoryError(RuntimeError): pass
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB")
+"""
+    folder = project(tmp_path / "p", script, ranks=1)
+    done = launch(folder)
+    assert done.returncode == 1
+    assert "the GPU is out of memory" in done.stderr
+    assert "measured peak: GPU memory of tensors, 77.0 GiB" in done.stderr
+    held = read(folder, "outcome")["measured"]["ranks"]["0"]  # type: ignore[index]
+    assert (held["allocated_bytes"], held["reserved_bytes"]) == (77 * 2**30, 79 * 2**30)
 
 
 def test_the_folder_may_be_named_and_is_where_the_script_runs(tmp_path: Path) -> None:
@@ -378,10 +407,10 @@ def test_ctrl_c_once_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     child.sendintr()
     child.expect("Ctrl-C: asked the ranks to save and exit; waiting up to 30 s")
     child.expect("trainwiz launch --resume")
-    assert code(child) == 0
+    assert code(child) == 75
     assert all(gone(pid) for pid in pids)
     outcome = read(folder, "outcome")
-    assert (outcome["interrupted"], outcome["signal"], outcome["exit_code"]) == (True, signal.SIGINT, 0)
+    assert (outcome["stopped"], outcome["signal"], outcome["exit_code"]) == (True, signal.SIGINT, 75)
 
 
 def test_ctrl_c_twice_ends_now(tmp_path: Path) -> None:
@@ -405,10 +434,10 @@ def test_a_terminal_that_closes_lets_the_ranks_save(tmp_path: Path) -> None:
     assert (latest(folder) / "checkpoints" / "checkpoint-00000007").exists()
     wait_for(latest(folder) / "outcome.json")
     outcome = read(folder, "outcome")
-    assert (outcome["exit_code"], outcome["signal"]) == (0, signal.SIGHUP)
+    assert (outcome["exit_code"], outcome["signal"]) == (75, signal.SIGHUP)
     child.closed = True  # pexpect must not close what we closed
     child.wait()
-    assert child.exitstatus == 0
+    assert child.exitstatus == 75
 
 
 def test_rank_0_knows_the_width_and_owns_the_last_line_with_a_bar(tmp_path: Path) -> None:

@@ -189,3 +189,16 @@ def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path:
     # The project is where the next plan begins.
     again = rows(capsys, "made", "--gpus", "8xH100")
     assert (again["model"], again["gpus"]) == ("llama-1b", 8)
+
+
+def test_saving_takes_time_and_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QWEN, "--gpus", "8xH100", "--strategy", "fsdp", "--steps", "100"]
+    rare, often = (
+        rows(capsys, *words, "--set", f"checkpoint.checkpointing_steps={every}")["rows"][0] for every in (100, 10)
+    )
+    each = rare["checkpoint_bytes"]
+    assert each == 12 * 7_615_616_512
+    assert often["hours"] - rare["hours"] == pytest.approx(9 * rare["checkpoint_seconds"] / 3600)
+    assert (rare["disk_bytes"], often["disk_bytes"]) == (each + each // 3, 4 * each + each // 3)
+    plan(*words)
+    assert "disk for row 1" in capsys.readouterr().err

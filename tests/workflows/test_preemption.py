@@ -71,7 +71,7 @@ def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[
 def test_a_preempted_run_is_compared_and_resumed_by_itself(tmp_path: Path, signum: signal.Signals) -> None:
     folder = project(tmp_path / "p", SAVING)
     code, said = stopped_by(folder, signum, "--grace", "7")
-    assert code == 0
+    assert code == 75
     assert f"{signum.name}: asked the ranks to save and exit; waiting up to 7 s" in said
     assert "its files are intact: 1" in said
     outcome = read(folder, "outcome")
@@ -85,7 +85,7 @@ def test_a_preempted_run_is_compared_and_resumed_by_itself(tmp_path: Path, signu
     # That one finished: the next starts anew.
     code, said = stopped_by(folder, signal.SIGINT)
     assert "was preempted" not in said
-    assert (code, read(folder, "outcome")["preempted"]) == (0, False)
+    assert (code, read(folder, "outcome")["preempted"]) == (75, False)
     code, said = stopped_by(folder, signal.SIGTERM)
     assert "was preempted" not in said  # a person's Ctrl-C is no preemption
 
@@ -164,7 +164,7 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         wait_for(folder / "runs" / "latest" / "metrics.jsonl", 60)
         first.send_signal(signal.SIGUSR1)
         _, said = first.communicate(timeout=180)
-    assert first.returncode == 0, said
+    assert first.returncode == 75, said
     assert "its files are intact" in said
     interrupted = projects.losses(folder)
     assert 0 < len(interrupted) < 300
@@ -245,7 +245,7 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
     folder = at_moments(projects.make(tmp_path / "p", values))
     # Nothing is trained yet: nothing to save, and nothing to go on from.
     code, said, _ = met(folder, "loading", signal.SIGUSR1)
-    assert code == 0, said
+    assert code == 75, said
     assert not any(folder.glob("runs/latest/checkpoints/checkpoint-*"))
     curve: list[float] = []
     for moment, signum, last in (
@@ -254,7 +254,7 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
         ("loading", 15, 36),
     ):
         code, said, seconds = met(folder, moment, signum)
-        assert code == 0, said
+        assert code == 75, said
         assert seconds < 60, said
         assert ("continuing from its last checkpoint" in said) == (moment != "evaluating")
         outcome = json.loads((folder / "runs/latest/outcome.json").read_text())

@@ -249,7 +249,7 @@ def stoppable() -> Iterator[None]:
 
     def stop(_number: int, _frame: object) -> None:
         print("stopped while the data was prepared; the next start goes on from here", flush=True)
-        raise Interrupted(0)
+        raise Interrupted(75)  # EX_TEMPFAIL, as a training that is stopped
 
     try:
         before = [(number, signal.signal(number, stop)) for number in SIGNALS]

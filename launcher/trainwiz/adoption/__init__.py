@@ -1,4 +1,4 @@
-"""Files of accelerate and DeepSpeed become answers of a plan; whatever does not fit is named, with its place.
+"""Files of other programs become answers of a plan; whatever does not fit is named, with its place.
 
 `adopt` reads what the files say. Once these answers have become a plan, `settings` gives what DeepSpeed must be told
 beside the plan's keys to run as it did, and `remainder` everything that the project does differently.
@@ -12,9 +12,10 @@ from typing import Any
 from trainwiz.adoption import accelerate as accelerates
 from trainwiz.adoption import deepspeed as deepspeeds
 from trainwiz.adoption import free, fsdp, settings
+from trainwiz.adoption import recipe as recipes
 from trainwiz.adoption import script as scripts
 from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left, Page
-from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.config import Accelerate, DeepSpeed, Recipe
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.script import Script
@@ -25,12 +26,20 @@ __all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
 class Adoption:
     """What the files say, and what of it has been dealt with."""
 
-    def __init__(self, accelerate: Accelerate | None, deepspeed: DeepSpeed | None, script: Script | None) -> None:
-        self._accelerate, self._script = accelerate, script
+    def __init__(
+        self,
+        accelerate: Accelerate | None,
+        deepspeed: DeepSpeed | None,
+        script: Script | None,
+        recipe: Recipe | None = None,
+    ) -> None:
+        self._accelerate, self._script, self._recipe = accelerate, script, recipe
         self._ledger = Ledger()
         self._settings = settings.of(accelerate, deepspeed)
         if accelerate is not None:
             accelerates.read(Page(self._ledger, accelerate), accelerate)
+        if recipe is not None:
+            recipes.read(Page(self._ledger, recipe), recipe)
         if self._settings is not None:
             deepspeeds.read(self._settings.page(self._ledger), self._settings, accelerate)
         if script is not None:
@@ -39,7 +48,7 @@ class Adoption:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that were read."""
-        found = (self._accelerate, self._settings.file if self._settings else None)
+        found = (self._accelerate, self._recipe, self._settings.file if self._settings else None)
         read = dict.fromkeys(one.document.path for one in found if one is not None)
         return (*read, *([self._script.file] if self._script else []))
 
@@ -69,9 +78,16 @@ class Adoption:
             page = Page(ledger, self._accelerate)
             fsdp.compare(page, self._accelerate, plan)
             accelerates.finish(page, self._accelerate, plan)
+        if self._recipe is not None:
+            recipes.finish(Page(ledger, self._recipe), self._recipe)
         return tuple(sorted(ledger.left, key=lambda left: (left.place.file, left.place.line, left.place.column)))
 
 
-def adopt(accelerate: Accelerate | None, deepspeed: DeepSpeed | None, script: Script | None = None) -> Adoption:
-    """Read an accelerate file, a DeepSpeed file, or a pair of them; and the script that they are for."""
-    return Adoption(accelerate, deepspeed, script)
+def adopt(
+    accelerate: Accelerate | None,
+    deepspeed: DeepSpeed | None,
+    script: Script | None = None,
+    recipe: Recipe | None = None,
+) -> Adoption:
+    """Read an accelerate file or a training tool's, a DeepSpeed file, or a pair; and the script that they are for."""
+    return Adoption(accelerate, deepspeed, script, recipe)

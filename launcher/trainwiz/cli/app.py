@@ -22,6 +22,7 @@ from trainwiz.ui import console
 
 COMMANDS = {
     "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
+    "recipes": say("List recipes, models with a method on GPUs that fit, for init --recipe."),
     "update": say("Generate a project's files again after a change of its plan; keep your edits."),
     "doctor": say("Check the training environment and show the commands that fix it."),
     "plan": say("Show what fits on some GPUs, how fast it is and what it costs; the best first."),
@@ -40,6 +41,7 @@ COMMANDS = {
     "sample": say("Print what a trained model makes of a prompt."),
     "logs": say("Show a rank's log; -f follows it until the run ends."),
     "report": say("Write a run's report as a single HTML file: curves, timeline, plan, outcome."),
+    "share": say("Print a run as one anonymous row: model, GPUs, strategy, peak memory, speed."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
     "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
     "cache": say("List tokenized data, and delete what nobody uses."),
@@ -47,7 +49,7 @@ COMMANDS = {
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
-_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "diff", "diagnose", "watch")
+_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "share", "diff", "diagnose", "watch")
 """The commands that read what runs left."""
 _MODULES = {**dict.fromkeys(_OF_RUNS, "runs"), "sample": "chat"}
 """The modules of commands that are not in one of their own."""

@@ -1,4 +1,6 @@
-"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, diff, diagnose."""
+"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, share, diff,
+diagnose.
+"""
 
 from __future__ import annotations
 
@@ -136,6 +138,13 @@ def report(
     from trainwiz.workflows import report
 
     report.write(run, output or None)
+
+
+def share(run: str = _TARGET) -> None:
+    """Models are named only if everybody knows them; no path, host, data or time is in the row."""
+    from trainwiz.workflows import share
+
+    share.share(run)
 
 
 def diff(

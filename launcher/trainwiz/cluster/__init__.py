@@ -12,12 +12,26 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known, Place, Target
-from trainwiz.errors import UsageError
+from trainwiz.cluster.types import Job, Known, Place, Target
+from trainwiz.errors import Refused, UsageError
 from trainwiz.message import say
-from trainwiz.plan import Plan, with_changes
+from trainwiz.plan import Plan
 
-__all__ = ["Known", "Place", "Target", "address", "addressed", "every", "place", "prefixes", "ranks"]
+__all__ = [
+    "Job",
+    "Known",
+    "Place",
+    "Target",
+    "address",
+    "agree",
+    "checked_rank",
+    "every",
+    "job",
+    "machine_rank",
+    "place",
+    "prefixes",
+    "ranks",
+]
 
 
 @functools.cache
@@ -32,18 +46,38 @@ def prefixes() -> tuple[str, ...]:
     return tuple(target.PREFIX for target in every())
 
 
-def place(plan: Plan, machine_rank: int | None, environ: Mapping[str, str]) -> Place:
-    """Where this machine stands; `machine_rank` is what `--machine-rank` says.
+def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
+    """Where this machine stands; `given` is what `--machine-rank` says.
 
     Raises `UsageError` where that is unknown, `Refused` where a target's allocation contradicts the plan.
     """
+    agree(plan.machine.num_machines, environ)
+    _agree_on_ranks(plan, environ)
+    rank = machine_rank(environ) if given is None else given
+    return _complete(plan, rank, plan.machine.main_process_ip or address(environ), int(_first(environ, "port") or 0))
+
+
+def agree(machines: int, environ: Mapping[str, str]) -> None:
+    """Raises `Refused` where a target's allocation contradicts so many machines."""
     for target in every():
-        if contradiction := target.contradiction(environ, plan.machine.num_machines):
+        if contradiction := target.contradiction(environ, machines):
             raise contradiction
-    rank = machine_rank
-    if rank is None:
-        rank = next((k.machine_rank for k in _known(environ) if k.machine_rank is not None), None)
-    return _complete(plan, rank, plan.machine.main_process_ip or address(environ))
+
+
+def _agree_on_ranks(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raises `Refused` where a job has fewer GPUs on each machine than ranks; a plan for CPUs takes no GPU."""
+    given, planned = _first(environ, "ranks_per_machine"), plan.machine.ranks_per_machine
+    if plan.machine.device != "cpu" and isinstance(given, int) and given < planned:
+        raise Refused(
+            say("the job has {given} GPUs on each machine, but the plan has {n} ranks there", given=given, n=planned),
+            say("ask for {n} GPUs per machine, or change machine.num_processes", n=planned),
+        )
+
+
+def machine_rank(environ: Mapping[str, str]) -> int | None:
+    """The rank of this machine, as far as the environment knows it."""
+    found = _first(environ, "machine_rank")
+    return found if isinstance(found, int) else None
 
 
 def ranks(plan: Plan, place: Place | None) -> range:
@@ -56,31 +90,25 @@ def ranks(plan: Plan, place: Place | None) -> range:
 
 def address(environ: Mapping[str, str]) -> str | None:
     """The address of machine 0, as far as the environment knows it."""
-    return next((known.address for known in _known(environ) if known.address), None)
+    found = _first(environ, "address")
+    return found if isinstance(found, str) else None
 
 
-def addressed(plan: Plan, environ: Mapping[str, str]) -> Plan:
-    """The plan with the address of machine 0 that the environment knows, where the plan itself has none."""
-    if plan.machine.num_machines == 1 or plan.machine.main_process_ip:
-        return plan
-    known = address(environ)
-    return with_changes(plan, {"machine.main_process_ip": known}) if known else plan
+def job(environ: Mapping[str, str]) -> Job | None:
+    """The scheduler's job that this process belongs to; None outside of one."""
+    return next((found for target in every() if (found := target.job(environ))), None)
 
 
-def _known(environ: Mapping[str, str]) -> list[Known]:
-    return [target.known(environ) for target in every()]
+def _first(environ: Mapping[str, str], name: str) -> int | str | None:
+    """What the first target says that knows it."""
+    told = (getattr(target.known(environ), name) for target in every())
+    return next((value for value in told if value not in (None, "")), None)
 
 
-def _complete(plan: Plan, rank: int | None, address: str | None) -> Place:
+def _complete(plan: Plan, rank: int | None, address: str | None, known_port: int) -> Place:
     """The place of machine `rank`. Raises `UsageError` that says what to type where something is missing."""
-    machines, port = plan.machine.num_machines, plan.machine.main_process_port
-    if rank is None:
-        raise UsageError(
-            say("the plan has {n} machines, but the rank of this machine is not known", n=machines),
-            say("add --machine-rank 0 on the first machine, --machine-rank 1 on the next; not needed under srun"),
-        )
-    if not 0 <= rank < machines:
-        raise UsageError(say("--machine-rank {rank}: the plan has machines 0 to {last}", rank=rank, last=machines - 1))
+    machines, port = plan.machine.num_machines, plan.machine.main_process_port or known_port
+    rank = checked_rank(machines, rank)
     if not address:
         raise UsageError(
             say("the plan has {n} machines, but no address of machine 0", n=machines),
@@ -91,3 +119,15 @@ def _complete(plan: Plan, rank: int | None, address: str | None) -> Place:
             say("machine.main_process_port is 0; with several machines, all of them must use the same known port")
         )
     return Place(rank=rank, machines=machines, address=address, port=port)
+
+
+def checked_rank(machines: int, rank: int | None) -> int:
+    """The rank of this machine among so many. Raises `UsageError` where it is not known, or is none of them."""
+    if rank is None:
+        raise UsageError(
+            say("the plan has {n} machines, but the rank of this machine is not known", n=machines),
+            say("add --machine-rank 0 on the first machine, --machine-rank 1 on the next; not needed under srun"),
+        )
+    if not 0 <= rank < machines:
+        raise UsageError(say("--machine-rank {rank}: the plan has machines 0 to {last}", rank=rank, last=machines - 1))
+    return rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainwiz.cluster.types import Known, number
+from trainwiz.cluster.types import Job, Known, number
 from trainwiz.errors import Refused
 from trainwiz.message import say
 
@@ -37,8 +37,30 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
     return None
 
 
+def job(environ: Mapping[str, str]) -> Job | None:
+    """The job, with the commands that queue it again."""
+    name = environ.get("SLURM_JOB_ID")
+    if not name:
+        return None
+    return Job(
+        scheduler="Slurm",
+        name=name,
+        restarts=number(environ.get("SLURM_RESTART_COUNT")) or 0,
+        status=("scontrol", "show", "job", "-o", name),
+        requeue=("scontrol", "requeue", name),
+    )
+
+
 def _host(environ: Mapping[str, str]) -> str | None:
-    """The first host of a node list (`node[03-05,9],x` → node03): machine 0 runs there."""
+    """The first host of a node list: machine 0 runs there."""
     listed = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
-    match = re.match(r"(?P<stem>[^\[,]+)(?:\[(?P<first>\d+))?", listed)
-    return f"{match['stem']}{match['first'] or ''}" if match else None
+    return first_host(listed) or None
+
+
+def first_host(listed: str) -> str:
+    """The first name of a node list: each bracket stands for its first number, so `rack[1-2]n[03-05,9],x` is rack1n03.
+
+    Source: https://slurm.schedmd.com/scontrol.html (hostnames)
+    """
+    first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", listed)
+    return first.partition(",")[0].strip()

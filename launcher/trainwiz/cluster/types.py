@@ -19,6 +19,26 @@ class Known:
     """The number of machines in the allocation."""
     address: str | None = None
     """A name or address of machine 0 that the other machines reach."""
+    port: int | None = None
+    """A port of machine 0 that is meant for the rendezvous."""
+    ranks_per_machine: int | None = None
+    """The number of ranks on each machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The scheduler's job that this process belongs to."""
+
+    scheduler: str
+    """The scheduler's name, as people write it."""
+    name: str
+    """The job's number or name, as the scheduler knows it."""
+    restarts: int = 0
+    """How often the scheduler has started this job again."""
+    status: tuple[str, ...] = ()
+    """The command that shows whether the job may be queued again; empty where the scheduler sees to that itself."""
+    requeue: tuple[str, ...] = ()
+    """The command that queues the job again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,5 +73,9 @@ class Target(Protocol):
         ...
 
     def contradiction(self, environ: Mapping[str, str], machines: int, /) -> Refused | None:
-        """Why the allocation does not fit a plan of so many machines; None where it fits or there is none."""
+        """Why the allocation does not fit so many machines; None where it fits or there is none."""
+        ...
+
+    def job(self, environ: Mapping[str, str], /) -> Job | None:
+        """The job that the variables belong to; None outside of one."""
         ...

@@ -62,15 +62,26 @@ def for_accelerate_config(
     port: int | None = None,
     machine: Machine | None = None,
     inherited: Mapping[str, str] = _NOTHING,
+    options: Sequence[str] = (),
 ) -> Command:
     """`accelerate launch` on the configuration, or its ranks directly where the outcome is known to be the same.
 
+    `options` are for `accelerate launch`, where it is used.
     One case goes directly although accelerate would do otherwise: several CPU ranks, which it runs as one process.
     """
     settings = _normalised(config)
     if not _is_known(settings):
         return Command(
-            argv=(python, "-m", "accelerate.commands.launch", "--config_file", config_path, script, *arguments),
+            argv=(
+                python,
+                "-m",
+                "accelerate.commands.launch",
+                "--config_file",
+                config_path,
+                *options,
+                script,
+                *arguments,
+            ),
             environ={},
             ranks=(Rank(rank=0),),
             cwd=folder,

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainwiz.config import json_reader, yaml_reader
+from trainwiz.config import json_reader, kinds, yaml_reader
 from trainwiz.config.document import Document, Trouble
-from trainwiz.config.kinds import Accelerate, DeepSpeed, kind_of
+from trainwiz.config.kinds import Accelerate, DeepSpeed, Kind
+from trainwiz.config.spelling import nearest
+from trainwiz.config.tools import Recipe, tool_of
+from trainwiz.vocabulary import PLAN_SECTIONS
 
-__all__ = ["Accelerate", "DeepSpeed", "Document", "Trouble", "kind_of", "read", "syntax_of"]
+__all__ = [
+    "Accelerate",
+    "DeepSpeed",
+    "Document",
+    "Recipe",
+    "Trouble",
+    "kind_of",
+    "meant_as_plan",
+    "read",
+    "syntax_of",
+    "tool_of",
+]
 
 
 def read(path: str, text: str) -> Document:
@@ -19,3 +33,15 @@ def read(path: str, text: str) -> Document:
 def syntax_of(path: str) -> Literal["yaml", "json"]:
     """JSON for a file whose name ends in `.json`, else YAML."""
     return "json" if path.endswith(".json") else "yaml"
+
+
+def kind_of(document: Document) -> Kind:
+    """What a document is, by the keys in it."""
+    return "recipe" if tool_of(document) else kinds.kind_of(document)
+
+
+def meant_as_plan(document: Document) -> bool:
+    """Whether a YAML file of no known kind can only be a plan with mistakes: most of its keys are a plan's, or near."""
+    keys = [key for key in document.values if isinstance(key, str)]
+    near = sum(nearest(key, PLAN_SECTIONS) is not None for key in keys)
+    return document.syntax == "yaml" and document.trouble is None and near * 2 > len(keys)

@@ -6,18 +6,20 @@ A default that is the same everywhere is the plan's own (`settle_default`); the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.decide.adapter import Method, decide_adapter, methods
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
+from trainwiz.decide.outlook import Outlook, outlook
 from trainwiz.decide.strategy import Option
 
 if TYPE_CHECKING:
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
-    from trainwiz.project import ModelFacts
+    from trainwiz.project import DataFacts, ModelFacts
 
-__all__ = ["YOURS", "Decided", "Option", "Source", "SourceKind", "decide"]
+__all__ = ["YOURS", "Decided", "Method", "Option", "Source", "SourceKind", "decide"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,16 @@ class Decided:
     """The source of each value, by dotted key."""
     options: tuple[Option, ...] = ()
     """Every strategy with its bytes per rank; empty where the model's size is unknown."""
+    methods: tuple[Method, ...] = ()
+    """All weights and adapters, each with its bytes per rank; empty for other tasks, and where the size is unknown."""
+    outlook: Outlook = field(default_factory=Outlook)
+    """Its samples, updates, memory and time, as far as they can be foretold."""
+
+    def sizes(self, key: str) -> Mapping[str, Option | Method]:
+        """What each choice of a question needs, where that is known."""
+        if key == "strategy.kind":
+            return {option.name: option for option in self.options}
+        return {method.adapter: method for method in self.methods} if key == "model.adapter" else {}
 
 
 def decide(
@@ -37,19 +49,19 @@ def decide(
     *,
     origins: Mapping[str, Source] | None = None,
     model: ModelFacts | None = None,
-    samples: int | None = None,
-    first: Mapping[str, Any] | None = None,
+    data: DataFacts | None = None,
 ) -> Decided:
     """Complete the answers (legal values by dotted key) to a plan.
 
     `origins` holds the sources of answers that the person did not give. `model` is what is known of a model that is not
-    a preset, `samples` the number of training samples, and `first` the columns of the data's first row; None where they
-    are unknown. Raises `PlanError`, naming the key, for answers that contradict each other.
+    a preset, and `data` what is known of the training data; None where they are unknown.
+
+    Raises `PlanError`, naming the key, for answers that contradict each other.
     """
     from trainwiz import plan as plans
-    from trainwiz.decide import hardware, size, strategy, training
-    from trainwiz.decide.adapter import decide_adapter
+    from trainwiz.decide import amount, hardware, length, size, strategy, training
     from trainwiz.decide.columns import decide_columns
+    from trainwiz.decide.compilation import decide_compilation
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
@@ -59,8 +71,7 @@ def decide(
         origins=origins or {},
         defaults=plans.defaults(),
         model=model,
-        samples=samples,
-        first=first or {},
+        data=data,
     )
     d.settle_default("task", say("the usual case"))
     d.settle_default("seed", say("any number works; the same seed gives the same run"))
@@ -73,22 +84,28 @@ def decide(
     )
     d.settle("model.from_scratch", preset is not None, scratch)
     size.decide_size(d)
-    decide_adapter(d)
     decide_preference(d)
     hardware.decide_machine(d)
     hardware.decide_precision(d)
+    decide_adapter(d)
     training.decide_data(d)
+    amount.decide_evaluation_data(d)
     decide_columns(d)
     training.decide_length_of_samples(d)
+    amount.decide_packing(d)
     strategy.decide_strategy(d)
     training.decide_activations(d)
     training.decide_batch(d)
     strategy.decide_gradients(d)
-    training.decide_schedule(d)
+    length.decide_length(d)
+    decide_compilation(d)
+    length.decide_rates(d)
     training.decide_optimizer(d)
     training.decide_records(d)
     training.decide_supervision(d)
     d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
     d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
-    return Decided(plan=plan, sources=d.sources, options=strategy.options(d))
+    return Decided(
+        plan=plan, sources=d.sources, options=strategy.options(d), methods=methods(d), outlook=outlook(d, plan)
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from trainwiz import quantities, strategies
 from trainwiz.decide.strategy import FILLED
 from trainwiz.estimate.device import Moment, Needs, Work, needs, training_of
+from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
@@ -40,6 +41,10 @@ class Place:
     ranks_per_machine: int
     host_bytes: int | None = None
     """Memory of each machine; None where it is unknown."""
+    memory_factor: float = 1.0
+    """Measured peaks of these GPUs' own runs, as a share of their forecasts; below 1 it counts as 1."""
+    time_factor: float = 1.0
+    """The same of the time of an update."""
 
     @property
     def usable_bytes(self) -> int:
@@ -59,8 +64,13 @@ class Candidate:
     need: Needs
     pace: Pace | None
     """None where the GPU or the model's layers are unknown."""
+    peak_bytes: int
+    """The peak of a rank, corrected by the runs of these GPUs."""
+    time_factor: float
+    """What corrects `pace` in the same way."""
     host_bytes: int
     """Memory of each machine for offloaded state."""
+    checkpoint_bytes: int
     why_not: Message | None
     """What keeps it from fitting."""
 
@@ -74,12 +84,17 @@ class Candidate:
         """Its position among strategies, by speed, where no time tells them apart; then by memory."""
         row = self.strategy
         usual = row.offload_speed if self.work.optimizer_offloaded else row.speed
-        return usual or _UNRANKED, self.need.total
+        return usual or _UNRANKED, self.peak_bytes
 
     @property
     def seconds(self) -> float:
         """Of an update; infinite where that is unknown."""
-        return self.pace.seconds if self.pace else float("inf")
+        return self.pace.seconds * self.time_factor if self.pace else float("inf")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of one rank."""
+        return self.pace.tokens_per_second / self.time_factor if self.pace else None
 
 
 def candidates(
@@ -104,7 +119,7 @@ def candidates(
         if only in (None, row.label + _OFFLOAD * offload)
     ]
     fitting = sorted((one for one in found if one.why_not is None), key=lambda one: (one.seconds, one.rank))
-    others = sorted((one for one in found if one.why_not is not None), key=lambda one: one.need.total)
+    others = sorted((one for one in found if one.why_not is not None), key=lambda one: one.peak_bytes)
     return (*fitting, *others)
 
 
@@ -119,7 +134,7 @@ def _rows(ranks: int) -> Iterator[tuple[Strategy, bool]]:
 def _best(tried: list[Candidate]) -> Candidate:
     """The fastest that fits, or the one that needs least."""
     fitting = [one for one in tried if one.why_not is None]
-    return min(fitting, key=lambda one: one.seconds) if fitting else min(tried, key=lambda one: one.need.total)
+    return min(fitting, key=lambda one: one.seconds) if fitting else min(tried, key=lambda one: one.peak_bytes)
 
 
 def _micro_batches(real_batch: int, ranks: int) -> list[int]:
@@ -150,6 +165,7 @@ def _candidate(
     speed = None
     if place.gpu:
         speed = pace(row, work, place.gpu, accumulation=accumulation, ranks_per_machine=place.ranks_per_machine)
+    peak = int(need.total * max(1.0, place.memory_factor))
     return Candidate(
         name=row.label + _OFFLOAD * offload,
         strategy=row,
@@ -157,16 +173,19 @@ def _candidate(
         accumulation=accumulation,
         need=need,
         pace=speed,
+        peak_bytes=peak,
+        time_factor=place.time_factor,
         host_bytes=host,
-        why_not=_why_not(need, place, host),
+        checkpoint_bytes=checkpoint_bytes(row, work),
+        why_not=_why_not(need, peak, place, host),
     )
 
 
-def _why_not(need: Needs, place: Place, host: int) -> Message | None:
-    if need.total > place.usable_bytes:
+def _why_not(need: Needs, peak: int, place: Place, host: int) -> Message | None:
+    if peak > place.usable_bytes:
         return say(
             "needs {need} {moment}; {usable} of {memory} can be used",
-            need=quantities.size(need.total),
+            need=quantities.size(peak),
             moment=MOMENTS[need.peak],
             usable=quantities.size(place.usable_bytes),
             memory=quantities.size(place.memory_bytes),

@@ -10,7 +10,7 @@ from trainwiz import strategies, tasks
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.models import Transformer
-from trainwiz.project import ModelFacts
+from trainwiz.project import DataFacts, ModelFacts
 from trainwiz.strategies import Strategy
 from trainwiz.tasks import Task
 
@@ -47,14 +47,22 @@ class Decision:
     """The model's size; None where it is unknown."""
     transformer: Transformer | None = None
     """The model's layers; None where its size is unknown, and for other networks."""
-    samples: int | None = None
-    """The number of training samples; None where it is unknown."""
-    first: Mapping[str, Any] = field(default_factory=dict)
-    """The columns of the data's first row; empty where they are unknown."""
+    data: DataFacts | None = None
+    """The training data, where it was looked at."""
     values: dict[str, Any] = field(default_factory=dict)
     """The values that are settled so far, by dotted key."""
     sources: dict[str, Source] = field(default_factory=dict)
     """Where each of them comes from."""
+
+    @property
+    def samples(self) -> int | None:
+        """The number of training samples; None where it is not known exactly."""
+        return self.data.samples if self.data else None
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The columns of the data's first row; empty where they are unknown."""
+        return self.data.first if self.data else {}
 
     def given(self, key: str) -> bool:
         """Whether the person answered it; an answer of None leaves it to us."""

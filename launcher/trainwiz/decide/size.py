@@ -8,6 +8,7 @@ from trainwiz.decide.decision import Decision
 from trainwiz.estimate.state import layers
 from trainwiz.message import Message, say
 
+SMALL_MODEL = 50e6
 _KEY = "model.parameters"
 _FOUND_BY: Mapping[str, Message] = {
     "files": say("counted in the model's files"),
@@ -32,3 +33,10 @@ def decide_size(d: Decision) -> None:
         d.settle(_KEY, found, reason, "found")
     else:
         d.settle(_KEY, None, say("unknown: neither the hub nor the model's name says it"))
+
+
+def size_of(d: Decision) -> float:
+    """The number of parameters; a model of unknown size counts as one of a billion: of the presets, the largest."""
+    if d.task.own_code:
+        return 0
+    return d.parameters if d.parameters is not None else 1e9

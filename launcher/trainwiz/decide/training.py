@@ -6,7 +6,10 @@ import math
 from dataclasses import replace
 
 from trainwiz import batch, optimizers, quantities
+from trainwiz.decide.amount import decide_evaluation_steps, documents_per_sample, is_own, samples_of
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.length import updates_of
+from trainwiz.decide.size import SMALL_MODEL, size_of
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
 from trainwiz.estimate.device import needs
@@ -24,7 +27,6 @@ _GPT3 = (
     (math.inf, 1e-4, 2**21),
 )
 """Up to this many parameters: learning rate, tokens per update. GPT-3, table 2.1: https://arxiv.org/abs/2005.14165."""
-_SMALL_MODEL = 50e6
 _ADAPTER_RATE = 2e-4
 """https://arxiv.org/abs/2305.14314 (QLoRA, table 9)."""
 _ADAPTER_FACTOR = 10
@@ -35,16 +37,16 @@ _MICRO_BATCH = 8
 _LONGEST, _SHORTEST = 4096, 512
 """Tokens of a default sample: few documents are longer, and activations grow with it."""
 _SMALL_REAL_BATCH = 32
+_SMALLEST_REAL_BATCH = 4
+"""Documents of an update, however little own data there is."""
+_UPDATES_PER_EPOCH = 32
+"""That own data should have at least."""
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 
 
 def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
     d.settle_default("data.train", say("built in; no download needed"))
-    if d.values["data.train"] == "embedded":
-        d.settle("data.eval", "embedded", say("the part of the embedded data that is held out from training"))
-    else:
-        d.settle("data.eval", None, say("no evaluation data is specified"))
     d.settle_default("data.max_rows", say("all of the data is read"))
     d.settle_default("data.min_tokens", say("none is left out for its length"))
     d.settle_default("data.max_tokens", say("none is left out for its length"))
@@ -55,7 +57,6 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("data is read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
-    d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
     if d.task.packs:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
@@ -132,8 +133,11 @@ def decide_batch(d: Decision) -> None:
     preferred = _preferred_micro(d)
     if given["real"] is None and (given["micro"] is None or given["accumulation"] is None):
         # No real batch is given: ours is a multiple of everything that is.
+        target, reason = _usual_real_batch(d)
+        while is_own(d) and preferred > 1 and preferred * (given["accumulation"] or 1) * world > target:
+            preferred //= 2
         step = (given["micro"] or preferred) * (given["accumulation"] or 1) * world
-        given["real"], reason = _usual_real_batch(d, step)
+        given["real"] = max(1, round(target / step)) * step
     solved = batch.solve(world=world, preferred_micro=preferred, **given)
     if isinstance(solved, batch.Conflict):
         raise PlanError([say("{key}: {problem}", key=solved.key, problem=solved.message)])
@@ -141,38 +145,6 @@ def decide_batch(d: Decision) -> None:
     d.settle(keys["real"], solved.real, reason or equation)
     d.settle(keys["micro"], solved.micro, _micro_reason(d, equation, solved.micro))
     d.settle(keys["accumulation"], solved.accumulation, equation)
-
-
-def decide_schedule(d: Decision) -> None:
-    """Length, warm-up and shape; all counted in updates."""
-    by_epochs = d.given("schedule.n_epochs") and not d.given("schedule.n_steps")
-    why = say("depends on whether n_steps or n_epochs is set")
-    d.settle("schedule.train_strategy", "epochs" if by_epochs else "steps", why)
-    if d.values["schedule.train_strategy"] == "epochs":
-        d.settle("schedule.n_epochs", 1, say("each sample once"))
-        d.settle("schedule.n_steps", None, say("n_epochs sets the length"))
-    else:
-        d.settle("schedule.n_epochs", None, say("n_steps sets the length"))
-        if d.task.labelled and _size(d) < _SMALL_MODEL:
-            d.settle("schedule.n_steps", 200, say("a few passes over a few thousand samples"))
-        elif _size(d) < _SMALL_MODEL:
-            d.settle("schedule.n_steps", 100, say("enough for a first test; a small model learns quickly"))
-        else:
-            d.settle("schedule.n_steps", 1000, say("enough for a first test of a larger model"))
-    updates = updates_of(d)
-    ratio = d.settle_default("schedule.warmup_ratio", say("n_warmup_steps counts the updates"))
-    if ratio:
-        d.settle("schedule.n_warmup_steps", 0, say("warmup_ratio sets the length"))
-    elif updates is None:
-        why = say("a small number; the number of updates is only known once the data is read")
-        d.settle("schedule.n_warmup_steps", 10, why)
-    else:
-        d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
-    d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
-    d.settle_default("schedule.min_lr_ratio", say("the rate reaches 0 with the last update"))
-    d.settle_default("schedule.decay_ratio", say("enough to reach the loss of a cosine schedule"))
-    d.settle_default("schedule.decay_type", say("better than a straight line in published comparisons"))
-    d.settle_default("schedule.polynomial_power", say("the default of transformers"))
 
 
 def decide_optimizer(d: Decision) -> None:
@@ -205,7 +177,7 @@ def _usual_rate(d: Decision) -> tuple[float, Message]:
         return rate, say("usual with {loss}; larger ones make answers worse", loss=loss)
     if d.values["model.adapter"] != "none":
         return _ADAPTER_RATE, say("common for adapters (used by QLoRA)")
-    if d.task.own_code or _size(d) < _SMALL_MODEL:
+    if d.task.own_code or size_of(d) < SMALL_MODEL:
         return 1e-3, say("the model is small")
     if not d.values["model.from_scratch"]:
         return _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
@@ -223,7 +195,7 @@ def decide_records(d: Decision) -> None:
         d.settle("checkpoint.checkpointing_steps", min(500, max(1, math.ceil(updates / 4))), why)
         why = say("a twentieth of {updates} updates, at most 10", updates=updates)
         d.settle("tracking.logging_steps", min(10, max(1, updates // 20)), why)
-    d.settle_default("evaluation.evaluation_steps", say("an epoch is the usual unit"))
+    decide_evaluation_steps(d, updates)
     d.settle_default("evaluation.best_metric", say("the last weights become the model"))
     d.settle_default("evaluation.best_mode", say("the direction of known metrics is known"))
     d.settle_default("evaluation.patience", say("the schedule is planned for the whole length"))
@@ -244,38 +216,36 @@ def decide_supervision(d: Decision) -> None:
     d.settle_default("supervision.max_restarts", say("no automatic restart; check the failure first"))
 
 
-def updates_of(d: Decision) -> int | None:
-    """How many updates the training has; None where that hangs on data that was not counted."""
-    if d.values["schedule.train_strategy"] == "steps":
-        steps = d.values["schedule.n_steps"]
-        return int(steps) if steps else None
-    epochs = d.values["schedule.n_epochs"]
-    if d.samples is None or not epochs:
-        return None
-    return int(epochs) * math.ceil(d.samples / int(d.values["batch.real_batch_size"]))
-
-
-def _usual_real_batch(d: Decision, step: int) -> tuple[int, Message]:
-    tokens = _gpt3_row(d)[2]
-    if d.on_cpu or d.task.own_code or _size(d) < _SMALL_MODEL:
+def _usual_real_batch(d: Decision) -> tuple[float, Message]:
+    tokens, samples = _gpt3_row(d)[2], samples_of(d)
+    target: float
+    if d.on_cpu or d.task.own_code or size_of(d) < SMALL_MODEL:
         target, why = _SMALL_REAL_BATCH, say("small, for quick updates")
     elif not d.values["model.from_scratch"]:
         target, why = 64, say("common when continuing from trained weights")
     else:
         target = max(1, tokens // int(d.values["batch.sequence_length"]))
         why = say("about {tokens} tokens per update, like GPT-3 at a similar size", tokens=tokens)
-    few = None if d.samples is None else max(_SMALL_REAL_BATCH, d.samples // 10)
-    if few is not None and few < target:
+    if samples is None:
+        return target, why
+    few = max(_SMALL_REAL_BATCH, samples // 10)
+    if is_own(d):
+        few = 2 ** max(0, math.floor(math.log2(max(1, samples / _UPDATES_PER_EPOCH))))
+        few = max(few, math.ceil(_SMALLEST_REAL_BATCH / documents_per_sample(d)))
+        if few < target:
+            updates = math.ceil(samples / few)
+            return few, say("{updates} updates for about {samples} samples", updates=updates, samples=samples)
+    if few < target:
         target, why = (
             few,
-            say("about a tenth of the {samples} samples, to get more than one update per epoch", samples=d.samples),
+            say("about a tenth of the {samples} samples, to get more than one update per epoch", samples=samples),
         )
-    return max(1, round(target / step)) * step, why
+    return target, why
 
 
 # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
 def _preferred_micro(d: Decision) -> int:
-    size = _size(d)
+    size = size_of(d)
     known, left = _activation_bytes(d, 1), _bytes_left(d)
     micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 or known else 1
     while known and left is not None and micro > 1 and _activation_bytes(d, micro) > left:
@@ -316,11 +286,4 @@ def _bytes_left(d: Decision) -> int | None:
 
 
 def _gpt3_row(d: Decision) -> tuple[float, float, int]:
-    return next(row for row in _GPT3 if _size(d) <= row[0])
-
-
-def _size(d: Decision) -> float:
-    # A model of unknown size is treated as one of a billion: of the presets, the largest.
-    if d.task.own_code:
-        return 0
-    return d.parameters if d.parameters is not None else 1e9
+    return next(row for row in _GPT3 if size_of(d) <= row[0])

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.estimate.device import Work, needs, training_of
+from trainwiz.estimate.disk import checkpoint_bytes
+from trainwiz.estimate.frozen import frozen_parameters
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
-
-_HALF = ("fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Estimate:
 
 def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None) -> Estimate:
     """The bytes that a plan needs for a model with this many parameters, and with these layers."""
-    strategy, half = strategies.of(plan), plan.precision.mixed_precision in _HALF
+    strategy = strategies.of(plan)
     work = work_of(plan, parameters, transformer)
     trained, device = training_of(work).parameters, needs(strategy, work)
     host = strategy.host_bytes_per_parameter(plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
@@ -60,23 +60,27 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         host_bytes_per_machine=host * trained // plan.machine.num_machines,
         whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
-        checkpoint_bytes=(work.weight_bytes + strategy.checkpoint_copy_bytes(half) + work.moment_bytes) * trained,
+        checkpoint_bytes=checkpoint_bytes(strategy, work),
     )
 
 
 def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Work:
     """What a plan trains, and how."""
     task = tasks.of(plan)
+    shape, weight_bytes = layers(task, plan.model.name, parameters, transformer), 2 if _in_half(plan) else 4
+    frozen = frozen_parameters(shape, plan.model.frozen.split(",")) if shape and plan.model.frozen else 0
     return Work(
         parameters=parameters,
-        transformer=layers(task, plan.model.name, parameters, transformer),
+        transformer=shape,
+        trained=parameters - frozen if frozen else None,
+        frozen_bytes=weight_bytes if frozen else None,
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
         moment_bytes=_moment_bytes(plan),
-        weight_bytes=2 if _in_half(plan) else 4,
+        weight_bytes=weight_bytes,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         accumulates=plan.batch.gradient_accumulation_steps > 1,

@@ -39,6 +39,8 @@ class Hall:
     def __init__(self, server: socket.socket, secret: str) -> None:
         self.strangers = 0
         """Connections that said something and did not know the secret."""
+        self.peers: list[str] = []
+        """The addresses that the machines came from."""
         self._server, self._secret = server, secret
         self._visitors: dict[int, _Visitor] = {}
         self._guests: list[tuple[socket.socket, str]] = []
@@ -117,6 +119,8 @@ class Hall:
             return None
         self._forget(visitor)
         visitor.line.setblocking(True)
+        with contextlib.suppress(OSError):
+            self.peers.append(str(visitor.line.getpeername()[0]))
         self._guests.append((visitor.line, nonce))
         return machine
 

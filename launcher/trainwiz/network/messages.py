@@ -52,6 +52,8 @@ class Machine(_Checked):
     """How many machines its plan has."""
     facts: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)] = {}
     """What must be the same on all machines: digests of code and data, versions."""
+    apart: bool = False
+    """Whether it does not see what machine 0 has written in the project's folder."""
     key: Name = Field(default_factory=lambda: uuid.uuid4().hex)
     """Tells two processes on the same host apart."""
 

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -82,6 +83,11 @@ def interface_towards(address: str, port: int) -> str | None:
         if any(a.family == socket.AF_INET and a.address == local for a in addresses):
             return name
     return None
+
+
+def outside(addresses: Sequence[str]) -> str | None:
+    """The first address that is not this machine's loopback."""
+    return next((address for address in addresses if not address.startswith(("127.", "::1", "::ffff:127."))), None)
 
 
 def _any() -> int:

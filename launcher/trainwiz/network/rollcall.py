@@ -51,6 +51,13 @@ class Roll:
     """What machine 0 tells the others if all is well."""
     strangers: int = 0
     """Connections that did not know the secret."""
+    peers: tuple[str, ...] = ()
+    """On machine 0: the addresses that the machines came from."""
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Machine ranks that do not see machine 0's folder."""
+        return tuple(sorted(m.rank for m in self.present if m.apart))
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -119,10 +126,15 @@ def host(me: Machine, *, address: str, port: int, wait: float, secret: str, agre
     return _judge(result[0], wait, hint)
 
 
-def attend(me: Machine, *, address: str, port: int, wait: float, secret: Secret) -> Roll:
-    """Any other machine: say that it is here, and hear the verdict. Raises `TrainwizError`."""
+def attend(
+    me: Machine, *, address: str, port: int, wait: float, secret: Secret, sees: Callable[[], bool] = lambda: True
+) -> Roll:
+    """Any other machine: say that it is here, and hear the verdict. Raises `TrainwizError`.
+
+    `sees` is whether it sees what machine 0 has written in the project's folder; it is asked before each attempt.
+    """
     try:
-        roll = _attend(me, address, port, wait, secret)
+        roll = _attend(me, address, port, wait, secret, sees=sees)
     except Unacceptable:
         raise TrainwizError(
             say("machine 0 at {address}:{port} does not know the secret of this launch", address=address, port=port)
@@ -231,6 +243,7 @@ def _hold(server: socket.socket, me: Machine, wait: float, secret: str, agreed: 
                 present=tuple(heard.values()),
                 agreed=agreed,
                 strangers=hall.strangers,
+                peers=tuple(hall.peers),
             )
             if roll.problems():
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
@@ -260,6 +273,7 @@ def _attend(
     *,
     only_if_not: str = "",
     needed: Callable[[], bool] = lambda: True,
+    sees: Callable[[], bool] = lambda: True,
 ) -> Roll | None:
     """The verdict of who listens there; None if that is the machine with the key `only_if_not`.
 
@@ -270,7 +284,7 @@ def _attend(
         try:
             # Our own server answers at the end only; a word from it now is not needed.
             patience = _SETTLE_SECONDS + 2 if only_if_not else max(0.1, until - time.monotonic()) + _ANSWER_SECONDS
-            verdict = _asked(me, address, port, secret(), until, time.monotonic() + patience)
+            verdict = _asked(me, address, port, secret(), until, time.monotonic() + patience, sees)
         except TimeoutError:
             if only_if_not:
                 return None
@@ -283,13 +297,17 @@ def _attend(
         return None if verdict.key == only_if_not else _roll(verdict)
 
 
-def _asked(me: Machine, address: str, port: int, secret: str, until: float, last: float) -> Verdict:
+def _asked(
+    me: Machine, address: str, port: int, secret: str, until: float, last: float, sees: Callable[[], bool]
+) -> Verdict:
     """Say who this is, and hear the verdict until `last`."""
     with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
         if not secret:
             raise Unacceptable("no secret yet")
         theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
         own = messages.nonce()
+        # Only now: machine 0 writes before it listens.
+        me = me.model_copy(update={"apart": not sees()})
         line.sendall(messages.signed(me, secret=secret, own=own, theirs=theirs))
         return messages.checked(Verdict, _line(line, last, messages.LONGEST_VERDICT), secret=secret, own=own)[0]
 

@@ -37,9 +37,9 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     return replace(_files(files, reading), kind="folder")
 
 
-def _files(files: Sequence[Path], _: Reading) -> DataFacts:
+def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
     """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
-    found = sources.looked_at(files, _problem)
+    found = sources.looked_at(files, _problem, reading)
     plain = all(map(first_rows.plain, files))
     at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
     return replace(found, samples_at_most=at_most)

@@ -13,7 +13,7 @@ from pathlib import Path
 from trainwiz.language import t
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.probe.first_rows import COMPRESSED, TABLES
-from trainwiz.project import DataFacts
+from trainwiz.project import Amount, DataFacts, is_part
 from trainwiz.vocabulary import EMBEDDED
 
 PREPARE = Path(__file__).parent / "inside" / "prepare_data.py"
@@ -75,11 +75,6 @@ def listed(name: str, root: Path) -> list[str]:
     return [source for source in map(str.strip, re.split(r",(?![^\[]*\])", name)) if source]
 
 
-def is_part(name: str | None) -> bool:
-    """Whether a setting names a part of the training data: `5%` or `200`."""
-    return name is not None and re.fullmatch(r"\d+(\.\d+)?%|\d+", name.strip()) is not None
-
-
 def _facts(name: str, kind: Kind, reading: Reading) -> DataFacts:
     path = located(reading.root, name)
     try:
@@ -123,6 +118,18 @@ def _together(sources: Sequence[str], found: Sequence[DataFacts]) -> DataFacts:
         cached=None if worst != "hub" else all(each.cached is not False for each in found if each.kind == "hub"),
         first=found[0].first,
         packages=tuple(sorted({package for each in found for package in each.packages})),
+        amount=_sum([each.amount for each in found]),
+    )
+
+
+def _sum(amounts: Sequence[Amount | None]) -> Amount | None:
+    known = [each for each in amounts if each]
+    if len(known) < len(amounts):
+        return None
+    return Amount(
+        documents=sum(each.documents for each in known),
+        different=sum(each.different for each in known),
+        tokens=sum(each.tokens for each in known),
     )
 
 

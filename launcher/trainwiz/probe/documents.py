@@ -36,8 +36,9 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 def _file(path: Path, reading: Reading) -> DataFacts:
     if first_rows.kind(path) in TABLES or not first_rows.plain(path):
         return _files([path], reading)
-    found = _separate("file", [_tokens(path)], reading, _problem(path, reading))
-    return replace(found, samples=None if reading.fewer else found.samples)
+    looked_at = _looked_at([path], reading)
+    found = _separate("file", [_tokens(path)], reading, looked_at.detail)
+    return replace(found, samples=None if reading.fewer else found.samples, amount=looked_at.amount)
 
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
@@ -45,7 +46,7 @@ def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
     if all(map(first_rows.plain, files)):
         tokens = sum(map(_tokens, files))
         most = packing.rows_at_most(tokens, reading.sequence_length, packing=reading.packing)
-    found = sources.looked_at(files, lambda file, head: _row_problem(file, head, reading))
+    found = _looked_at(files, reading)
     return replace(found, samples_at_most=most)
 
 
@@ -76,7 +77,11 @@ def _topics(split: str) -> Iterator[int]:
 
 def _problem(file: Path, reading: Reading) -> str:
     """Why task.py cannot read the file, by its first rows; empty if no reason is found."""
-    return sources.looked_at([file], lambda file, head: _row_problem(file, head, reading)).detail
+    return _looked_at([file], reading).detail
+
+
+def _looked_at(files: Sequence[Path], reading: Reading) -> DataFacts:
+    return sources.looked_at(files, lambda file, head: _row_problem(file, head, reading), reading, reading.text_column)
 
 
 def _row_problem(file: Path, head: Head, reading: Reading) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at."""
+_STORED_ROWS = 50
+"""How many rows of a file in a binary format are looked at."""
+_BETWEEN = re.compile(r"[\s,]*")
 Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
 
@@ -36,6 +40,8 @@ class Head:
     """Its first rows; none where this cannot be known without another package."""
     whole: bool = False
     """Whether these are all."""
+    total: int | None = None
+    """How many rows the file has, where it says so itself."""
 
 
 def kind(file: Path) -> str:
@@ -52,7 +58,7 @@ def head(file: Path) -> Head:
     """The first rows. Raises `Unreadable`."""
     try:
         if kind(file) in STORED:
-            return Head(rows=_stored(file))
+            return _stored(file)
         with _opened(file) as content:
             start = content.read(HEAD_BYTES + 1)
     except ImportError:
@@ -82,15 +88,18 @@ def _opened(file: Path) -> Iterator[Any]:
             yield stored
 
 
-def _stored(file: Path) -> tuple[Row, ...]:
+def _stored(file: Path) -> Head:
+    total = None
     if kind(file) == ".parquet":
         from pyarrow import parquet
 
-        batches = parquet.ParquetFile(file).iter_batches(batch_size=1)
+        table = parquet.ParquetFile(file)
+        batches, total = table.iter_batches(batch_size=_STORED_ROWS), table.metadata.num_rows
     else:
         batches = _arrow(file)
     first = next(iter(batches), None)
-    return tuple((1, row) for row in first.slice(0, 1).to_pylist()) if first is not None else ()
+    rows = first.slice(0, _STORED_ROWS).to_pylist() if first is not None else []
+    return Head(rows=tuple(enumerate(rows, start=1)), whole=total == len(rows), total=total)
 
 
 def _arrow(file: Path) -> Iterator[Any]:
@@ -132,15 +141,24 @@ def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
 def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     text = start.decode("utf-8-sig", errors="ignore").lstrip()
     try:
-        items = json.loads(text) if whole else [json.JSONDecoder().raw_decode(text[1:].lstrip())[0]]
+        items = json.loads(text) if whole else _first_items(text)
     except ValueError:
-        if not whole:
-            return  # its first item is longer than what is looked at
         raise Unreadable(t("{file} is not valid JSON", file=file.name)) from None
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict):
             raise Unreadable(t("{file}: item {number} is not a JSON object", file=file.name, number=number))
         yield number, item
+
+
+def _first_items(text: str) -> Iterator[Any]:
+    """The items at the beginning of a list; the last one may be cut off."""
+    decoder, at = json.JSONDecoder(), 1
+    while between := _BETWEEN.match(text, at):
+        try:
+            item, at = decoder.raw_decode(text, between.end())
+        except ValueError:
+            return
+        yield item
 
 
 def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:

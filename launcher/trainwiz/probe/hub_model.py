@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,11 +42,12 @@ def look(name: str, *, seconds: float = SECONDS) -> HubModel:
 
 def _ask(name: str, found: HubModel, seconds: float) -> None:
     import huggingface_hub as hub
+    from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     # Its bars and warnings would stand between two questions.
     disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     # Not into the cache: a model with one file there counts as downloaded.
     with tempfile.TemporaryDirectory() as folder:
         path = hub.hf_hub_download(name, "config.json", local_dir=folder, etag_timeout=seconds)

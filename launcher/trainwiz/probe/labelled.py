@@ -15,7 +15,7 @@ from trainwiz.language import t
 from trainwiz.probe import first_rows, labels, sources
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
-from trainwiz.project import DataFacts
+from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -55,7 +55,8 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     split = reading.split
     inside = {entry.name.lower(): entry for entry in os.scandir(path) if entry.is_dir()}
     parts = tuple(sorted(inside)) if inside.keys() & set(PARTS["train"]) and inside.keys() <= ALL_PARTS else ()
-    found = DataFacts(name=path.name, kind="folder", parts=parts)
+    evaluation = next((part for part in PARTS["validation"] if part in parts), "")
+    found = DataFacts(name=path.name, kind="folder", parts=parts, evaluation_part=evaluation)
     here = next((inside[part] for part in PARTS[split] if part in inside), None) if parts else path
     if here is None:
         detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
@@ -73,7 +74,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
         detail = t(
             "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
         )
-    return replace(found, samples=count, detail=detail)
+    return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
 
 
 def _is_picture(name: str) -> bool:
@@ -93,15 +94,21 @@ def _arrays(path: Path, reading: Reading) -> DataFacts:
         return DataFacts(name=path.name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
     if dtype[1] != b"|u1":
         detail = t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
-    return DataFacts(name=path.name, kind="file", samples=int(count[1]), detail=detail)
+    number = int(count[1])
+    amount = Amount(documents=number, different=number, tokens=0)
+    return DataFacts(name=path.name, kind="file", samples=number, detail=detail, amount=amount)
 
 
 def _texts(files: Sequence[Path], reading: Reading) -> DataFacts:
-    return _counted(files, sources.looked_at(files, lambda file, head: labels.of_rows(file, head, reading)), reading)
+    return _counted(files, _looked_at(files, labels.of_rows, reading), reading)
 
 
 def _scored(files: Sequence[Path], reading: Reading) -> DataFacts:
-    return _counted(files, sources.looked_at(files, lambda file, head: _wrong_number(file, head, reading)), reading)
+    return _counted(files, _looked_at(files, _wrong_number, reading), reading)
+
+
+def _looked_at(files: Sequence[Path], problem: Callable[[Path, Head, Reading], str], reading: Reading) -> DataFacts:
+    return sources.looked_at(files, lambda file, head: problem(file, head, reading), reading, reading.text_column)
 
 
 def _wrong_number(file: Path, head: Head, reading: Reading) -> str:

@@ -30,7 +30,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
-    found = sources.looked_at(files, lambda file, head: _problem(file, head, reading))
+    found = sources.looked_at(files, lambda file, head: _problem(file, head, reading), reading)
     plain = all(map(first_rows.plain, files))
     at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
     return replace(found, samples_at_most=at_most)

@@ -19,7 +19,7 @@ from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
 from trainwiz.probe.labelled import PICTURES, SCORED_TEXTS, TEXTS
 from trainwiz.probe.preferences import PREFERENCES
-from trainwiz.project import Project
+from trainwiz.project import Project, is_part
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -65,7 +65,7 @@ def project(
         two_answers=row.rows(plan.preference.loss) > 1,
         text_column=plan.data.text_column,
         label_column=plan.data.label_column,
-        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or data.is_part(plan.data.eval)),
+        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or is_part(plan.data.eval)),
     )
     looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
     return replace(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainwiz.language import t
-from trainwiz.probe import first_rows
+from trainwiz.probe import amounts, first_rows
+from trainwiz.probe.data import Reading
 from trainwiz.probe.first_rows import Head, Unreadable
 from trainwiz.project import DataFacts
 
@@ -16,9 +18,18 @@ _MOST_FILES = 100
 """How many files of a folder are looked at."""
 
 
-def looked_at(files: Sequence[Path], problem_of: Callable[[Path, Head], str]) -> DataFacts:
-    """The facts about some files that make one source: the first row, the first problem, and what reads them."""
+def looked_at(
+    files: Sequence[Path],
+    problem_of: Callable[[Path, Head], str],
+    reading: Reading,
+    column: str | None = None,
+) -> DataFacts:
+    """The facts about some files that make one source: the first row, the first problem, how much it is, what reads it.
+
+    `column` holds the texts; None: all of a row is text.
+    """
     first: Mapping[str, Any] = {}
+    heads = []
     for file in files[:_MOST_FILES]:
         if is_saved(file):
             continue
@@ -29,7 +40,10 @@ def looked_at(files: Sequence[Path], problem_of: Callable[[Path, Head], str]) ->
         first = first or first_rows.columns_of(head.rows)
         if problem := problem_of(file, head):
             return _facts(files, problem, first)
-    return _facts(files, "", first)
+        heads.append((file, head))
+    whole = heads and not any(map(is_saved, files))
+    found = amounts.amount(heads, files, column, as_bytes=reading.as_bytes) if whole else None
+    return replace(_facts(files, "", first), amount=found)
 
 
 def _facts(files: Sequence[Path], detail: str, first: Mapping[str, Any]) -> DataFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Process:
     """Where its output goes."""
     agent: bool = False
     """Whether it is a launcher such as torchrun, whose children are the ranks that are asked to save."""
+    ignored: tuple[int, ...] = ()
+    """Signals that it starts with ignored; its ranks hear them again (`inside/sitecustomize.py`)."""
 
 
 class Running(Protocol):
@@ -38,6 +41,21 @@ class Running(Protocol):
 
 
 Spawn = Callable[[Process, Mapping[str, str]], Running]
+
+
+def _before(ignored: Sequence[int]) -> Callable[[], None] | None:
+    """What the child does before exec."""
+    tie = tied_to_parent()
+    if not ignored:
+        return tie
+
+    def both() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        if tie:
+            tie()
+
+    return both
 
 
 def start(process: Process, environ: Mapping[str, str]) -> Running:
@@ -60,5 +78,5 @@ def spawn(
         stderr=subprocess.STDOUT,
         pass_fds=pass_fds,
         start_new_session=True,
-        preexec_fn=tied_to_parent(),
+        preexec_fn=_before(process.ignored),
     )

@@ -21,6 +21,7 @@ from typing import Protocol
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
+from trainwiz.process import early
 from trainwiz.process.child import Process, Running, Spawn, start
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark
@@ -30,6 +31,8 @@ from trainwiz.process.standby import StandbyRanks
 from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
 from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 
+OPTIONS = "PET_"
+"""Variables that torchrun reads as its options: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 LEFTOVER_SECONDS = 5.0
 """After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -53,6 +56,7 @@ def run(
     inbox: Inbox | None = None,
     watching: Watching | None = None,
     standby: StandbyRanks | None = None,
+    stopped_code: int = 0,
     spawn: Spawn | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
@@ -60,12 +64,12 @@ def run(
 
     `show` names the files to follow for the audience (default: the first process's log). `inbox` is that of
     `listening`, where one run is made of several calls; the processes of `standby` take the ranks' places in the call
-    after this one.
+    after this one. A rank that ends with `stopped_code` was stopped in order.
 
     Raises `TrainwizError` if one cannot be started; those that were are ended.
     """
     mark = standby.mark if standby else new_mark()
-    supervisor = Supervisor([p.rank for p in processes], grace=grace)
+    supervisor = Supervisor([p.rank for p in processes], grace=grace, stopped_code=stopped_code)
     with contextlib.nullcontext(inbox) if inbox else listening() as events, _guarded(mark):
         started = clock()
         running = _spawn_all(_answering(processes, watching), mark, spawn or _with(standby))
@@ -80,7 +84,7 @@ def run(
         try:
             _consume(events, supervisor, clock, lambda action: _act(action, running, agents, audience))
             outcome = supervisor.outcome(clock() - started)
-            _sweep(mark, audience, LEFTOVER_SECONDS if outcome.exit_code == 0 else 0.0)
+            _sweep(mark, audience, LEFTOVER_SECONDS if outcome.stopped or outcome.exit_code == 0 else 0.0)
         finally:
             if watch:
                 watch.close()
@@ -175,7 +179,7 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
     running: dict[int, Running] = {}
     for process in processes:
         # Each print reaches the log when it happens, also before a SIGKILL.
-        environ = {**os.environ, "PYTHONUNBUFFERED": "1", **process.environ, MARK: mark}
+        environ = {**_inherited(process), "PYTHONUNBUFFERED": "1", **process.environ, MARK: mark}
         try:
             running[process.rank] = spawn(process, environ)
         except OSError as error:
@@ -187,6 +191,13 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
                 say("check that {program} exists and is executable", program=process.argv[0]),
             ) from None
     return running
+
+
+def _inherited(process: Process) -> dict[str, str]:
+    """Without what would decide an agent's options, such as an outer torchrun's rendezvous."""
+    if not process.agent:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not name.startswith(OPTIONS)}
 
 
 def _with(standby: StandbyRanks | None) -> Spawn:
@@ -226,6 +237,8 @@ def listening() -> Iterator[Inbox]:
         # nohup starts us with SIGHUP ignored, and means it.
         if signal.getsignal(signum) is not signal.SIG_IGN:
             previous[signum] = signal.signal(signum, lambda number, _frame: inbox.put(number))
+    for number in early.kept():
+        inbox.put(number)
     try:
         yield inbox
     finally:

@@ -48,8 +48,14 @@ class Supervisor:
     """The state of one world. Times are seconds of one monotonic clock."""
 
     def __init__(
-        self, ranks: Sequence[int], *, grace: float = GRACE_SECONDS, teardown: float = TEARDOWN_SECONDS
+        self,
+        ranks: Sequence[int],
+        *,
+        grace: float = GRACE_SECONDS,
+        teardown: float = TEARDOWN_SECONDS,
+        stopped_code: int = 0,
     ) -> None:
+        """`stopped_code` is what a rank ends with that was stopped in order; it is no failure."""
         self.codes: dict[int, int | None] = dict.fromkeys(ranks)
         self.deadline: float | None = None
         self.first_failed: int | None = None
@@ -64,6 +70,7 @@ class Supervisor:
         self._asked_at: float | None = None
         self._ended_at = 0.0
         self._grace, self._teardown = grace, teardown
+        self._orderly = {0, stopped_code}
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -79,7 +86,7 @@ class Supervisor:
         """A rank ended."""
         self.codes[rank] = code
         self._ended_at = now
-        if code == 0 or self.first_failed is not None or self.killed or self.hung:
+        if code in self._orderly or self.first_failed is not None or self.killed or self.hung:
             return []
         self.first_failed = rank
         self._failed_before_asked = self.asked_by is None
@@ -192,6 +199,7 @@ class Supervisor:
             signal=self.asked_by,
             killed=self.killed,
             saving_seconds=max(0.0, self._ended_at - self._asked_at) if self._asked_at is not None else None,
+            stopped=self._ended_in_order() and any(self.codes.values()),
             hung=self.hung,
             stalls=tuple(self._stalls),
             stragglers=tuple(self._stragglers),
@@ -223,15 +231,19 @@ class Supervisor:
             return shell_code(self.codes[self.first_failed] or 0)
         if self.hung:
             return HANG_CODE
+        if self._ended_in_order():
+            return max(code or 0 for code in self.codes.values())
         if self.asked_by is None:
-            return 0 if not self.alive else SIGNAL_BASE + signal.SIGKILL
+            return SIGNAL_BASE + signal.SIGKILL
         if self.first_failed is not None and self.codes[self.first_failed] == -signal.SIGTERM:
             return SIGNAL_BASE + self.asked_by  # it could not save yet; how the others then fail is its doing
-        own = [c for c in self.codes.values() if c not in (0, None, -signal.SIGTERM, -signal.SIGKILL)]
-        if own:
-            return shell_code(own[0] or 0)
+        others = {*self._orderly, None, -signal.SIGTERM, -signal.SIGKILL}
+        own = [code for code in self.codes.values() if code not in others]
         # Ended by a signal of ours, on behalf of the one that came in: the shell should see that one.
-        return 0 if all(code == 0 for code in self.codes.values()) else SIGNAL_BASE + self.asked_by
+        return shell_code(own[0] or 0) if own else SIGNAL_BASE + self.asked_by
+
+    def _ended_in_order(self) -> bool:
+        return all(code in self._orderly for code in self.codes.values())
 
 
 def _silence(stall: Stall) -> Message:

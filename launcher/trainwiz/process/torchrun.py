@@ -1,11 +1,24 @@
-"""Find the log files of torchrun's workers."""
+"""What torchrun needs to be supervised: no signal of its own, and logs that are found."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
+
+_LEFT_TO_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+
+
+# docs/decisions/launching.md: torchrun ignores the signals that ask for the end
+def unheard() -> tuple[tuple[int, ...], dict[str, str]]:
+    """The signals that torchrun must ignore, and the variables that make it so and make its ranks hear them again."""
+    # nohup starts us with SIGHUP ignored, and means it for the ranks as well.
+    numbers = tuple(int(number) for number in _LEFT_TO_US if signal.getsignal(number) is not signal.SIG_IGN)
+    words = ",".join(map(str, numbers))
+    return numbers, {"PET_SIGNALS_TO_HANDLE": "SIGQUIT", "TRAINWIZ_IGNORED": words}
+
 
 _STREAMS = {"stdout.log": "", "stderr.log": ".err"}
 

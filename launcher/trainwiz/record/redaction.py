@@ -110,4 +110,5 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_secret_variable(name: str, value: str) -> bool:
-    return _is_secret(name, value) or bool(_VARIABLE.search(name))
+    # The shell keeps the working directory in PWD, which is in every path that is printed.
+    return name != "PWD" and (_is_secret(name, value) or bool(_VARIABLE.search(name)))

@@ -12,6 +12,7 @@ from typing import Any
 from trainwiz.message import Message, say
 from trainwiz.outcome import signal_name
 from trainwiz.record import metrics
+from trainwiz.record.forecast import Compared, compared, measurements
 from trainwiz.record.metrics import Record
 
 _LENGTH = "--n_steps"
@@ -80,14 +81,20 @@ class Summary:
     """The name of the run that it continues."""
     task: str | None = None
     """The task of its plan."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Peaks of memory, time of an update and bytes of a checkpoint, by the names of `record.forecast.QUANTITIES`."""
+    compared: tuple[Compared, ...] = ()
+    """Those that were forecast, too."""
 
 
 def state(run: Recorded) -> State:
     """The state by the outcome; without one, by whether the launcher still runs."""
     if run.outcome:
-        if run.outcome.get("interrupted"):
+        if run.outcome.get("stopped", run.outcome.get("interrupted")):
             return State.STOPPED
-        return State.DONE if run.outcome.get("exit_code") == 0 else State.FAILED
+        if run.outcome.get("exit_code") == 0:
+            return State.DONE
+        return State.STOPPED if run.outcome.get("interrupted") else State.FAILED
     if run.alive is None or not run.command:
         return State.UNKNOWN
     return State.RUNNING if run.alive else State.KILLED
@@ -109,6 +116,8 @@ def summary(run: Recorded, now: float) -> Summary:
         why=why(run),
         resumed_from=run.command.get("resumed_from"),
         task=task(run),
+        measured=measurements(run.outcome),
+        compared=compared(run.outcome),
     )
 
 
@@ -199,7 +208,9 @@ def message(recorded: object) -> Message | None:
 
 def _stopped(outcome: Mapping[str, Any]) -> Message:
     number = outcome.get("signal")
+    if outcome.get("stopped") and number is None:
+        return say("a rank was asked to stop; it saved and exited cleanly")
     by = "Ctrl-C" if number == 2 else signal_name(number) if isinstance(number, int) else "?"
-    if outcome.get("exit_code") == 0:
+    if outcome.get("stopped") or outcome.get("exit_code") == 0:
         return say("stopped by {signal}; it saved and exited cleanly", signal=by)
     return say("stopped by {signal}; exit code {code}", signal=by, code=outcome.get("exit_code"))

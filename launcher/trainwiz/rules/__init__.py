@@ -1,7 +1,8 @@
-"""The rules, one folder for each thing they judge: `plan/`, `files/` and `script/`.
+"""The rules, one folder for each thing they judge: `plan/`, `files/`, `recipes/` and `script/`.
 
 Their ids by subject: TW1xx environment, TW2xx precision, TW3xx sharding and offload, TW4xx batch and schedule,
-TW5xx checkpoint and data, TW6xx cluster and launch, TW7xx a user's own script.
+TW5xx checkpoint and data, TW6xx cluster and launch, TW7xx a user's own script, TW8xx files of other training
+tools.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def of_scripts() -> tuple[Rule, ...]:
 
 
 def of_configurations() -> tuple[Rule, ...]:
-    """The rules on files of accelerate and DeepSpeed, by id."""
-    return _in_folder("files")
+    """The rules on files of other programs, by id."""
+    return tuple(sorted((*_in_folder("files"), *_in_folder("recipes")), key=lambda r: r.id))
 
 
 def _in_folder(folder: str) -> tuple[Rule, ...]:

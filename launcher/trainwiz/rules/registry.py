@@ -29,6 +29,7 @@ from trainwiz.message import Message
 
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed, Document
+    from trainwiz.config.tools import Recipe
     from trainwiz.estimate import Estimate
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
@@ -58,6 +59,8 @@ class Facts:
     """The document as accelerate reads it."""
     deepspeed: DeepSpeed | None = None
     """The document as DeepSpeed reads it."""
+    recipe: Recipe | None = None
+    """The document as a training tool reads it."""
     architecture: Architecture | None = None
     """The shape of the model that a configuration file is for."""
 
@@ -86,6 +89,11 @@ class Rule:
     def folder(self) -> str:
         """The folder under `rules/` that its module is in, which says what it judges."""
         return self.check.__module__.split(".")[2]
+
+    @property
+    def module(self) -> str:
+        """The last name of its module, which under `recipes/` says whose files it judges."""
+        return self.check.__module__.rpartition(".")[2]
 
     @property
     def summary(self) -> str:

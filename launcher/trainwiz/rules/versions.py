@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwiz.finding import Fix, remedy
+from trainwiz.finding import Fix, installing, remedy
 from trainwiz.machine import Machine
 
 
@@ -17,7 +17,7 @@ def parts(version: str) -> tuple[int, ...]:
 def install(python: str, *requirements: str) -> Fix:
     """What to type so that an interpreter has the packages."""
     wanted = " ".join(f"'{r}'" for r in requirements)
-    return remedy("run: {python} -m pip install {packages}", python=python, packages=wanted)
+    return installing(remedy("run: {python} -m pip install {packages}", python=python, packages=wanted))
 
 
 def lacks(machine: Machine, package: str) -> str | None:

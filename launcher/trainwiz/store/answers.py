@@ -30,22 +30,43 @@ class Saved:
     """By dotted key."""
     step: str = ""
     """The key of the next question."""
-    advanced: bool = False
-    """Whether the advanced questions are asked."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The values of the plan as they were written."""
+    folder: str = ""
+    """The project's folder, of an interrupted wizard."""
+    options: Mapping[str, str | bool] = field(default_factory=dict)
+    """Options of its command line that are no answers, by the names of the request's fields."""
 
 
 def session_file(folder: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The file with the answers of an interrupted wizard for this folder."""
-    root = cache.folder(environ, variable="XDG_STATE_HOME", otherwise="~/.local/state")
     name = hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return root / f"init-{name}.json"
+    return _root(environ) / f"init-{name}.json"
+
+
+def newest(environ: Mapping[str, str] = os.environ) -> Saved | None:
+    """The answers of the wizard that was interrupted last, of any folder; None if there are none."""
+    sessions = []
+    for path in _root(environ).glob("init-*.json"):
+        with contextlib.suppress(OSError):
+            sessions.append((path.stat().st_mtime_ns, path))
+    found = (read(path) for _, path in sorted(sessions, reverse=True))
+    return next((saved for saved in found if saved and saved.folder), None)
+
+
+def _root(environ: Mapping[str, str]) -> Path:
+    return cache.folder(environ, variable="XDG_STATE_HOME", otherwise="~/.local/state")
 
 
 def write(path: Path, saved: Saved) -> bool:
     """Save answers; False if that failed, which must not interrupt the wizard."""
-    values = {"answers": dict(saved.answers), "step": saved.step, "advanced": saved.advanced, "plan": dict(saved.plan)}
+    values: dict[str, Any] = {
+        "answers": dict(saved.answers),
+        "step": saved.step,
+        "plan": dict(saved.plan),
+    }
+    if saved.folder:
+        values |= {"folder": saved.folder, "options": dict(saved.options)}
     try:
         atomic.write_all(path.parent, {path.name: json.dumps(values, indent=2, ensure_ascii=False) + "\n"})
     except TrainwizError:
@@ -60,8 +81,9 @@ def read(path: Path) -> Saved | None:
         return Saved(
             answers={str(k): v for k, v in values["answers"].items()},
             step=str(values.get("step", "")),
-            advanced=bool(values.get("advanced")),
             plan={str(k): v for k, v in values.get("plan", {}).items()},
+            folder=str(values.get("folder", "")),
+            options={str(k): v for k, v in values.get("options", {}).items() if isinstance(v, str | bool)},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -31,6 +31,11 @@ def recall(name: str, key: str, *, environ: Mapping[str, str] = os.environ) -> A
     return _entries(folder(environ) / f"{name}.json").get(key)
 
 
+def every(name: str, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """All values that are remembered under this name, by key."""
+    return _entries(folder(environ) / f"{name}.json")
+
+
 def remember(name: str, key: str, value: Any, *, environ: Mapping[str, str] = os.environ) -> bool:
     """Remember a JSON value; False if the cache cannot be written. The file is replaced atomically."""
     file = folder(environ) / f"{name}.json"

@@ -140,6 +140,11 @@ def _read(path: Path, update: int, state: State) -> Checkpoint:
     )
 
 
+def size(checkpoint: Path) -> int:
+    """The bytes of a checkpoint's files."""
+    return sum(max(0, _size(checkpoint / name)) for name in _files(checkpoint))
+
+
 def _is_of_another(checkpoint: Path) -> bool:
     named, said = _NAME.fullmatch(checkpoint.name), manifest(checkpoint).get("update")
     return named is not None and said is not None and said != int(named[1])

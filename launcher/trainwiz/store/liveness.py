@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+BEAT_SECONDS = 10.0
+STALE_SECONDS = 120.0
+"""Nobody touches a file that is as old: caches of network file systems hide a touch for a minute."""
+
+
+class Beating:
+    """Touches a file while a run goes on, for those who see its folder from another machine. `close` removes it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._ended = file, threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """The run is over."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+
+    def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                self._file.touch()
+                os.utime(self._file)
+            if self._ended.wait(BEAT_SECONDS):
+                return
 
 
 # docs/decisions/launching.md: A live run is identified by its launcher's PID and start time
@@ -22,18 +53,28 @@ def birth(pid: int) -> int | None:
     return None if state in "ZX" else int(fields[18])
 
 
-def runs(started: Mapping[str, Any]) -> bool | None:
-    """Whether the launcher that wrote `command.json` still runs; None if it was started on another machine."""
+def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
+    """Whether the launcher that wrote `command.json` still runs; None where that cannot be known here.
+
+    `beat` is the file that it touches; a launcher on another machine is known by that.
+    """
     pid = started.get("pid")
     if not isinstance(pid, int):
         return False
     if started.get("hostname") != os.uname().nodename:
-        return None
+        return _beats(beat) if beat else None
     born = birth(pid)
     if born is None:
         return False
     recorded = started.get("pid_birth")
     return recorded == born if isinstance(recorded, int) else _is_trainwiz(pid)
+
+
+def _beats(beat: Path) -> bool | None:
+    try:
+        return time.time() - beat.stat().st_mtime < STALE_SECONDS
+    except OSError:
+        return None
 
 
 def _is_trainwiz(pid: int) -> bool:

@@ -68,6 +68,11 @@ class Run:
         return self.folder / "config.json"
 
     @property
+    def beat(self) -> Path:
+        """The file that the launcher touches while the run goes on."""
+        return self.folder / ".running"
+
+    @property
     def memory(self) -> Path:
         """Samples of the ranks' memory."""
         return self.folder / "memory.jsonl"
@@ -90,10 +95,14 @@ class Run:
         """The newest complete checkpoint."""
         return next(reversed(self.complete().values()), None)
 
+    def file(self, name: str) -> Path:
+        """The file of this machine's record `command` or `outcome`."""
+        suffix = f"-machine-{self.machine}" if self.machine else ""
+        return self.folder / f"{name}{suffix}.json"
+
     def record(self, name: str, value: Mapping[str, Any]) -> Path:
         """Write `command` or `outcome` as JSON, atomically. Raises `TrainwizError`."""
-        suffix = f"-machine-{self.machine}" if self.machine else ""
-        path = self.folder / f"{name}{suffix}.json"
+        path = self.file(name)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             # Not flushed to the disk: a launch need not wait for that, and a power failure ends the run anyway.
@@ -122,9 +131,16 @@ class Run:
         return True
 
     def read(self, name: str) -> dict[str, Any]:
-        """The record `command`, `outcome` or `config`; empty if it is missing or cannot be read."""
+        """The run's record `command`, `outcome` or `config`; empty if it is missing or cannot be read."""
+        return self._read(name, self.folder / f"{name}.json")
+
+    def read_own(self, name: str) -> dict[str, Any]:
+        """The same of this machine alone."""
+        return self._read(name, self.file(name))
+
+    def _read(self, name: str, file: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            value = files.read_json(self.folder / f"{name}.json")
+            value = files.read_json(file)
             if not isinstance(value, dict):
                 return {}
             return value if name == "config" else readable(value)
@@ -232,8 +248,18 @@ def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
 
 def _refuse_running(run: Run) -> None:
     started = run.read("command")
-    if not run.read("outcome") and liveness.runs(started):
+    if not run.read("outcome") and liveness.runs(started, run.beat):
         pid = started["pid"]
+        if started.get("hostname") != os.uname().nodename:
+            host = started.get("hostname")
+            raise TrainwizError(
+                say(
+                    "run {name} is still running on {host}; two runs cannot share its checkpoints",
+                    name=run.name,
+                    host=host,
+                ),
+                say("wait until it ends, or stop it there"),
+            )
         raise TrainwizError(
             say(
                 "run {name} is still running (process {pid}); two runs cannot share its checkpoints",

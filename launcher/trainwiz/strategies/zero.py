@@ -128,8 +128,13 @@ class Zero(Strategy):
         return _HOST_BYTES_WITH_PARAMETERS if param_device == "cpu" else _HOST_BYTES_OPTIMIZER
 
     def checkpoint_copy_bytes(self, half: bool) -> int:
-        """In 16 bits DeepSpeed writes the 16-bit weights as well."""
-        return 2 if half else 0
+        """DeepSpeed writes the weights that it computes with, too, where its optimizer has copies of them.
+
+        Stage 3 cuts those copies into shards and writes only these; stage 0 in fp32 makes none. Seen with 0.19.
+        """
+        if self.partitions_weights or (self.stage == 0 and not half):
+            return 0
+        return 2 if half else 4
 
     # docs/decisions/checkpoints.md: ZeRO checkpoints load on any number of ranks, through DeepSpeed's converter
     def any_world(self, plan: Plan) -> bool:

@@ -90,6 +90,11 @@ class Task:
         return self.generative and not self.compares
 
     @property
+    def cuts(self) -> bool:
+        """A long document becomes several samples; else what is too long for one is cut off."""
+        return self.samples == "documents"
+
+    @property
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"

@@ -63,10 +63,18 @@ def show(
 def _ending(outcome: Outcome) -> tuple[str, str]:
     """How the run ended, and the style of the sentence."""
     time, code = clock_time(outcome.seconds), outcome.exit_code
-    if outcome.signal is not None:
+    if outcome.stopped and outcome.signal is None:
+        return t("stopped after {time}: a rank was asked to; exit code {code}", time=time, code=code), "warning"
+    if outcome.signal is not None and not (code == 0 and not outcome.stopped):
         by = "Ctrl-C" if outcome.signal == _CTRL_C else signal_name(outcome.signal)
-        if code == 0:
-            return t("stopped by {signal} after {time}; the ranks exited cleanly", signal=by, time=time), "warning"
+        if outcome.stopped:
+            words = t(
+                "stopped by {signal} after {time}; the ranks exited cleanly; exit code {code}",
+                signal=by,
+                time=time,
+                code=code,
+            )
+            return words, "warning"
         return t("stopped by {signal} after {time}; exit code {code}", signal=by, time=time, code=code), "warning"
     if outcome.hung:
         return t("ended after {time}: no activity; exit code {code}", time=time, code=code), "error"

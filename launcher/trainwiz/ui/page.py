@@ -16,8 +16,10 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import memory, metrics, timeline
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import flat
+from trainwiz.record.forecast import compared
 from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
+from trainwiz.ui import forecasts
 from trainwiz.ui.rate import chart_title, per_second
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
@@ -47,6 +49,8 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
             {"at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at)), "what": text(event.what)}
             for event in timeline.events(lineage, now)
         ],
+        forecasts=forecasts.rows(compared(run.outcome)),
+        forecast_heads=forecasts.heads(),
         plan=[(key, _shown(value), reasons.get(key, "")) for key, value in plan.items()],
         sections=_sections(run),
         words=_words(),
@@ -59,6 +63,7 @@ def _words() -> dict[str, str]:
         "dashed": t("Dashed lines: a launch continued from a checkpoint of the previous launch."),
         "no_curves": t("The run wrote no metrics: it ended before its first logged update, or its script writes none."),
         "timeline": t("Timeline"),
+        "forecast": t("Forecast and measurement"),
         "plan": t("Plan"),
         "key": t("key"),
         "value": t("value"),
@@ -76,11 +81,20 @@ def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
         (t("loss"), None if line.loss is None else f"{line.loss:.4f}"),
         (t("evaluation loss"), None if line.eval_loss is None else f"{line.eval_loss:.4f}"),
         (per_second(line.task), None if line.speed is None else f"{line.speed:,.0f}"),
+        *_use(metrics.use(run.records)),
         (t("time"), None if line.seconds is None else clock_time(line.seconds)),
         (t("ranks"), machine.get("num_processes")),
         (t("peak memory of one process"), size(peak) if isinstance(peak, int) else None),
     ]
     return [(name, str(value)) for name, value in tiles if value is not None]
+
+
+def _use(use: metrics.Use) -> list[tuple[str, str | None]]:
+    return [
+        ("MFU", None if use.mfu is None else f"{use.mfu:.1%}"),
+        (t("waiting for data"), None if use.data_wait is None else f"{use.data_wait:.1%}"),
+        (t("peak GPU memory of PyTorch"), None if use.gpu_peak_bytes is None else size(use.gpu_peak_bytes)),
+    ]
 
 
 def _diagnosis(run: Recorded) -> dict[str, Any] | None:
@@ -104,6 +118,8 @@ def _charts(records: Sequence[Record], marks: Sequence[float], task: str | None)
         (t("Learning rate"), [(t("learning rate"), "lr")]),
         (t("Gradient norm"), [(t("before clipping"), "grad_norm_pre_clip"), (t("after"), "grad_norm_post_clip")]),
         (chart_title(task), [(per_second(task), "tokens_per_second")]),
+        (t("MFU: share of the GPUs' FLOP/s"), [("MFU", "mfu")]),
+        (t("Wait for data, share of the time"), [(t("slowest rank"), "data_wait_share")]),
         *((name, [(name, name)]) for name in metrics.names(records, "eval_") if name != "eval_loss"),
         (t("Weight norm"), [(t("weight norm"), "weight_norm")]),
     ]
@@ -111,7 +127,8 @@ def _charts(records: Sequence[Record], marks: Sequence[float], task: str | None)
     for title, curves in groups:
         found = [(name, series(records, key)) for name, key in curves]
         charts += _drawn(title, found, across=t("update"), marks=marks)
-    return charts
+    of_torch = [(text(name), curve) for name, curve in memory.of_torch(records)]
+    return [*charts, *_drawn(t("GPU memory of PyTorch, GiB"), of_torch, across=t("update"), marks=marks)]
 
 
 def _memory_charts(run: Recorded) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainwiz import quantities
 from trainwiz.decide.candidates import Candidate, Place
+from trainwiz.estimate import disk
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
@@ -49,6 +50,8 @@ class Row:
     """Of the training; None where its length or the speed is unknown."""
     cost: float | None
     """None without a price."""
+    disk_bytes: int | None
+    """For checkpoints and final weights; None where the training's length is unknown."""
     why_not: Message | None
 
     @property
@@ -57,9 +60,29 @@ class Row:
         return self.why_not is None
 
 
-def row(number: int, one: Candidate, place: Place, updates: int | None, limits: Limits) -> Row:
-    """The candidate, judged by the limits, too."""
-    hours = one.pace.seconds * updates / 3600 if one.pace and updates else None
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long a training is, and what it saves."""
+
+    updates: int | None
+    """None where only the data says it."""
+    every: int
+    """Updates between checkpoints; 0: only the last."""
+    limit: int | None
+    """Checkpoints that are kept; None or 0: all."""
+
+    @property
+    def saves(self) -> int:
+        """How many checkpoints it writes."""
+        return disk.saves(self.updates or 1, self.every)
+
+
+def row(number: int, one: Candidate, place: Place, training: Training, limits: Limits) -> Row:
+    """The candidate, judged by the limits, too. Saving checkpoints is in the hours."""
+    updates, made = training.updates, training.saves
+    saving = made * disk.saving_seconds(one.checkpoint_bytes)
+    hours = (one.seconds * updates + saving) / 3600 if one.pace and updates else None
+    final = disk.final_bytes(one.work)
     cost = hours * place.ranks * limits.price if hours is not None and limits.price else None
     return Row(
         number=number,
@@ -67,6 +90,7 @@ def row(number: int, one: Candidate, place: Place, updates: int | None, limits: 
         candidate=one,
         hours=hours,
         cost=cost,
+        disk_bytes=disk.disk_bytes(one.checkpoint_bytes, final, made, training.limit) if updates else None,
         why_not=one.why_not or _beyond(hours, cost, limits),
     )
 
@@ -87,6 +111,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         lines = [_with_bar(values(row, limits), bar(row.candidate, place)) for row in fitting]
         table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
+        _disk(fitting[0])
     else:
         console.talk(t("nothing fits"), style="error")
     for row in rows:
@@ -118,7 +143,7 @@ def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
             one.name,
             one.work.checkpointing,
             _batch(one),
-            quantities.size(one.need.total),
+            quantities.size(one.peak_bytes),
             _speed(one, row.gpus),
             _speed(one, 1),
             _hours(row.hours),
@@ -153,12 +178,15 @@ def row_to_dict(row: Row) -> dict[str, Any]:
         "activation_checkpointing": one.work.checkpointing,
         "per_device_batch_size": one.work.samples,
         "gradient_accumulation_steps": one.accumulation,
-        "peak_bytes_per_rank": one.need.total,
+        "peak_bytes_per_rank": one.peak_bytes,
         "peak_moment": one.need.peak,
         "moments": {moment: dict(parts) for moment, parts in one.need.moments.items()},
         "host_bytes_per_machine": one.host_bytes,
-        "seconds_per_update": one.pace.seconds if one.pace else None,
-        "tokens_per_second": one.pace.tokens_per_second * row.gpus if one.pace else None,
+        "seconds_per_update": one.seconds if one.pace else None,
+        "tokens_per_second": one.tokens_per_second * row.gpus if one.tokens_per_second else None,
+        "checkpoint_bytes": one.checkpoint_bytes,
+        "checkpoint_seconds": disk.saving_seconds(one.checkpoint_bytes),
+        "disk_bytes": row.disk_bytes,
         "hours": row.hours,
         "cost": row.cost,
         "fits": row.possible,
@@ -197,7 +225,7 @@ def values(row: Row, limits: Limits) -> list[str]:
         one.name,
         one.work.checkpointing,
         _batch(one),
-        quantities.size(one.need.total),
+        quantities.size(one.peak_bytes),
         _speed(one, row.gpus),
         _hours(row.hours),
     ]
@@ -222,6 +250,20 @@ def bar(one: Candidate, place: Place) -> str:
     return drawn + "·" * (_BAR - len(drawn))
 
 
+def _disk(best: Row) -> None:
+    if best.disk_bytes:
+        console.talk(
+            t(
+                "disk for row {number}: {total}, for checkpoints of {each} and final weights; a save takes {seconds}",
+                number=best.number,
+                total=quantities.size(best.disk_bytes),
+                each=quantities.size(best.candidate.checkpoint_bytes),
+                seconds=_hours(disk.saving_seconds(best.candidate.checkpoint_bytes) / 3600),
+            ),
+            style="dim",
+        )
+
+
 def _legend() -> None:
     console.talk(
         t("█ weights, gradients, optimizer  ▓ gathered and cast weights, buckets  ▒ activations, logits  · left"),
@@ -234,7 +276,7 @@ def _batch(one: Candidate) -> str:
 
 
 def _speed(one: Candidate, ranks: int) -> str:
-    return f"{one.pace.tokens_per_second * ranks:,.0f}" if one.pace else "-"
+    return f"{one.tokens_per_second * ranks:,.0f}" if one.tokens_per_second else "-"
 
 
 def _hours(hours: float | None) -> str:

@@ -24,7 +24,7 @@ def page(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits, template
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     fitting = [row for row in rows if row.possible]
-    largest = max([place.memory_bytes, *(row.candidate.need.total for row in fitting)])
+    largest = max([place.memory_bytes, *(row.candidate.peak_bytes for row in fitting)])
     return environment.from_string(template).render(
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Plans for {model}", model=plan.model.name),
@@ -77,7 +77,7 @@ def _points(rows: Sequence[Row], place: Place) -> list[dict[str, Any]]:
     return [
         {
             "name": row.candidate.name,
-            "x": round(_x(row.candidate.need.total, place), 1),
+            "x": round(_x(row.candidate.peak_bytes, place), 1),
             "y": round(_y(row.candidate.seconds, slowest), 1),
             # Rows next to each other are often close together.
             "label": 20 if number % 2 else -10,

@@ -8,10 +8,10 @@ from typing import Any
 from trainwiz.language import t, text
 from trainwiz.quantities import clock_time
 from trainwiz.record.run import State, Summary
-from trainwiz.ui import table
+from trainwiz.ui import console, forecasts, table
 from trainwiz.ui.table import Cell
 
-_LOSS, _SPEED, _TIME = 3, 4, 5
+_LOSS, _SPEED, _TIME, _MEMORY = 3, 4, 5, 6
 """Columns of the table that a narrow terminal can do without."""
 _LEAST_WHY = 16
 """Columns of the screen for the reason why a run ended."""
@@ -26,10 +26,25 @@ STYLES = {
 
 
 def show(summaries: Sequence[Summary]) -> None:
-    """Print the table. A narrow terminal leaves out speed, then time, then loss, in favour of the reason."""
-    heads = (t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED"))
+    """Print the table, and forecasts that were missed.
+
+    A narrow terminal leaves out memory, then speed, then time, then loss, in favour of the reason.
+    """
+    heads = [t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED")]
+    lines = [_cells(summary) for summary in summaries]
+    optional = [_SPEED, _TIME, _LOSS]
+    memory = [forecasts.memory(summary) for summary in summaries]
+    if any(memory):
+        heads.insert(_MEMORY, t("MEMORY (FORECAST)"))
+        optional.insert(0, _MEMORY)
+        for cells, words in zip(lines, memory, strict=True):
+            cells.insert(_MEMORY, Cell(text=words or "-"))
     header = [Cell(text=head, style="bold") for head in heads]
-    table.show([header, *map(_cells, summaries)], optional=(_SPEED, _TIME, _LOSS), least_last=_LEAST_WHY)
+    table.show([header, *lines], optional=optional, least_last=_LEAST_WHY)
+    for summary in summaries:
+        for pair in summary.compared:
+            if pair.missed:
+                console.talk(f"{summary.name}: {forecasts.miss(pair)}", style="warning")
 
 
 def to_dict(summary: Summary) -> dict[str, Any]:
@@ -46,6 +61,8 @@ def to_dict(summary: Summary) -> dict[str, Any]:
         "seconds": summary.seconds,
         "why": text(summary.why) if summary.why else None,
         "resumed_from": summary.resumed_from,
+        "measured": dict(summary.measured),
+        "forecast": [forecasts.to_dict(pair) for pair in summary.compared],
     }
 
 

@@ -16,6 +16,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Always, Condition, is_done
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.output import create_output
@@ -41,7 +42,7 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
     """
     question = _list(asked) if asked.choices else _line(asked)
-    _add_hint(question.application)
+    _add_hint(question.application, _hint(asked))
     if shown:
         _once_rendered(question.application, shown)
     try:
@@ -92,20 +93,55 @@ def _list(asked: Asked) -> questionary.Question:
         pointer="»",
         instruction=_behind(asked.prompt, _default(asked), _room()),
         output=_stderr(),
+        use_search_filter=asked.search,
+        use_jk_keys=not asked.search,
     )
     bindings: Any = question.application.key_bindings
+    _add_moves(bindings)
+    if asked.search:
+        _add_search(bindings)
+    if asked.at_once:
+        bindings.add("c-w", eager=True)(lambda event: _choose(event, asked.at_once))
     _add_actions(bindings, lambda: str(_control(question.application).get_pointed_at().value), typing=False)
 
     def choose(event: KeyPressEvent) -> None:
         control = _control(event.app)
         chosen = control.get_pointed_at()
+        if control.search_filter and not control.found_in_search:
+            return  # all lines are shown, and nobody pointed at this one
         # The whole line stays on the screen, without the spaces that align it with the others.
         chosen.title = _behind(asked.prompt, _GAP.sub("  ", lines[str(chosen.value)]), _room())
-        control.is_answered = True
-        event.app.exit(result=chosen.value)
+        _choose(event, str(chosen.value))
 
     bindings.add("enter", eager=True)(choose)
     return question
+
+
+def _choose(event: KeyPressEvent, value: str) -> None:
+    _control(event.app).is_answered = True
+    event.app.exit(result=value)
+
+
+def _add_moves(bindings: KeyBindings) -> None:
+    """Home, End and pages; the list does not turn around at its ends."""
+
+    def move(event: KeyPressEvent, step: int) -> None:
+        control = _control(event.app)
+        control.pointed_at = max(0, min(control.choice_count - 1, control.pointed_at + step))
+
+    page, all_lines = _list_rows() - 1, 10**6
+    for key, step in (("pageup", -page), ("pagedown", page), ("home", -all_lines), ("end", all_lines)):
+        bindings.add(key, eager=True)(lambda event, step=step: move(event, step))
+
+
+def _add_search(bindings: KeyBindings) -> None:
+    """Letters that are not on an American keyboard count as well."""
+
+    @bindings.add(Keys.Any)
+    def _(event: KeyPressEvent) -> None:
+        for character in event.data:
+            if character.isprintable():
+                _control(event.app).add_search_character(character)  # type: ignore[arg-type]
 
 
 def _prompt(asked: Asked) -> str:
@@ -143,14 +179,18 @@ def _add_actions(bindings: KeyBindings, at: Callable[[], str], *, typing: bool) 
     bindings.add("c-b", eager=True)(lambda event: leave(event, Action.BACK))
 
 
-def _add_hint(app: Application[Any]) -> None:
+def _hint(asked: Asked) -> str:
+    if asked.search:
+        return t("Enter changes the line · typing searches · Ctrl-W writes the project · ? explains · < goes back")
+    return t("Enter accepts · ? explains · < goes back · Ctrl-C quits and keeps the answers")
+
+
+def _add_hint(app: Application[Any], hint: str) -> None:
     # Otherwise the question takes the whole screen, with the hint far below it and the help scrolled away above it.
-    rows = size().lines
     for window in app.layout.find_all_windows():
         window.dont_extend_height = Always()
         if isinstance(window.content, InquirerControl):
-            window.height = Dimension(max=max(3, rows - _ROWS_FOR_THE_REST))
-    hint = t("Enter accepts · ? explains · < goes back · Ctrl-C quits and keeps the answers")
+            window.height = Dimension(max=_list_rows())
     lines = columns.wrap(hint, _room(), first="  ", rest="  ")
     line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
     app.layout = Layout(
@@ -158,6 +198,10 @@ def _add_hint(app: Application[Any]) -> None:
         focused_element=app.layout.current_window,
     )
     app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+
+
+def _list_rows() -> int:
+    return max(3, size().lines - _ROWS_FOR_THE_REST)
 
 
 def _once_rendered(app: Application[Any], shown: Callable[[], None]) -> None:

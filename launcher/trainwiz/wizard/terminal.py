@@ -30,6 +30,10 @@ class Asked:
     """Values, each with its line in the list; without any, an answer is typed."""
     paths: bool = False
     """Whether Tab completes the names of files and folders."""
+    search: bool = False
+    """Whether typing leaves those lines of the list that contain it."""
+    at_once: str = ""
+    """What Ctrl-W chooses from anywhere in the list."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def diagnose(target: str, *, json: bool) -> int:
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.without_metrics(run).alive:
         console.talk(t("run {name} is still running", name=run.name), style="warning")
-    if outcome is not None and outcome.exit_code == 0:
+    if outcome is not None and (outcome.exit_code == 0 or outcome.stopped):
         if json:
             console.data_json(None)
         else:

@@ -81,6 +81,7 @@ def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:
         found,
         port_in_use=port if here and plan.machine.num_processes > 1 and port and not ports.is_free(port) else None,
         build_locks=found.build_locks if here else (),
+        offline=found.offline and here,
         missing_files=tuple(path for path in generated if path in missing),
         changed_files=tuple(path for path in generated if path not in missing),
         stale_files=tuple(path for path in stale if path not in missing),

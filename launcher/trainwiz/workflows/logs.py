@@ -89,4 +89,4 @@ def _drain(stream: IO[bytes]) -> None:
 
 
 def _is_running(run: Run) -> bool:
-    return not run.read("outcome") and liveness.runs(run.read("command")) is True
+    return not run.read("outcome") and liveness.runs(run.read("command"), run.beat) is True

@@ -1,6 +1,7 @@
 """Runs first in every rank: lets trainwiz ask for its Python stack by a signal, and beats once a second.
 
-Where ranks are debugged, it also widens the others' timeouts.
+When a rank ends by itself, it leaves the most memory that it held. Where ranks are debugged, this also widens the
+others' timeouts.
 
 Python imports the first `sitecustomize` on its path. This one steps aside at once: its folder leaves the path, and the
 `sitecustomize` that would have been found without it runs in its place.
@@ -35,11 +36,28 @@ def listen() -> object:
     # The rank starts before what it starts itself, so its line comes first.
     file.write(f"process {os.getpid()}\n")
     file.flush()
-    try:  # noqa: SIM105
+    try:
         beat(folder, rank)
+        leave_peak(folder, rank)
     except OSError:
         pass
     return file
+
+
+def leave_agent() -> None:
+    """Undo what torchrun and trainwiz did for the agent that started this rank.
+
+    The signals in TRAINWIZ_IGNORED are heard again, and stderr goes where stdout goes, in the order of writing.
+    """
+    numbers = os.environ.pop("TRAINWIZ_IGNORED", None) if "LOCAL_RANK" in os.environ else None
+    if numbers is not None:
+        os.dup2(1, 2)
+    if numbers:
+        import _signal  # type: ignore[import-not-found]
+
+        for number in map(int, numbers.split(",")):
+            if _signal.getsignal(number) == _signal.SIG_IGN:
+                _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
 
 
 def look(descriptor: int, main: int) -> None:
@@ -94,6 +112,40 @@ def beat(folder: str, rank: str) -> None:
     _thread.start_new_thread(quietly, ())
 
 
+def leave_peak(folder: str, rank: str) -> None:
+    """At this process's end, write the most memory that it held, in bytes: of the host, and of its GPU if it has one.
+
+    A rank that is killed leaves nothing.
+    """
+    import atexit
+
+    own = os.getpid()
+
+    def write() -> None:
+        if os.getpid() != own:
+            return
+        # A full disk, a system without /proc, a GPU that is gone: then nothing is left.
+        try:
+            lines = [f"{name} {count}\n" for name, count in peaks()]
+            with open(os.path.join(folder, f"rank-{rank}.peak"), "w") as file:
+                file.writelines(lines)
+        except Exception:
+            pass
+
+    atexit.register(write)
+
+
+def peaks() -> "list[tuple[str, int]]":
+    """The peaks of this process. Of memory that the kernel counts, the one before it became this program is not in."""
+    with open("/proc/self/status") as status:
+        found = [("host_bytes", int(line.split()[1]) * 1024) for line in status if line.startswith("VmHWM:")]
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda and cuda.is_initialized():
+        found.append(("allocated_bytes", cuda.max_memory_allocated()))
+        found.append(("reserved_bytes", cuda.max_memory_reserved()))
+    return found
+
+
 # docs/decisions/supervision.md: Stacks come from a sitecustomize that hands over to the user's own
 def step_aside() -> None:
     """Run the `sitecustomize` that this one hides, if there is one."""
@@ -111,6 +163,7 @@ def step_aside() -> None:
 if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
     # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
     try:
+        leave_agent()
         _open = listen()
         if "TRAINWIZ_PATIENCE" in os.environ:
             import _trainwiz_patience  # type: ignore[import-not-found]

@@ -50,19 +50,25 @@ def every_machine_has_a_rank(plan: Plan) -> Violations:
         )
 
 
-@rule("TW613", level=Level.ERROR, field="machine.main_process_ip")
+@rule("TW613", level=Level.HINT, field="machine.main_process_ip")
 def machines_know_where_to_meet(plan: Plan) -> Violations:
-    """Multiple machines need a rendezvous address.
+    """Multiple machines need a rendezvous address, from the plan or from the scheduler.
 
-    Without it: each machine waits for the others at its own loopback address for 15 minutes: the first reports
-    `Timed out after 901 seconds waiting for clients. 1/2 clients joined.`, the others `The client socket has timed
-    out`. `accelerate launch` looks for a host called None.
-    Why: torchrun uses main_process_ip for the rendezvous; if it is missing, torchrun uses 127.0.0.1.
-    Instead: set it to an address of the first machine that the others can reach (run `hostname -I` there).
+    Without it: `trainwiz launch` refuses to start where no scheduler knows the address. By hand, each machine waits for
+    the others at its own loopback address for 15 minutes: the first reports `Timed out after 901 seconds waiting for
+    clients. 1/2 clients joined.`, the others `The client socket has timed out`. `accelerate launch` looks for a host
+    called None.
+    Why: torchrun uses main_process_ip for the rendezvous; if it is missing, torchrun uses 127.0.0.1. In a job of a
+    scheduler, `trainwiz launch` takes the address from the job's variables.
+    Instead: outside of jobs, set it to an address of the first machine that the others can reach (run `hostname -I`
+    there).
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
-        fix = remedy("set machine.main_process_ip to an address of the first machine (run hostname -I there)")
+        fix = remedy(
+            "leave it so if a scheduler starts the machines; otherwise set machine.main_process_ip to an address of "
+            "the first machine (run hostname -I there)"
+        )
         yield violation("machine.num_machines is {num_machines}, but machine.main_process_ip is not set", fix)
 
 

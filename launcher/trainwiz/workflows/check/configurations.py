@@ -1,4 +1,4 @@
-"""Checking what trainwiz did not write: files of accelerate and DeepSpeed, alone, in pairs, and with their script."""
+"""Checking what trainwiz did not write: files of other programs, alone, in pairs, and with their script."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Literal
 from trainwiz import config, rules
 from trainwiz.config import Accelerate, DeepSpeed, Document
 from trainwiz.config.kinds import version_of
+from trainwiz.config.tools import Recipe, of_tool
+from trainwiz.config.tools import load as load_tools
 from trainwiz.engines.accelerate import TRIED as TRIED_ACCELERATE
 from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
 from trainwiz.errors import UsageError
@@ -27,6 +29,8 @@ from trainwiz.script import Script
 from trainwiz.store import configurations, scripts
 from trainwiz.workflows.check import models
 
+_SHOWN = 8
+"""Keys of an unknown file that are named."""
 _TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
 
@@ -77,6 +81,15 @@ class Files:
                 yield replace(facts, accelerate=accelerate), alone
             elif kind == "deepspeed":
                 yield replace(facts, deepspeed=self.deepspeed(path)), _needing(chosen, "deepspeed", "document")
+            elif kind == "recipe":
+                recipe = self.recipe(path)
+                others = [
+                    rule
+                    for rule in _needing(chosen, "document")
+                    if not (recipe.tool.stops_at_duplicates and rule.id == "TW652")
+                ]
+                own = [rule for rule in _needing(chosen, "recipe") if of_tool(rule.module, recipe.tool)]
+                yield replace(facts, recipe=recipe), [*others, *own]
         for path, accelerate in pairs:
             partner = self.document(path) if path in self.documents else None
             if partner is not None and not partner.trouble:
@@ -90,8 +103,7 @@ class Files:
     @functools.cached_property
     def _readers(self) -> Mapping[str, Literal["accelerate"]]:
         """The files that others name: accelerate opens them."""
-        others = [p for p, d in self.documents.items() if not d.trouble and config.kind_of(d) == "accelerate"]
-        return {partner: "accelerate" for p in others for partner in self.accelerate(p).files.values() if partner}
+        return {partner: "accelerate" for path in self.documents for partner in self.partners(path)}
 
     @functools.cached_property
     def _reader(self) -> Literal["", "deepspeed"]:
@@ -103,8 +115,7 @@ class Files:
         bare = config.Accelerate(document=document, version=version_of(self.version("accelerate")), files={})
         named = bare.deepspeed_file
         found = configurations.resolve(named, path) if named else None
-        # Under the name that it has here, should it be one of the files to judge.
-        known = next((p for p in self.documents if found and os.path.realpath(p) == os.path.realpath(found)), found)
+        known = self._known(found) if found else None
         hosts = bare.get(bare.hostfile_named) if bare.hostfile_named else None
         return config.Accelerate(
             document=document,
@@ -113,6 +124,30 @@ class Files:
             hostfile=configurations.text_of(hosts, path) if hosts else None,
             programs=self.programs,
         )
+
+    def partners(self, path: str) -> list[str]:
+        """The DeepSpeed files that the file at this path names, as far as they were found."""
+        document = self.documents[path]
+        kind = "unknown" if document.trouble else config.kind_of(document)
+        if kind == "accelerate":
+            return [partner for partner in self.accelerate(path).files.values() if partner]
+        tool = config.tool_of(document) if kind == "recipe" else None
+        named = Recipe(document=document, tool=tool).deepspeed_file if tool else None
+        found = configurations.resolve(named, path) if named and named.endswith(".json") else None
+        return [self._known(found)] if found else []
+
+    def _known(self, found: str) -> str:
+        """A file under the name that it has here, should it be one of the files to judge."""
+        return next((p for p in self.documents if os.path.realpath(p) == os.path.realpath(found)), found)
+
+    def recipe(self, path: str) -> Recipe:
+        """The training tool's file at this path, with the DeepSpeed file that it names."""
+        document = self.documents[path]
+        tool = config.tool_of(document)
+        assert tool is not None
+        partner = next((p for p in self.partners(path) if p in self.documents), None)
+        readable = partner is not None and not self.documents[partner].trouble
+        return Recipe(document=document, tool=tool, deepspeed=self.deepspeed(partner) if readable and partner else None)
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""
@@ -142,25 +177,32 @@ def load(
     documents = {}
     for path in paths:
         document = read(path)
-        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed"):
-            raise UsageError(
-                say("{file} is neither an accelerate or DeepSpeed configuration nor a plan", file=path),
-                say(
-                    "pass an accelerate file, which has a distributed_type, or a DeepSpeed file, which has a "
-                    "zero_optimization or a batch size"
-                ),
-            )
+        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed", "recipe"):
+            raise unknown(document)
         documents[path] = document
     files = Files(documents=documents, script=scripts.read(script) if script else None, versions=versions)
-    for path, document in list(documents.items()):
-        if not document.trouble and config.kind_of(document) == "accelerate":
-            for partner in filter(None, files.accelerate(path).files.values()):
-                if partner not in documents:
-                    documents[partner] = read(partner)
+    for path in list(documents):
+        for partner in files.partners(path):
+            if partner not in documents:
+                documents[partner] = read(partner)
     return replace(
         files,
         models=models.of_documents(files.documents, files.script, model),
         programs=_programs(documents) if here else None,
+    )
+
+
+def unknown(document: Document) -> UsageError:
+    """The error for a file of no known kind: what it has, and what it would need."""
+    keys = [str(key) for key in document.values]
+    listed = ", ".join(keys[:_SHOWN]) + (" …" if len(keys) > _SHOWN else "")
+    return UsageError(
+        say("{file} is of no kind that trainwiz knows; its keys are {keys}", file=document.path, keys=listed),
+        say(
+            "known are trainwiz's plans, and files of accelerate (distributed_type), DeepSpeed (zero_optimization, "
+            "train_batch_size) and {tools}",
+            tools="; ".join(f"{tool.name} ({tool.marks})" for tool in load_tools().values()),
+        ),
     )
 
 

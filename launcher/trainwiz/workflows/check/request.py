@@ -15,8 +15,8 @@ class Request:
     targets: tuple[str, ...] = argument(
         "[PATH…]",
         say(
-            "Projects, plans, accelerate or DeepSpeed files, or folders that contain them (default: the current "
-            "folder)."
+            "Projects, plans, files of accelerate, DeepSpeed or a training tool, or folders that contain them "
+            "(default: the current folder)."
         ),
     )
     json: bool = flag(say("Print the findings as JSON."))

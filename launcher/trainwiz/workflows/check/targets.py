@@ -26,7 +26,7 @@ class Targets:
     plans: tuple[str, ...]
     """Plans, and folders that contain one."""
     files: tuple[str, ...]
-    """Files of accelerate and DeepSpeed."""
+    """Files of other programs."""
 
 
 def sort(
@@ -66,9 +66,8 @@ def _is_plan(path: str, read: Read) -> bool:
     if file.suffix not in configurations.SUFFIXES:
         return True
     document = read(path)
-    # A YAML file of no known kind is taken for a plan, whose errors name every key and the nearest that a plan has.
-    taken = ("plan", "unknown") if document.syntax == "yaml" else ("plan",)
-    return not document.trouble and config.kind_of(document) in taken
+    kind = "unknown" if document.trouble else config.kind_of(document)
+    return kind == "plan" or (kind == "unknown" and config.meant_as_plan(document))
 
 
 def _is_other(path: str, read: Read) -> bool:
@@ -87,7 +86,7 @@ def _in_folder(path: str, read: Read) -> list[str]:
     found = [document.path for document in configurations.find(path, read)]
     if not found:
         raise UsageError(
-            say("{folder} contains no trainwiz.yaml and no accelerate or DeepSpeed configuration", folder=path),
+            say("{folder} contains no trainwiz.yaml and no configuration that trainwiz knows", folder=path),
             say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
         )
     return found

@@ -35,7 +35,12 @@ def hold(
         nonlocal is_saved
         if not (current or interview.fixed):
             return
-        state = store.Saved(answers={**current, **interview.fixed}, step=step, advanced=interview.advanced)
+        state = store.Saved(
+            answers={**current, **interview.fixed},
+            step=step,
+            folder=str(request.folder.absolute()),
+            options=request.options,
+        )
         is_saved = store.write(session, state)
 
     interview = Interview(
@@ -48,7 +53,6 @@ def hold(
         fixed=answers.given,
         answers=dict(answers.earlier),
         shown=planner.look,
-        advanced=bool(saved and saved.advanced),
     )
     try:
         if not request.defaults:

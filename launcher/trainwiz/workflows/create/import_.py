@@ -49,10 +49,10 @@ def import_(request: ImportRequest) -> None:
     resolution = project_files.resolution(request.force, request.on_conflict or None)
     planner = Planner(folder=request.folder, machine_file=request.machine or None, python=request.python or None)
     planner.look()
-    accelerate, deepspeed = import_files.of(request)
+    files = import_files.of(request)
     given = collect({}, request.assignments, None, {}, set()).given
     script = scripts.read(request.script) if request.script else None
-    adoption = adopt(accelerate, deepspeed, script)
+    adoption = adopt(files.accelerate, files.deepspeed, script, files.recipe)
     own = own_script.of(script, given) if script else None
     imported = _decide(planner, adoption, {**(own.answers if own else {}), **given}, own)
     if not request.json:

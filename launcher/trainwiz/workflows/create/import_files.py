@@ -1,12 +1,13 @@
-"""The files that somebody imports: at most one of accelerate and one of DeepSpeed, which belong together."""
+"""The files that somebody imports: one of accelerate or of a training tool, and one of DeepSpeed beside it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trainwiz import config
-from trainwiz.config import Accelerate, DeepSpeed
+from trainwiz.config import Accelerate, DeepSpeed, Recipe
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import configurations as files_on_disk
@@ -15,15 +16,27 @@ from trainwiz.workflows.check.configurations import Files
 from trainwiz.workflows.create.request import ImportRequest
 
 
-def of(request: ImportRequest) -> tuple[Accelerate | None, DeepSpeed | None]:
-    """The files by engine; none where a script alone becomes a project. Raises `UsageError`."""
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """The files by the program that reads them."""
+
+    accelerate: Accelerate | None = None
+    """Accelerate's."""
+    recipe: Recipe | None = None
+    """That of a training tool; there is only one of the two."""
+    deepspeed: DeepSpeed | None = None
+    """DeepSpeed's."""
+
+
+def of(request: ImportRequest) -> Imports:
+    """The files; none where a script alone becomes a project. Raises `UsageError`."""
     if request.script and not request.files and not request.default:
-        return None, None
-    return pair(request.files, default=request.default, versions=request.engine_version)
+        return Imports()
+    return together(request.files, default=request.default, versions=request.engine_version)
 
 
-def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tuple[Accelerate | None, DeepSpeed | None]:
-    """The files by engine; what an accelerate file names comes along. Raises `UsageError`."""
+def together(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> Imports:
+    """The files; what one of them names comes along. Raises `UsageError`."""
     paths = [*typed, *([targets.default_file()] if default else [])]
     if not paths:
         raise UsageError(
@@ -35,10 +48,12 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
         )
     by_kind = _by_kind(paths)
     given = by_kind.get("deepspeed")
+    if "recipe" in by_kind:
+        return _of_tool(by_kind, configurations.load(paths, script=None, versions=_versions(versions)))
     if given is None and "accelerate" in by_kind:
         # A folder's files belong together, whatever lies where this was typed.
         paths += _beside(by_kind["accelerate"])
-    files = configurations.load(paths, script=None, versions=configurations.engine_versions(versions))
+    files = configurations.load(paths, script=None, versions=_versions(versions))
     accelerate = files.accelerate(by_kind["accelerate"]) if "accelerate" in by_kind else None
     named = _named(accelerate, optional=given is not None) if accelerate else None
     if accelerate and given is None and len(paths) > len(by_kind):
@@ -58,7 +73,29 @@ def pair(typed: Sequence[str], *, default: bool, versions: Sequence[str]) -> tup
             say("{file} refers to {named}, not to {other}", file=accelerate.document.path, named=named, other=given),
             say("import only {file}, or make it refer to {other}", file=accelerate.document.path, other=given),
         )
-    return accelerate, _deepspeed(files, given or named)
+    return Imports(accelerate=accelerate, deepspeed=_deepspeed(files, given or named))
+
+
+def _versions(typed: Sequence[str]) -> dict[str, str]:
+    return configurations.engine_versions(typed)
+
+
+def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
+    path = by_kind["recipe"]
+    recipe = files.recipe(path)
+    if "accelerate" in by_kind:
+        raise UsageError(
+            say("{one} and {other} are not imported together", one=path, other=by_kind["accelerate"]),
+            say("import them one at a time, each into its own folder"),
+        )
+    given = by_kind.get("deepspeed")
+    if given and recipe.deepspeed and os.path.realpath(recipe.deepspeed.document.path) != os.path.realpath(given):
+        named = recipe.deepspeed.document.path
+        raise UsageError(
+            say("{file} refers to {named}, not to {other}", file=path, named=named, other=given),
+            say("import only {file}, or make it refer to {other}", file=path, other=given),
+        )
+    return Imports(recipe=recipe, deepspeed=_deepspeed(files, given) if given else recipe.deepspeed)
 
 
 def _by_kind(paths: Sequence[str]) -> dict[str, str]:

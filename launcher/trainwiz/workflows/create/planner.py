@@ -10,17 +10,18 @@ import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import tasks
 from trainwiz.decide import Decided, Source, decide
-from trainwiz.finding import Finding
+from trainwiz.finding import Finding, Level
 from trainwiz.machine import Machine
 from trainwiz.project import ModelFacts, Project
 from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
+from trainwiz.workflows.planning.quantity import machine_named
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -39,6 +40,8 @@ class Planner:
     """The project's folder; may be missing."""
     machine_file: str | None = None
     """A machine to plan for instead of this one."""
+    gpus: str = ""
+    """GPUs to plan for where there is no such file: 8xH100; empty: this machine."""
     python: str | None = None
     """The interpreter that will train; None for the running one."""
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -66,10 +69,14 @@ class Planner:
         answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
-        samples, first = (project.train.samples, project.train.first) if project.train else (None, {})
-        if project.model is None and samples is None and not first:
+        if project.model is None and project.train is None:
             return decided
-        return decide(answers, self.machine, origins=self.sources, model=project.model, samples=samples, first=first)
+        found = decide(answers, self.machine, origins=self.sources, model=project.model, data=project.train)
+        if _columns(found.plan) == _columns(decided.plan):
+            return found
+        # How much text there is shows only in the right column.
+        project = self._project(found.plan)
+        return decide(answers, self.machine, origins=self.sources, model=project.model, data=project.train)
 
     def folder_of(self, name: str) -> Path | None:
         """The folder that a model's name means, from the project's folder or from here; None for another name."""
@@ -81,16 +88,22 @@ class Planner:
         return self._project(plan).model
 
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
-        """What the rules say; `complete` waits for the interpreter that will train to be examined."""
+        """What the rules say; `complete` waits for the interpreter that will train to be examined.
+
+        A missing package is a warning: a launch needs it, and requirements.txt names it.
+        """
         from trainwiz.rules import GENERATED_FILES
 
         machine = self.machine
         if complete and machine.interpreter is None:
             machine = self._examine(wait=True)
         # Generated files are written next, so that what is wrong with them does not matter.
-        return facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
+        found = facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
+        return tuple(replace(f, level=Level.WARNING) if f.level is Level.ERROR and _installs(f) else f for f in found)
 
     def _examine(self, *, wait: bool) -> Machine:
+        if self.gpus and not self.machine_file:
+            return machine_named(self.gpus)[0]
         # The disk that counts is the one that the folder will lie on.
         folder = self.folder.absolute()
         while not folder.is_dir():
@@ -125,3 +138,11 @@ class Planner:
         )
         is_there = typed.exists() or (glob.has_magic(value) and there)
         return str(typed.absolute()) if is_there and not (self.folder / typed).exists() and not here else value
+
+
+def _installs(finding: Finding) -> bool:
+    return finding.fix is not None and finding.fix.installs
+
+
+def _columns(plan: Plan) -> tuple[str, str]:
+    return plan.data.text_column, plan.data.label_column

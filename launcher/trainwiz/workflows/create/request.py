@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,13 @@ _PYTHON = say("Python interpreter that will run the training.")
 _MACHINE = say("Plan for the machine described in FILE.")
 _FORCE = say("Overwrite files of yours, after showing the diff.")
 _ON_CONFLICT = say("What to do with files of yours: keep, overwrite or beside (write .new files).")
+
+
+_OPTIONS = ("recipe", "python", "machine", "force", "on_conflict", "defaults", "yes")
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path)) if os.sep in path or os.path.exists(path) else path
 
 
 def _answer(metavar: str, key: str, help: Message) -> Any:
@@ -38,6 +45,9 @@ class InitRequest:
     defaults: bool = flag(say("Use the default for every unanswered question."))
     yes: bool = flag(say("Write without showing the review first."), "--yes -y")
     assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    recipe: str | None = option(
+        "NAME", say("Begin with a recipe's model, method and GPUs; `trainwiz recipes` lists them."), None
+    )
     answers: str | None = option("FILE", say("YAML file with answers, by the plan's keys."), None)
     resume: bool = flag(say("Continue an interrupted init with its answers."))
     python: str | None = option("PATH", _PYTHON, None)
@@ -82,6 +92,17 @@ class InitRequest:
     def folder(self) -> Path:
         """The project's folder; may be missing."""
         return Path(os.path.expanduser(self.place))
+
+    @property
+    def options(self) -> dict[str, str | bool]:
+        """The options that were typed and that are no answers, by field, with paths that count from anywhere."""
+        typed = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name)}
+        return {name: _absolute(value) if name in ("machine", "python") else value for name, value in typed.items()}
+
+    def resumed(self, folder: str, options: Mapping[str, str | bool]) -> InitRequest:
+        """The same for the folder and with the options of an interrupted init, where this one gives no others."""
+        missing = {name: options[name] for name in _OPTIONS if options.get(name) and not getattr(self, name)}
+        return replace(self, place=folder, **missing)  # type: ignore[arg-type]
 
     @property
     def flags(self) -> dict[str, str]:

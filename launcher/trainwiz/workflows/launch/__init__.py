@@ -12,9 +12,20 @@ def launch(request: Request) -> int:
     """Launch what the request names; return the training's exit code. Raises `UsageError` for contradictions."""
     # Each imports what it needs, and a launch waits for it: a project needs none of what reads configurations or
     # failures.
+    from trainwiz.process import early
     from trainwiz.workflows.launch import usage
 
     request = usage.understood(request)
+    try:
+        with early.heard():
+            return _launch(request)
+    except early.Stopped as stopped:
+        from trainwiz.workflows.launch import requeue
+
+        return requeue.before_start(request, stopped.signum)
+
+
+def _launch(request: Request) -> int:
     if request.config:
         from trainwiz.workflows.launch import script
 

@@ -82,7 +82,7 @@ class Attempts:
             self.standby.close()
 
     def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
-        if not outcome.exit_code or outcome.interrupted:
+        if not outcome.exit_code or outcome.interrupted or outcome.stopped:
             return None
         from trainwiz.workflows import diagnose  # not before a first rank has failed
 
@@ -91,7 +91,7 @@ class Attempts:
     def _put_logs_aside(self, number: int) -> None:
         # What the next attempt says is then alone in `rank-N.log`: to be followed, and to be diagnosed.
         for log in self.prepared.run.logs.glob("*"):
-            if log.suffix in (".beat", ".log", ".stack") and ".attempt-" not in log.name:
+            if log.suffix in (".beat", ".log", ".peak", ".stack") and ".attempt-" not in log.name:
                 with contextlib.suppress(OSError):
                     os.replace(log, log.with_name(f"{log.stem}.attempt-{number}{log.suffix}"))
 

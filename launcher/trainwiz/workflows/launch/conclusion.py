@@ -10,18 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainwiz import recovery
 from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
 from trainwiz.language import t
-from trainwiz.outcome import Outcome, Verified, shell_code
+from trainwiz.outcome import SIGNAL_BASE, STOPPED_CODE, Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
 from trainwiz.store import checkpoints, history, logs
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
 from trainwiz.workflows import diagnose
-from trainwiz.workflows.launch import plan_fix, provenance
+from trainwiz.workflows.launch import forecasts, plan_fix, provenance
+from trainwiz.workflows.launch.joining import joined
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -30,12 +32,15 @@ _RESERVE_SECONDS = 1.0
 """Of the grace: kept for writing the outcome down."""
 
 
-def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None) -> Outcome:
+def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None, update: int) -> Outcome:
     """An attempt's outcome with the rank that failed by itself, and what the surroundings showed.
 
-    `oom_kills` is the count of the cgroup before the attempt.
+    `oom_kills` is the count of the cgroup before the attempt, `update` the last one that was trained.
     """
-    outcome = _blamed(prepared, _translated(prepared, outcome))
+    outcome = _stopped(prepared, _translated(prepared, outcome), update)
+    if outcome.stopped:
+        return dataclasses.replace(outcome, exit_code=prepared.request.stopped_code, first_failed=None)
+    outcome = _blamed(prepared, outcome)
     if not outcome.exit_code:
         return outcome
     return dataclasses.replace(outcome, observed=space.around(str(prepared.run.folder), oom_kills))
@@ -43,11 +48,14 @@ def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None) -> Outco
 
 def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
     """Record the outcome, show it, and return the exit code of the training."""
-    run = prepared.run
+    run, outcome = prepared.run, joined(prepared, outcome)
     checkpoint = run.checkpoint()
     verified = _verified(prepared, outcome, checkpoint)
-    diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code else None
+    diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code and not outcome.stopped else None
     rank = diagnosis.rank if diagnosis else None
+    compared = forecasts.recorded(prepared)
+    if diagnosis and diagnosis.name in recovery.OUT_OF_MEMORY and (seen := forecasts.out_of_memory(compared, rank)):
+        diagnosis = dataclasses.replace(diagnosis, observed=(*diagnosis.observed, seen))
     record = {
         **outcome.to_dict(),
         "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -56,7 +64,9 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         "attempts": list(attempts),
         "checkpoint": checkpoint.name if checkpoint else None,
         "diagnosis": provenance.diagnosis(prepared, diagnosis) if diagnosis else None,
+        **compared,
     }
+    forecasts.learn(prepared, record)
     try:
         run.record("outcome", {**record, "verified": verified.to_dict()} if verified else record)
     except TrainwizError as error:
@@ -101,7 +111,25 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
         return outcome
     # Where only one process is started, nobody says which.
     rank, code = failure[0] or 0, failure[1]
+    if code == STOPPED_CODE and prepared.plan:
+        return dataclasses.replace(
+            outcome, exit_code=code, first_failed=None, codes=dict.fromkeys(prepared.ranks, code), stopped=True
+        )
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
+
+
+# docs/decisions/supervision.md: A stopped run ends with exit code 75
+def _stopped(prepared: Prepared, outcome: Outcome, update: int) -> Outcome:
+    """The outcome, with whether the training was stopped before its end where its ranks' codes do not say it."""
+    if outcome.stopped or outcome.signal is None:
+        return outcome
+    if outcome.exit_code == 0:
+        # Scripts of other people end so, whether they were done or not.
+        finished = (prepared.run.folder / "model").exists() or update == prepared.total_updates
+        return dataclasses.replace(outcome, stopped=not finished)
+    # Asked before its ranks could save: a generated script states its settings first, so that nothing is trained yet.
+    early = prepared.plan and outcome.preempted and not prepared.run.config.exists()
+    return dataclasses.replace(outcome, stopped=bool(early and outcome.exit_code == SIGNAL_BASE + outcome.signal))
 
 
 def _blamed(prepared: Prepared, outcome: Outcome) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.message import say
+from trainwiz.outcome import STOPPED_CODE
 from trainwiz.workflows.option import argument, flag, option
 
 
@@ -18,13 +19,25 @@ class Request:
     )
     arguments: tuple[str, ...] = ()
     """Arguments for the training script."""
-    resume: str = option("[RUN]", say("Continue the newest run, or RUN, from its last checkpoint."))
+    resume: str = option(
+        "[RUN|auto]",
+        say(
+            "Continue the newest run, or RUN, from its last checkpoint; auto: if there is one to continue (the default "
+            "in a scheduler's job)."
+        ),
+    )
     new: bool = flag(say("Start over, even if the newest run was preempted."))
     dry_run: bool = flag(say("Show what would be done; start and write nothing."))
     json: bool = flag(say("With --dry-run: print JSON."))
     python: str = option("PATH", say("Python interpreter that runs the training."))
     ignore: tuple[str, ...] = option("PREFIX", say("Ignore rules whose id starts with this; repeatable."))
     grace: float = option("S", say("Seconds the ranks get after Ctrl-C to save and exit."), 30.0, min=0.0)
+    stopped_code: int = option(
+        "CODE",
+        say("Exit code of a run that was stopped before its end and can go on, for schedulers."),
+        STOPPED_CODE,
+        min=0,
+    )
     max_restarts: int | None = option(
         "N",
         say("After a transient failure, restart from the newest checkpoint, at most N times (default: from the plan)."),

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwiz import checkpoint
+from trainwiz import checkpoint, cluster
+from trainwiz.cluster import Place
 from trainwiz.errors import Refused
 from trainwiz.language import t
 from trainwiz.plan import Plan
 from trainwiz.record import redaction
-from trainwiz.store import checkpoints, runs
+from trainwiz.record.run import State, state
+from trainwiz.store import checkpoints, history, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.usage import AUTO
 
 _OVERRIDING = ("--seed", "--real_batch_size", "--num_processes")
 
 
-def continued(request: Request, plan: Plan, folder: Path) -> Run | None:
-    """The run that `--resume` names, else the newest one if it was preempted; None to start anew.
+def continued(request: Request, plan: Plan, folder: Path, place: Place | None) -> Run | None:
+    """The run that `--resume` names, else the newest one if it was preempted or unfinished; None to start anew.
 
     Raises `Refused` with the way out, where the plan cannot go on from the run's newest checkpoint.
     """
     # Over several machines, machine 0 says which run goes on; the others may not even see it.
-    if plan.machine.num_machines > 1 and request.machine_rank:
+    if place and place.rank:
         return None
+    job = cluster.job(os.environ)
+    if request.resume == AUTO or (job and not request.resume and not request.new):
+        return _automatic(request, plan, folder)
     if not request.resume:
         return None if request.new else _preempted(request, plan, folder)
     run = runs.to_continue(folder, request.resume)
@@ -36,13 +43,65 @@ def continued(request: Request, plan: Plan, folder: Path) -> Run | None:
     return run
 
 
+# docs/decisions/launching.md: In a scheduler's job a launch continues what is unfinished
+def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
+    """The newest run if it is unfinished and the same training; None to start, and in both cases says so."""
+    run = next(reversed(runs.every(folder)), None)
+    if run is None:
+        console.talk(t("no earlier run to continue: starting at update 0"))
+        return None
+    newest, name = run.checkpoint(), run.name
+    found = state(history.without_metrics(run))
+    if found is State.RUNNING and _of_this_job(run):
+        found = State.KILLED  # what runs under another start of this job is over, however fresh its traces are
+    if found is State.DONE:
+        console.talk(t("run {name} is done: starting a new one at update 0", name=name))
+    elif found is State.RUNNING:
+        console.talk(t("run {name} is still running: starting another one at update 0", name=name), style="warning")
+    elif newest is None:
+        console.talk(t("run {name} left no checkpoint: starting at update 0", name=name), style="warning")
+    elif not _same(run, request, plan):
+        console.talk(
+            t(
+                "the plan or the arguments changed since run {name}: starting at update 0 (--resume continues it)",
+                name=name,
+            ),
+            style="warning",
+        )
+    else:
+        _refuse_what_cannot_go_on(plan, run, request.arguments)
+        console.talk(
+            t(
+                "run {name} is unfinished: continuing from {checkpoint} (--new starts over)",
+                name=name,
+                checkpoint=newest.name,
+            )
+        )
+        return run
+    return None
+
+
+def _of_this_job(run: Run) -> bool:
+    """Whether another start of this process's job made the run."""
+    recorded = run.read("command").get("inherited")
+    before, now = cluster.job(recorded) if isinstance(recorded, dict) else None, cluster.job(os.environ)
+    if before is None or now is None or (before.scheduler, before.name) != (now.scheduler, now.name):
+        return False
+    return now.restarts > before.restarts or not now.requeue  # only Slurm counts, and can have several steps
+
+
+def _same(run: Run, request: Request, plan: Plan) -> bool:
+    """Whether a run was launched with this plan and these arguments."""
+    command = run.read("command")
+    arguments = redaction.arguments(request.arguments)
+    return command.get("plan_hash") == plan.digest() and command.get("arguments") == arguments
+
+
 def _preempted(request: Request, plan: Plan, folder: Path) -> Run | None:
     run = runs.preempted(folder)
     if run is None:
         return None
-    command = run.read("command")
-    same = command.get("plan_hash") == plan.digest()
-    same = same and command.get("arguments") == redaction.arguments(request.arguments)
+    same = _same(run, request, plan)
     words = (
         t("run {name} was preempted: continuing from its last checkpoint (--new starts over)", name=run.name)
         if same

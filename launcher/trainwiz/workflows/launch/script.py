@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz import adoption, rules
+from trainwiz import adoption, cluster, rules
 from trainwiz import command as commands
 from trainwiz.config import Accelerate
 from trainwiz.decide import decide
@@ -64,6 +64,7 @@ def launch(request: Request) -> int:
             port=port.number,
             machine=machine,
             inherited=os.environ,
+            options=_place(request, values),
         )
         debugged = debugger.chosen(request, world=world, launcher=command.launcher)
         with debugger.claimed(debugged) as debug_ports:
@@ -108,6 +109,27 @@ def _check_usage(request: Request) -> None:
         )
     if not Path(script).is_file():
         raise UsageError(say("script {script} does not exist", script=script))
+
+
+def _place(request: Request, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options for accelerate that say which of several machines this is; what is typed comes before the file.
+
+    Raises `UsageError` where that is unknown or cannot be.
+    """
+    machines, rank = _whole_number(values.get("num_machines"), 1), request.machine_rank
+    if machines == 1:
+        if rank:
+            raise UsageError(
+                say("--machine-rank {rank}, but {config} has one machine", rank=rank, config=request.config),
+                say("set num_machines in {config}", config=request.config),
+            )
+        return ()
+    cluster.agree(machines, os.environ)
+    rank = cluster.machine_rank(os.environ) if rank is None else rank
+    rank = values.get("machine_rank") if rank is None else rank
+    rank = cluster.checked_rank(machines, 0 if rank is None and request.dry_run else rank)
+    address = None if values.get("main_process_ip") else cluster.address(os.environ)
+    return ("--machine_rank", str(rank), *(("--main_process_ip", address) if address else ()))
 
 
 def _findings(request: Request, machine: Machine) -> tuple[Finding, ...]:

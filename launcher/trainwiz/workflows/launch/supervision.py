@@ -7,15 +7,16 @@ from typing import Any
 
 from trainwiz.language import t
 from trainwiz.network import ports
-from trainwiz.outcome import Outcome
+from trainwiz.outcome import STOPPED_CODE, Outcome
 from trainwiz.probe import cgroup
-from trainwiz.process import ranks
+from trainwiz.process import early, ranks, torchrun
 from trainwiz.process.child import Process
 from trainwiz.process.progress import FLOOR_SECONDS
 from trainwiz.process.ranks import Inbox
 from trainwiz.process.watch import Watching
 from trainwiz.store import history
 from trainwiz.store.jsonl import JsonLines
+from trainwiz.store.liveness import Beating
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
 from trainwiz.workflows.launch import build_locks, debugger, provenance
@@ -28,6 +29,7 @@ from trainwiz.workflows.launch.statement import Statement
 
 def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     """Run it, tell how it ended, and return the exit code. `by_hand` are the lines that do the same."""
+    early.over()
     for line in by_hand:
         console.talk(console.styled(f"  {line}", "dim"))
     console.talk(t("this run: {folder}", folder=console.near(prepared.run.folder)))
@@ -54,6 +56,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     screen = Screen(progress)
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
+    beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
     attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
@@ -67,24 +70,32 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
             inbox=inbox,
             watching=_watching(attempt),
             standby=attempts.standby,
+            stopped_code=STOPPED_CODE if attempt.plan else 0,
         )
         # Not needed before a rank has started, and it brings all signatures of failures with it.
         from trainwiz.workflows.launch import conclusion
 
-        return conclusion.judged(attempt, outcome, kills)
+        return conclusion.judged(attempt, outcome, kills, metrics.update())
 
     locks.look()
     try:
         outcome = attempts.run(once, screen, metrics.update)
         statement.look()
     finally:
+        if beating:
+            beating.close()
         sampler.close()
         screen.close()
         code.close()
     metrics.new()
     from trainwiz.workflows.launch import conclusion
 
-    return conclusion.conclude(prepared, outcome, metrics, attempts.entries)
+    exit_code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
+    if outcome.stopped and outcome.preempted:
+        from trainwiz.workflows.launch import requeue
+
+        requeue.after(prepared, trained=metrics.update() > 0)
+    return exit_code
 
 
 def _watching(prepared: Prepared) -> Watching | None:
@@ -107,14 +118,16 @@ def _watching(prepared: Prepared) -> Watching | None:
 
 def _processes(prepared: Prepared, terminal: Mapping[str, str]) -> list[Process]:
     command, run = prepared.command, prepared.run
+    ignored, unheard = torchrun.unheard() if prepared.place else ((), {})
     return [
         Process(
             rank=rank.rank,
             argv=rank.argv or command.argv,
-            environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ},
+            environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ, **unheard},
             cwd=command.cwd,
             log=prepared.launcher_log if prepared.place else run.log(rank.rank),
             agent=command.launcher is not None,
+            ignored=ignored,
         )
         for rank in command.ranks
     ]

@@ -13,6 +13,8 @@ from trainwiz.store import runs
 from trainwiz.workflows.launch.request import Request
 
 ALL_RANKS = "all"
+AUTO = "auto"
+"""What `--resume` says where there may be nothing to continue."""
 
 
 def understood(request: Request) -> Request:
@@ -35,7 +37,7 @@ def understood(request: Request) -> Request:
 def left_out(option: str, following: str) -> list[str]:
     """The value of an option that may stand alone, where what follows it is none."""
     if option == "--resume":
-        return [] if runs.is_name(following) else [runs.LATEST]
+        return [] if following == AUTO or runs.is_name(following) else [runs.LATEST]
     if option == "--debug":
         return [] if names_ranks(following) else ["0"]
     return []

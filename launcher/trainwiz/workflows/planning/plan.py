@@ -22,12 +22,13 @@ from trainwiz.message import say
 from trainwiz.models import Transformer
 from trainwiz.plan import Plan
 from trainwiz.project import ModelFacts
-from trainwiz.store import machines
+from trainwiz.render import PLAN_FILE
+from trainwiz.store import machines, plans
 from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.planning import quantity
+from trainwiz.workflows.planning import calibration, quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _VARIED = (
@@ -46,12 +47,13 @@ class Setting:
     plan: Plan
     place: Place
     found: tuple[Candidate, ...]
-    updates: int | None
-    """Of the training; None where only the data says it."""
+    training: table.Training
 
 
 def plan(request: PlanRequest) -> int:
     """Show what is possible; the exit code is 1 where nothing is. Raises `TrainwizError`."""
+    if request.calibration or request.forget:
+        return calibration.show(request)
     given = _answers(request)
     setting = _setting(request, given, request.gpus)
     limits = table.Limits(
@@ -73,6 +75,7 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
+        calibration.tell(request, setting.place)
     return 0 if any(row.possible for row in rows) else 1
 
 
@@ -89,6 +92,10 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     collected = answers.collect(typed, request.assignments, None, earlier, edited)
     earlier = {key: value for key, value in collected.earlier.items() if not key.startswith(_VARIED)}
     found = {**earlier, **collected.given}
+    if "model.name" not in found and (request.folder / PLAN_FILE).is_file():
+        # A project with nothing but defaults has no answers.
+        planned = plans.read(request.folder / PLAN_FILE)
+        found = {"task": planned.task, "model.name": planned.model.name, **found}
     if "model.name" not in found:
         raise UsageError(
             say("no model to plan for: there is no project in {folder}", folder=request.folder),
@@ -115,12 +122,15 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
             say("set it: --set model.parameters=7_000_000_000"),
         )
     ranks = decided.machine.num_processes
+    memory, time = calibration.factors(machine)
     place = Place(
         memory_bytes=min(gpu.memory_bytes for gpu in machine.gpus),
         gpu=gpu_model(machine.gpus[0].name),
         ranks=ranks,
         ranks_per_machine=max(1, ranks // decided.machine.num_machines),
         host_bytes=machine.memory.total_bytes or None,
+        memory_factor=memory,
+        time_factor=time,
     )
     work = work_of(decided, model.parameters, model.transformer)
     found = candidates(
@@ -137,7 +147,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
             say("leave --strategy out to see all"),
         )
     return Setting(
-        machine=machine, machines=count, plan=decided, place=place, found=found, updates=_updates(request, decided)
+        machine=machine, machines=count, plan=decided, place=place, found=found, training=_training(request, decided)
     )
 
 
@@ -184,6 +194,13 @@ def _planner(request: PlanRequest, gpus: str) -> tuple[Planner, int]:
     return Planner(folder=request.folder, _machine=known), count
 
 
+def _training(request: PlanRequest, plan: Plan) -> table.Training:
+    saved = plan.checkpoint
+    return table.Training(
+        updates=_updates(request, plan), every=saved.checkpointing_steps, limit=saved.checkpoints_total_limit
+    )
+
+
 def _updates(request: PlanRequest, plan: Plan) -> int | None:
     if request.tokens:
         each = plan.batch.real_batch_size * plan.batch.sequence_length
@@ -193,7 +210,7 @@ def _updates(request: PlanRequest, plan: Plan) -> int | None:
 
 def _rows(setting: Setting, limits: table.Limits) -> list[table.Row]:
     return [
-        table.row(number, one, setting.place, setting.updates, limits)
+        table.row(number, one, setting.place, setting.training, limits)
         for number, one in enumerate(setting.found, start=1)
     ]
 
@@ -208,7 +225,7 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
     rows = []
     for count in quantity.counts(request.over):
         each = _setting(request, {**given, "batch.real_batch_size": _real_batch(setting, count)}, f"{count}x{name}")
-        best = table.row(count, each.found[0], each.place, each.updates, limits)
+        best = table.row(count, each.found[0], each.place, each.training, limits)
         rows.append(replace(best, gpus=count))
     if request.json:
         console.data_json({"rows": [table.row_to_dict(row) for row in rows]})

@@ -1,0 +1,130 @@
+"""What a training tool's file says, as answers of a plan."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from trainwiz import vocabulary as words
+from trainwiz.adoption.ledger import Page, leaves
+from trainwiz.config import Recipe
+from trainwiz.message import say
+
+_COUNTS = {
+    "per_device_train_batch_size": "batch.per_device_batch_size",
+    "gradient_accumulation_steps": "batch.gradient_accumulation_steps",
+    "length": "batch.sequence_length",
+    "logging_steps": "tracking.logging_steps",
+    "save_steps": "checkpoint.checkpointing_steps",
+    "save_total_limit": "checkpoint.checkpoints_total_limit",
+}
+_NUMBERS = {
+    "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "max_grad_norm": "optimizer.gradient_clipping",
+    "warmup_ratio": "schedule.warmup_ratio",
+}
+_OF_LORA = {"lora_rank": "model.lora_rank", "lora_alpha": "model.lora_alpha", "lora_dropout": "model.lora_dropout"}
+_TASKS = {"pt": "causal_lm", "sft": "sft", "dpo": "preference", "kto": "preference", "orpo": "preference"}
+_DATA = ("dataset", "datasets", "pretraining_dataset", "test_datasets", "eval_dataset", "val_dataset", "dataset_name")
+_TARGETS = ("lora_target", "target_modules", "lora_target_linear")
+_ALL_LAYERS = ("all", "all-linear", True)
+"""What those keys say for every linear layer, as a plan has it."""
+_SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
+
+
+def read(page: Page, recipe: Recipe) -> None:
+    """Enter what the plan has keys for."""
+    model = recipe.value("model")
+    if isinstance(model, str) and model:
+        page.carry(recipe.key("model"), "model.name", model)
+        page.carry(recipe.key("model"), "model.from_scratch", False)
+    _numbers(page, recipe)
+    _length_of_training(page, recipe)
+    _precision(page, recipe)
+    _adapter(page, recipe)
+    _task(page, recipe)
+    schedule = recipe.value("lr_scheduler_type")
+    if schedule in get_args(words.SchedulerType):
+        page.carry(recipe.key("lr_scheduler_type"), "schedule.lr_scheduler_type", schedule)
+    if isinstance(recipe.value("packing"), bool):
+        page.carry(recipe.key("packing"), "data.packing", recipe.value("packing"))
+    if isinstance(recipe.value("gradient_checkpointing"), bool):
+        recomputed = "full" if recipe.on("gradient_checkpointing") else "none"
+        page.carry(recipe.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
+    if recipe.deepspeed is not None:
+        page.same(recipe.key("deepspeed"))
+
+
+def finish(page: Page, recipe: Recipe) -> None:
+    """Enter everything else in the file."""
+    for path, value in leaves(recipe.document):
+        if page.knows(path):
+            continue
+        if value in _SAYS_NOTHING:
+            page.same(path)
+        elif path.partition(".")[0] in _DATA:
+            page.leave(path, "lost", say("name the data in data.train and data.eval"), key="data.train")
+        else:
+            page.leave(path, "lost", say("the generated loop has no equivalent"))
+
+
+def _numbers(page: Page, recipe: Recipe) -> None:
+    for word, key in _COUNTS.items():
+        if count := recipe.count(word):
+            page.carry(recipe.key(word), key, count)
+    for word, key in _NUMBERS.items():
+        number = recipe.number(word)
+        if number is not None and number >= 0:
+            page.carry(recipe.key(word), key, number)
+    warmup, seed = recipe.count("warmup_steps"), recipe.value("seed")
+    if warmup:
+        page.carry(recipe.key("warmup_steps"), "schedule.n_warmup_steps", warmup)
+    if type(seed) is int and seed >= 0:
+        page.carry(recipe.key("seed"), "seed", seed)
+
+
+def _length_of_training(page: Page, recipe: Recipe) -> None:
+    steps, epochs = recipe.count("max_steps"), recipe.count("num_train_epochs")
+    if steps:
+        page.carry(recipe.key("max_steps"), "schedule.n_steps", steps)
+        page.carry(recipe.key("max_steps"), "schedule.train_strategy", "steps")
+        if recipe.value("num_train_epochs") is not None:
+            page.leave(recipe.key("num_train_epochs"), "inert", say("the number of updates counts"))
+    elif epochs:
+        page.carry(recipe.key("num_train_epochs"), "schedule.n_epochs", epochs)
+        page.carry(recipe.key("num_train_epochs"), "schedule.train_strategy", "epochs")
+
+
+def _precision(page: Page, recipe: Recipe) -> None:
+    for kind in ("bf16", "fp16"):
+        if recipe.on(kind) or (kind == "bf16" and recipe.value(kind) == "auto"):
+            page.carry(recipe.key(kind), "precision.mixed_precision", kind)
+
+
+def _adapter(page: Page, recipe: Recipe) -> None:
+    tool, document = recipe.tool, recipe.document
+    quantized, key = tool.quantized(document), recipe.key("adapter")
+    if key and recipe.value("adapter") in tool.adapters:
+        four = bool(quantized) and ("4bit" in str(quantized) or recipe.get(str(quantized)) == 4)
+        page.carry(key, "model.adapter", "qlora" if four else "lora")
+        if four and quantized:
+            page.same(quantized)
+        for target in _TARGETS:
+            if recipe.get(target) in _ALL_LAYERS:
+                page.carry(target, "model.lora_targets", "all-linear")
+        for word, of_plan in _OF_LORA.items():
+            number = recipe.number(word)
+            if number is not None:
+                page.carry(recipe.key(word), of_plan, number if word == "lora_dropout" else int(number))
+
+
+def _task(page: Page, recipe: Recipe) -> None:
+    key = recipe.key("task")
+    said = recipe.value("task")
+    task = _TASKS.get(str(said)) if key else None
+    if task:
+        page.carry(key, "task", task)
+    elif recipe.tool.usual_task:
+        page.carry(recipe.key("model"), "task", recipe.tool.usual_task)
+    if said in get_args(words.PreferenceLoss):
+        page.carry(key, "preference.loss", said)

@@ -1,0 +1,32 @@
+"""Variables of torch.distributed's contract, as people and job scripts export them.
+
+PyTorchJob, Volcano's pytorch plugin and Alibaba's PAI-DLC set them in each pod, where RANK and WORLD_SIZE count pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainwiz.cluster.types import Job, Known, number
+from trainwiz.errors import Refused
+
+PREFIX = "MASTER_"
+ORDER = 1
+
+
+def known(environ: Mapping[str, str]) -> Known:
+    """The address and port of machine 0.
+
+    RANK and WORLD_SIZE are left alone: elsewhere they count processes, which trainwiz starts itself.
+    """
+    return Known(address=environ.get("MASTER_ADDR"), port=number(environ.get("MASTER_PORT")))
+
+
+def contradiction(_environ: Mapping[str, str], _machines: int) -> Refused | None:
+    """Nothing here contradicts a plan."""
+    return None
+
+
+def job(_environ: Mapping[str, str]) -> Job | None:
+    """None: these variables stand for no job."""
+    return None

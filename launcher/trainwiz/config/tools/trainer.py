@@ -1,0 +1,39 @@
+"""What the files of all tools that train with transformers' Trainer have in common."""
+
+from __future__ import annotations
+
+WORDS = {
+    name: name
+    for name in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+        "max_steps",
+        "learning_rate",
+        "weight_decay",
+        "max_grad_norm",
+        "adam_epsilon",
+        "adam_beta1",
+        "adam_beta2",
+        "warmup_steps",
+        "warmup_ratio",
+        "lr_scheduler_type",
+        "bf16",
+        "fp16",
+        "deepspeed",
+        "fsdp",
+        "eval_strategy",
+        "eval_steps",
+        "save_strategy",
+        "save_steps",
+        "logging_steps",
+        "load_best_model_at_end",
+        "gradient_checkpointing",
+        "dataloader_num_workers",
+        "dataloader_prefetch_factor",
+        "save_total_limit",
+        "seed",
+        "output_dir",
+    )
+}
+"""Its arguments under their own names."""

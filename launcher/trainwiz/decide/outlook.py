@@ -1,0 +1,79 @@
+"""What a plan means before it runs: samples, updates, memory and time, as far as they can be foretold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainwiz import strategies
+from trainwiz.decide.amount import samples_of
+from trainwiz.decide.decision import Decision
+from trainwiz.decide.length import updates_of
+from trainwiz.decide.strategy import smallest_gpu_bytes
+from trainwiz.estimate import estimate
+from trainwiz.estimate.gpus import gpu_model
+from trainwiz.estimate.speed import pace
+from trainwiz.estimate.state import work_of
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """Forecasts; None for what is unknown."""
+
+    parameters: int | None = None
+    """Of the model, frozen ones included."""
+    samples: int | None = None
+    """About how many are trained on."""
+    updates: int | None = None
+    """Of the whole training."""
+    tokens: int | None = None
+    """Of the whole training, padding included; None for samples that are no text."""
+    peak_bytes: int | None = None
+    """The most that is in the memory of a GPU at any moment."""
+    memory_bytes: int | None = None
+    """The memory of the smallest GPU."""
+    checkpoint_bytes: int | None = None
+    """Disk for one checkpoint."""
+    seconds: float | None = None
+    """Of the whole training."""
+
+
+def outlook(d: Decision, plan: Plan) -> Outlook:
+    """The forecasts for a plan that was decided."""
+    updates = updates_of(d)
+    each = plan.batch.real_batch_size * plan.batch.sequence_length if d.task.from_hub else None
+    known = {
+        "parameters": d.parameters,
+        "samples": samples_of(d),
+        "updates": updates,
+        "tokens": updates * each if updates and each else None,
+    }
+    if d.parameters is None:
+        return Outlook(**known)
+    needed, per_update = estimate(plan, d.parameters, d.transformer), _seconds_of_update(d, plan)
+    memory = smallest_gpu_bytes(d)
+    return Outlook(
+        **known,
+        peak_bytes=needed.peak_bytes_per_rank if memory else None,
+        memory_bytes=memory,
+        checkpoint_bytes=needed.checkpoint_bytes,
+        seconds=per_update * updates if per_update and updates else None,
+    )
+
+
+def _seconds_of_update(d: Decision, plan: Plan) -> float | None:
+    gpus = d.machine.gpus if d.machine and not d.on_cpu else ()
+    gpu = gpu_model(gpus[0].name) if gpus else None
+    if gpu is None or d.parameters is None:
+        return None
+    found = pace(
+        strategies.of(plan),
+        work_of(plan, d.parameters, d.transformer),
+        gpu,
+        accumulation=plan.batch.gradient_accumulation_steps,
+        ranks_per_machine=plan.machine.ranks_per_machine,
+    )
+    return found.seconds if found else None

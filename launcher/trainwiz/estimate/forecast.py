@@ -1,0 +1,95 @@
+"""What a run is expected to need and to take: kept beside what was measured, and compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainwiz import strategies, tasks
+from trainwiz.estimate.device import needs
+from trainwiz.estimate.gpus import GpuModel
+from trainwiz.estimate.loading import load_bytes
+from trainwiz.estimate.reserve import reserved_bytes
+from trainwiz.estimate.speed import pace
+from trainwiz.estimate.state import estimate, work_of
+from trainwiz.models import Transformer
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_PROCESS = 345 * 2**20
+"""Host memory of a rank on the CPU before its model: Python, torch, accelerate, gloo, and an optimizer's first step.
+
+Seen with torch 2.13 and accelerate 1.15; so is the next one.
+"""
+_TRANSFORMERS = 105 * 2**20
+"""What transformers adds to that."""
+_DEEPSPEED = 55 * 2**20
+"""What DeepSpeed adds to both."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """Of one run; None: nothing is known about it."""
+
+    parameters: int
+    """Of the model, frozen ones included."""
+    allocated_bytes: int | None = None
+    """The most that tensors take of a rank's GPU."""
+    reserved_bytes: int | None = None
+    """The allocator's blocks that they lie in."""
+    moment: str = ""
+    """The moment of that peak, of `estimate.device.Moment`; on the CPU that of `host_bytes`."""
+    parts: Mapping[str, int] | None = None
+    """What is in memory then: state, buffers, activations."""
+    layers_known: bool = True
+    """Whether activations and speed are in it."""
+    host_bytes: int | None = None
+    """The most host memory of any rank."""
+    seconds_per_update: float | None = None
+    seconds: Mapping[str, float] | None = None
+    """Their parts: compute, memory, launches, communication, step."""
+    checkpoint_bytes: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `outcome.json` keeps them."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: GpuModel | None) -> Forecast:
+    """What is to be expected of a plan's run; `gpu` is None on the CPU, and where its speed is unknown."""
+    strategy, work = strategies.of(plan), work_of(plan, parameters, transformer)
+    need = needs(strategy, work)
+    on_cpu = plan.machine.device == "cpu"
+    known = work.transformer is not None
+    speed = None
+    if gpu and not on_cpu:
+        speed = pace(
+            strategy,
+            work,
+            gpu,
+            accumulation=plan.batch.gradient_accumulation_steps,
+            ranks_per_machine=plan.machine.ranks_per_machine,
+        )
+    return Forecast(
+        parameters=parameters,
+        allocated_bytes=None if on_cpu else need.total,
+        reserved_bytes=None if on_cpu else int(reserved_bytes(need.total)),
+        moment=need.peak,
+        parts=dict(need.moments[need.peak]),
+        layers_known=known,
+        host_bytes=_host_bytes(plan, parameters, need.total) if on_cpu else None,
+        seconds_per_update=speed.seconds if speed else None,
+        seconds={name: getattr(speed, name) for name in ("compute", "memory", "launches", "communication", "step")}
+        if speed
+        else None,
+        checkpoint_bytes=estimate(plan, parameters, transformer).checkpoint_bytes,
+    )
+
+
+def _host_bytes(plan: Plan, parameters: int, training: int) -> int:
+    """Of a rank on the CPU: where its device's memory is the host's."""
+    process = _PROCESS + (_TRANSFORMERS if tasks.of(plan).from_hub else 0)
+    process += _DEEPSPEED if strategies.of(plan).uses_deepspeed else 0
+    return process + max(load_bytes(plan, parameters) // plan.machine.ranks_per_machine, training)

@@ -1,0 +1,318 @@
+"""What Axolotl's own schema refuses, or takes and does otherwise."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from trainwiz.config.tools import Recipe
+from trainwiz.config.tools.tool import switched_on
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.recipes.sentences import clash, lacking
+from trainwiz.rules.registry import rule
+
+_MICRO, _ACCUMULATION, _REAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
+_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+_LOSSES = (
+    "cut_cross_entropy",
+    "chunked_cross_entropy",
+    "liger_cross_entropy",
+    "liger_fused_linear_cross_entropy",
+)
+_OLD_ATTENTIONS = (
+    "flash_attention",
+    "flex_attention",
+    "xformers_attention",
+    "sdp_attention",
+    "eager_attention",
+    "sage_attention",
+    "s2_attention",
+)
+_BITS = ("load_in_4bit", "load_in_8bit")
+
+
+@rule("TW821", level=Level.ERROR, field=_MICRO)
+def two_of_three_sizes(recipe: Recipe) -> Violations:
+    """Axolotl needs micro_batch_size and gradient_accumulation_steps, or one of them and batch_size.
+
+    Without it: Axolotl stops: `At least two of micro_batch_size, gradient_accumulation_steps, batch_size must be set`,
+    or `please set only one of gradient_accumulation_steps or batch_size`.
+    Why: two of the three decide the third.
+    Instead: set micro_batch_size and gradient_accumulation_steps.
+    Source: read in Axolotl 0.18.0 (`check_batch_size_fields`, `check_gas_bsz`)
+    """
+    given = [key for key in (_MICRO, _ACCUMULATION, _REAL) if recipe.get(key)]
+    if len(given) < 2:
+        yield violation(
+            "only {n} of micro_batch_size, gradient_accumulation_steps and batch_size is set; {name} needs two",
+            remedy("set micro_batch_size and gradient_accumulation_steps"),
+            where=given[0] if given else "base_model",
+            n=len(given),
+            name=recipe.name,
+        )
+    elif _REAL in given and _ACCUMULATION in given:
+        yield clash(recipe, _REAL, _ACCUMULATION)
+
+
+@rule("TW822", level=Level.ERROR, field=_REAL)
+def the_batch_is_a_multiple(recipe: Recipe) -> Violations:
+    """batch_size must be a multiple of micro_batch_size.
+
+    Without it: Axolotl accumulates `batch_size // micro_batch_size` micro-batches and trains with a smaller batch, in
+    silence.
+    Why: the accumulation is a whole number.
+    Instead: set gradient_accumulation_steps itself.
+    Source: read in Axolotl 0.18.0 (`normalize_config`)
+    """
+    real, micro = recipe.get(_REAL), recipe.get(_MICRO)
+    if type(real) is int and type(micro) is int and micro > 0 and real % micro and not recipe.get(_ACCUMULATION):
+        yield violation(
+            "{real} is not a multiple of micro_batch_size {micro}: {name} trains with {product} on each GPU",
+            remedy("set gradient_accumulation_steps instead"),
+            real=real,
+            micro=micro,
+            product=real // micro * micro,
+            name=recipe.name,
+        )
+
+
+@rule("TW823", level=Level.ERROR, field="save_steps")
+def one_schedule_of_saves(recipe: Recipe) -> Violations:
+    """Saves and evaluations are scheduled by steps, by epochs, or by a strategy, and not by two of them.
+
+    Without it: Axolotl stops: `save_strategy and save_steps mismatch`, `save_steps and saves_per_epoch are mutually
+    exclusive`, and the same for evaluations.
+    Why: each of them says when to save.
+    Instead: keep one.
+    Source: read in Axolotl 0.18.0 (`check_saves`, `check_evals`)
+    """
+    for of in ("save", "eval"):
+        strategy, steps, per_epoch = f"{of}_strategy", f"{of}_steps", f"{of}s_per_epoch"
+        if recipe.get(strategy) and recipe.get(steps) and recipe.get(strategy) != "steps":
+            yield clash(recipe, steps, strategy)
+        if recipe.get(per_epoch) and recipe.get(steps):
+            yield clash(recipe, steps, per_epoch)
+        elif of == "eval" and recipe.get(per_epoch) and recipe.get(strategy) not in (None, False, "", "steps"):
+            yield clash(recipe, per_epoch, strategy)
+
+
+@rule("TW824", level=Level.ERROR, field="val_set_size")
+def evaluations_have_data_that_can_be_split(recipe: Recipe) -> Violations:
+    """val_set_size is for data with a length, excludes test_datasets, and must not be 0 if evaluations are asked for.
+
+    Without it: Axolotl stops: `eval_steps and eval_strategy are not supported with val_set_size == 0`, `non-zero
+    val_set_size should not be used with test_datasets`, or `val_set_size is not supported with streaming datasets`.
+    Why: it holds back a share of the training data.
+    Instead: set a share and no test_datasets; for streams, name test_datasets.
+    Source: read in Axolotl 0.18.0 (`check_evals`, `check_val_w_test_datasets`, `check_streaming_w_val_set_size`)
+    """
+    size, key = recipe.get("val_set_size"), "val_set_size"
+    if size:
+        for other in ("test_datasets", "pretraining_dataset", "streaming"):
+            if recipe.get(other):
+                yield violation(
+                    "{key} cannot be combined with {other}; {name} stops",
+                    remedy("remove {key}", key=key),
+                    where=key,
+                    key=key,
+                    other=other,
+                    name=recipe.name,
+                )
+                break
+    asked = next((k for k in ("eval_steps", "eval_strategy") if recipe.get(k)), None)
+    evaluates = asked and recipe.get("eval_strategy") != "no" and not recipe.get("test_datasets")
+    if asked and evaluates and size == 0 and recipe.has(key):
+        yield clash(recipe, asked, key)
+
+
+@rule("TW825", level=Level.ERROR, field="pretraining_dataset")
+def pretraining_has_an_end(recipe: Recipe) -> Violations:
+    """pretraining_dataset needs max_steps.
+
+    Without it: Axolotl stops: `max_steps must be set when using iterable pretraining_dataset`.
+    Why: the data is streamed and has no length.
+    Instead: set max_steps.
+    Source: read in Axolotl 0.18.0 (`check_pretraining_w_max_steps`)
+    """
+    if recipe.get("pretraining_dataset") and not recipe.get("max_steps"):
+        yield violation(
+            "pretraining_dataset needs max_steps; {name} stops without it",
+            remedy("set max_steps"),
+            name=recipe.name,
+        )
+
+
+@rule("TW826", level=Level.ERROR, field="warmup_steps")
+def one_warm_up(recipe: Recipe) -> Violations:
+    """Axolotl takes warmup_steps or warmup_ratio.
+
+    Without it: Axolotl stops: `warmup_steps and warmup_ratio are mutually exclusive`.
+    Why: both say how long the warm-up is.
+    Instead: keep one.
+    Source: read in Axolotl 0.18.0 (`check_warmup`)
+    """
+    if recipe.get("warmup_steps") and recipe.get("warmup_ratio"):
+        yield clash(recipe, "warmup_steps", "warmup_ratio")
+
+
+@rule("TW827", level=Level.ERROR, field="adapter")
+def qlora_is_in_four_bits(recipe: Recipe) -> Violations:
+    """adapter: qlora needs load_in_4bit: true, and neither load_in_8bit nor gptq.
+
+    Without it: Axolotl stops: `Require cfg.load_in_4bit to be True for qlora`, or `Can't load qlora in 8bit`.
+    Why: QLoRA is LoRA on weights in 4 bits.
+    Instead: set load_in_4bit: true; or adapter: lora for 8 bits.
+    Source: read in Axolotl 0.18.0 (`validate_qlora`)
+    """
+    if recipe.get("adapter") != "qlora" or switched_on(recipe.get("merge_lora")):
+        return
+    wrong = next((key for key in ("load_in_8bit", "gptq") if switched_on(recipe.get(key))), None)
+    if wrong:
+        yield clash(recipe, "adapter", wrong)
+    elif not recipe.get("load_in_4bit"):
+        yield lacking(recipe, "adapter", "load_in_4bit: true")
+
+
+@rule("TW828", level=Level.ERROR, field="rl")
+def reinforcement_does_not_pack(recipe: Recipe) -> Violations:
+    """Preference and reinforcement training takes no sample_packing; KTO needs remove_unused_columns: false.
+
+    Without it: Axolotl stops: ``sample_packing: true` does not work with RLHF training`, or `Set
+    `remove_unused_columns: False` when using kto`.
+    Why: their samples are pairs or groups, which a packed row would mix; KTO's labels are a column of their own.
+    Instead: remove sample_packing; for KTO set remove_unused_columns: false.
+    Source: read in Axolotl 0.18.0 (`check_sample_packing_w_rl`, `check_kto_config`)
+    """
+    if recipe.get("rl") and recipe.get("sample_packing"):
+        yield clash(recipe, "sample_packing", "rl")
+    if recipe.get("rl") == "kto" and recipe.get("remove_unused_columns") is not False:
+        yield lacking(recipe, "rl", "remove_unused_columns: false")
+
+
+@rule("TW829", level=Level.ERROR, field="optimizer")
+def optimizers_and_sharding(recipe: Recipe) -> Violations:
+    """Muon, the flash_ optimizers and Q-GaLore need FSDP 2 where the model is sharded; 8-bit ones do not work with it.
+
+    Without it: Axolotl stops: `Muon optimizer is currently incompatible with DeepSpeed`, `FSDP2 not compatible with
+    adamw_8bit`, or `FSDP Offload not compatible with adamw_bnb_8bit`.
+    Why: they need whole matrices, or states on the GPU, which these engines do not give them.
+    Instead: set fsdp_version: 2; with an 8-bit optimizer choose adamw_torch_8bit.
+    Source: read in Axolotl 0.18.0 (`check_muon_deepspeed_fsdp`, `check_fsdp2_w_8bit_optimizer` and others)
+    """
+    optimizer, fsdp = str(recipe.get("optimizer") or ""), recipe.get("fsdp") or recipe.get("fsdp_config")
+    second = str(recipe.get("fsdp_version") or recipe.get("fsdp_config.fsdp_version") or 1) == "2"
+    if optimizer in ("muon", "q_galore_adamw8bit") or optimizer.startswith("flash_"):
+        if recipe.get("deepspeed"):
+            yield clash(recipe, "optimizer", "deepspeed")
+        elif fsdp and not second:
+            yield lacking(recipe, "optimizer", "fsdp_version: 2")
+    elif recipe.get("fsdp_config") and second and optimizer in ("adamw_8bit", "adamw_bnb_8bit"):
+        yield violation(
+            "optimizer: {optimizer} does not work under FSDP 2; {name} stops",
+            remedy("set optimizer: adamw_torch_8bit"),
+            optimizer=optimizer,
+            name=recipe.name,
+        )
+    elif "8bit" in optimizer and not second and _offloads(recipe):
+        yield violation(
+            "optimizer: {optimizer} does not work with offloaded parameters; {name} stops",
+            remedy("choose adamw_torch_fused, or do not offload"),
+            optimizer=optimizer,
+            name=recipe.name,
+        )
+
+
+def _offloads(recipe: Recipe) -> bool:
+    return any(switched_on(recipe.get(f"fsdp_config.{key}")) for key in ("offload_params", "fsdp_offload_params"))
+
+
+@rule("TW830", level=Level.ERROR, field="lora_mlp_kernel")
+def kernels_of_lora(recipe: Recipe) -> Violations:
+    """The LoRA kernels work neither on weights in 8 bits nor with trust_remote_code.
+
+    Without it: Axolotl stops: `lora_mlp_kernel, lora_qkv_kernel, and lora_o_kernel are not compatible with …`.
+    Why: the kernels are written for the layers of transformers' own models in full or in 4 bits.
+    Instead: set the kernels to false.
+    Source: read in Axolotl 0.18.0 (`check_lora_kernels_8bit`, `check_lora_kernels_trust_remote_code`)
+    """
+    kernel = next((key for key in _KERNELS if switched_on(recipe.get(key))), None)
+    if kernel and recipe.get("adapter") == "lora" and switched_on(recipe.get("load_in_8bit")):
+        yield clash(recipe, kernel, "load_in_8bit")
+    if kernel and switched_on(recipe.get("trust_remote_code")):
+        yield clash(recipe, kernel, "trust_remote_code")
+
+
+@rule("TW831", level=Level.ERROR, field="cut_cross_entropy")
+def one_cross_entropy(recipe: Recipe) -> Violations:
+    """Only one implementation of the loss, and of attention, can be chosen.
+
+    Without it: Axolotl stops: `Only one cross entropy optimization can be enabled at a time`, or `attn_implementation=…
+    cannot be combined with legacy attention flags`.
+    Why: each replaces the same function of the model.
+    Instead: keep one.
+    Source: read in Axolotl 0.18.0 (`check_cross_entropy_conflicts`, `normalize_attn_implementation`)
+    """
+    on = [key for key in _LOSSES if switched_on(recipe.get(key))]
+    for one, other in list(combinations(on, 2))[:1]:
+        yield clash(recipe, other, one)
+    old = next((key for key in _OLD_ATTENTIONS if switched_on(recipe.get(key))), None)
+    if recipe.get("attn_implementation") and old:
+        yield clash(recipe, old, "attn_implementation")
+
+
+@rule("TW832", level=Level.ERROR, field="trl.num_generations")
+def groups_fill_the_batch(recipe: Recipe) -> Violations:
+    """GRPO's batch must be a multiple of num_generations, and num_generations at least 2.
+
+    Without it: Axolotl stops: `GRPO: generation batch size must be divisible by trl.num_generations`.
+    Why: each prompt is answered num_generations times, and the answers are compared with each other.
+    Instead: raise gradient_accumulation_steps to the next multiple.
+    Source: read in Axolotl 0.18.0 (`check_grpo_batch_size_divisibility`)
+    """
+    answers = recipe.get("trl.num_generations")
+    if recipe.get("rl") != "grpo" or type(answers) is not int:
+        return
+    explicit = recipe.get("trl.generation_batch_size")
+    batch = explicit or (recipe.get(_MICRO) or 1) * (recipe.get(_ACCUMULATION) or 1)
+    if answers < 2:
+        yield violation(
+            "num_generations: {answers} leaves nothing to compare an answer with; {name} stops",
+            remedy("set num_generations to at least 2"),
+            answers=answers,
+            name=recipe.name,
+        )
+    elif type(batch) is int and batch % answers:
+        yield violation(
+            "the batch of {batch} is not a multiple of num_generations {answers}; {name} stops",
+            remedy("change gradient_accumulation_steps or num_generations"),
+            batch=batch,
+            answers=answers,
+            name=recipe.name,
+        )
+
+
+@rule("TW833", level=Level.ERROR, field="activation_offloading")
+def offloading_needs_recomputation(recipe: Recipe) -> Violations:
+    """activation_offloading and selective_checkpointing need gradient_checkpointing.
+
+    Without it: Axolotl stops: `activation_offloading requires gradient_checkpointing`.
+    Why: what is offloaded are the checkpoints.
+    Instead: set gradient_checkpointing: true.
+    Source: read in Axolotl 0.18.0 (`check_activation_offloading_wo_gc`)
+    """
+    for key in ("activation_offloading", "selective_checkpointing"):
+        if recipe.get(key) and not recipe.get("gradient_checkpointing"):
+            yield lacking(recipe, key, "gradient_checkpointing: true")
+
+
+@rule("TW834", level=Level.ERROR, field="fsdp_version")
+def preferences_on_quantized_weights(recipe: Recipe) -> Violations:
+    """Under FSDP 2, DPO, IPO, KTO and ORPO do not train on weights in 4 or 8 bits.
+
+    Without it: Axolotl stops: `FSDP2 does not support load_in_8bit or load_in_4bit with …`.
+    Why: the reference model shares the quantized weights, which FSDP 2 cannot shard.
+    Instead: use DeepSpeed, or fsdp_version: 1.
+    Source: read in Axolotl 0.18.0 (`check_fsdp2_base_model_quant_rl`)
+    """
+    bits = next((key for key in _BITS if switched_on(recipe.get(key))), None)
+    if recipe.get("fsdp_version") == 2 and recipe.get("rl") in ("dpo", "ipo", "kto", "orpo") and bits:
+        yield clash(recipe, bits, "fsdp_version")

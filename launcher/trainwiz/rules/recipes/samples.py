@@ -1,0 +1,64 @@
+"""Packing, streaming and evaluation data in files of training tools."""
+
+from __future__ import annotations
+
+from trainwiz.config.tools import Recipe
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.recipes.sentences import lacking, shown
+from trainwiz.rules.registry import rule
+
+
+@rule("TW808", level=Level.WARNING, field="packing")
+def packed_samples_stay_apart(recipe: Recipe) -> Violations:
+    """Samples packed into one row must not attend to each other.
+
+    Without it: each sample is trained with the unrelated ones before it in its row as context, in silence.
+    Why: packing only lays samples end to end. Whether attention stops between them is decided by another key.
+    Instead: Axolotl: attn_implementation: flash_attention_2; LLaMA-Factory: neat_packing: true; ms-swift: attn_impl:
+    flash_attention_2; TRL: attn_implementation: flash_attention_2 with packing_strategy bfd.
+    Source: read in Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and TRL 1.10.0
+    """
+    key = recipe.tool.separated(recipe.document)
+    if key:
+        yield violation(
+            "{key} puts several samples into one row, in which they attend to each other",
+            remedy("choose an attention that keeps them apart: trainwiz explain TW808"),
+            where=key,
+            key=key,
+        )
+
+
+@rule("TW809", level=Level.ERROR, field="eval_strategy")
+def there_is_something_to_evaluate_on(recipe: Recipe) -> Violations:
+    """An evaluation needs data.
+
+    Without it: the tool stops once the model is loaded: `You have set args.eval_strategy to … but you didn't pass an
+    eval_dataset`.
+    Why: the schedule of evaluations and the data for them are separate keys.
+    Instead: name evaluation data or hold back a share of the training data; or do not evaluate.
+    Source: seen with transformers 5.23.0; read in LLaMA-Factory 0.9.6 and ms-swift 4.6.0
+    """
+    strategy = recipe.value("eval_strategy")
+    if strategy not in (None, False, "no") and not recipe.tool.evaluation_data(recipe.document):
+        yield violation(
+            "{key}: {value}, and there is no evaluation data; {name} stops",
+            remedy("name evaluation data, or set {key}: no", key=recipe.key("eval_strategy")),
+            where=recipe.key("eval_strategy"),
+            key=recipe.key("eval_strategy"),
+            value=shown(strategy),
+            name=recipe.name,
+        )
+
+
+@rule("TW810", level=Level.ERROR, field="streaming")
+def a_stream_has_an_end(recipe: Recipe) -> Violations:
+    """Streamed data needs a number of updates.
+
+    Without it: the tool stops, since neither the end nor the learning rates can be computed.
+    Why: a stream has no length.
+    Instead: set max_steps.
+    Source: read in Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and transformers 5.23.0
+    """
+    key = recipe.key("streaming")
+    if key and recipe.on("streaming") and recipe.count("max_steps") is None:
+        yield lacking(recipe, key, recipe.key("max_steps"))

@@ -1,0 +1,124 @@
+"""Files of training tools as projects: what they decide, and that every other value is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainwiz.adoption import adopt
+from trainwiz.adoption.ledger import leaves
+from trainwiz.config import tools
+from trainwiz.errors import UsageError
+from trainwiz.workflows.create import import_files
+
+AXOLOTL = """\
+base_model: some/model
+datasets:
+  - path: some/data
+adapter: qlora
+load_in_4bit: true
+lora_r: 8
+lora_alpha: 32
+lora_target_linear: true
+sequence_len: 1024
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+num_epochs: 2
+learning_rate: 2e-4
+lr_scheduler: cosine
+bf16: auto
+gradient_checkpointing: true
+loss_watchdog_threshold: 5.0
+deepspeed: zero2.json
+"""
+LLAMA_FACTORY = """\
+model_name_or_path: some/model
+stage: dpo
+template: own
+finetuning_type: full
+dataset: one,two
+cutoff_len: 512
+per_device_train_batch_size: 1
+max_steps: 100
+num_train_epochs: 3
+warmup_ratio: 0.1
+max_grad_norm: 0.5
+save_steps: 50
+seed: 7
+pref_beta: 0.2
+"""
+CASES = {
+    "axolotl": (
+        AXOLOTL,
+        {
+            "model.name": "some/model",
+            "model.adapter": "qlora",
+            "model.lora_rank": 8,
+            "model.lora_alpha": 32,
+            "model.lora_targets": "all-linear",
+            "model.activation_checkpointing": "full",
+            "task": "sft",
+            "data.packing": True,
+            "batch.sequence_length": 1024,
+            "batch.per_device_batch_size": 2,
+            "batch.gradient_accumulation_steps": 4,
+            "schedule.n_epochs": 2,
+            "schedule.lr_scheduler_type": "cosine",
+            "optimizer.learning_rate": 2e-4,
+            "precision.mixed_precision": "bf16",
+            "strategy.kind": "deepspeed",
+            "strategy.zero_stage": 2,
+        },
+        {"datasets", "loss_watchdog_threshold"},
+    ),
+    "llamafactory": (
+        LLAMA_FACTORY,
+        {
+            "task": "preference",
+            "preference.loss": "dpo",
+            "batch.per_device_batch_size": 1,
+            "batch.sequence_length": 512,
+            "schedule.train_strategy": "steps",
+            "schedule.n_steps": 100,
+            "schedule.warmup_ratio": 0.1,
+            "optimizer.gradient_clipping": 0.5,
+            "checkpoint.checkpointing_steps": 50,
+            "seed": 7,
+        },
+        {"template", "finetuning_type", "dataset", "num_train_epochs", "pref_beta"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
+    text, answers, left = CASES[name]
+    file = tmp_path / "train.yaml"
+    file.write_text(text)
+    (tmp_path / "zero2.json").write_text(
+        '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}'
+    )
+    files = import_files.together([str(file)], default=False, versions=())
+    assert files.recipe is not None
+    assert files.recipe.tool is tools.load()[name]
+    adoption = adopt(None, files.deepspeed, None, files.recipe)
+    carried = {key: one.value for key, one in adoption.carried.items()}
+    assert answers.items() <= carried.items()
+    from trainwiz.decide import decide
+
+    plan = decide({**carried, "machine.device": "cpu"}, None).plan
+    rest = [one for one in adoption.remainder(plan) if one.place.file == str(file)]
+    assert left <= {one.path for one in rest}
+    # Nothing is dropped in silence: each value is carried over, the same anyway, or named.
+    named = {one.path for one in adoption.carried.values()} | {one.path for one in rest} | {"deepspeed", "load_in_4bit"}
+    assert {path for path, _ in leaves(files.recipe.document)} <= named
+    assert all(one.place.line == 1 + text[: text.index(f"{one.path}:")].count("\n") for one in rest)
+
+
+def test_one_file_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(AXOLOTL)
+    (tmp_path / "b.yaml").write_text("distributed_type: MULTI_GPU\n")
+    with pytest.raises(UsageError, match="not imported together"):
+        import_files.together([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], default=False, versions=())

@@ -1,0 +1,125 @@
+"""A launch inside a scheduler's job: what it continues, and how the job is queued again when it was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from plans import completed
+from test_launch import TRAINWIZ, latest, launch, project, read
+from test_preemption import SAVING, stopped_by
+from test_ranks import wait_for
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
+STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRAINWIZ_LANG", "en")
+        yield
+
+
+def slurm(folder: Path, state: str = STATE, **more: str) -> dict[str, str]:
+    """The variables of a job whose scontrol says `state` and notes what it is asked for in `asked`."""
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "scontrol").write_text(f"#!/bin/sh\necho $* >> {folder}/asked\n[ $1 = show ] && echo '{state}'\nexit 0\n")
+    (tools / "scontrol").chmod(0o755)
+    return {**JOB, "PATH": f"{tools}:{os.environ['PATH']}", **more}
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked").read_text().splitlines() if (folder / "asked").exists() else []
+
+
+METRICS = """
+(Path(sys.argv[sys.argv.index("--output_dir") + 1]) / "metrics.jsonl").write_text('{"update": 7, "loss": 1.0}\\n')
+"""
+
+
+def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", METRICS + SAVING.replace("sys.exit(0)\nsignal", "sys.exit(3)\nsignal"))
+    code, said = stopped_by(folder, signal.SIGUSR1, **slurm(folder))
+    assert code == 75
+    assert "no earlier run to continue: starting at update 0" in said
+    assert asked(folder) == ["show job -o 7", "requeue 7"]
+    assert "Slurm starts job 7 again" in said
+    outcome, first = read(folder, "outcome"), latest(folder).name
+    assert (outcome["stopped"], outcome["preempted"]) == (True, True)
+    again = launch(folder, **slurm(folder, SLURM_RESTART_COUNT="1"))
+    assert f"run {first} is unfinished: continuing from checkpoint-00000007" in again.stderr
+    assert again.returncode == 3, "the script has failed"
+    failed = latest(folder).name
+    third = launch(folder, "--resume", "auto")  # outside of a job, where somebody asks for it
+    assert f"run {failed} is unfinished: continuing from checkpoint-00000007" in third.stderr
+    fourth = launch(folder, "--new", "--dry-run", "--json", **slurm(folder))
+    assert "--resume" not in json.loads(fourth.stdout)["argv"]
+    changed = launch(folder, "--dry-run", "--json", "--", "--lr", "1", **slurm(folder))
+    assert "--resume" not in json.loads(changed.stdout)["argv"]
+    assert f"the plan or the arguments changed since run {latest(folder).name}: starting at update 0" in changed.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (STATE.replace("RUNNING", "CANCELLED"), "Slurm says JobState=CANCELLED"),  # scancel
+        (STATE.replace("Requeue=1", "Requeue=0"), "Slurm says Requeue=0"),
+        (STATE.replace("BatchFlag=1", "BatchFlag=0"), "Slurm says BatchFlag=0"),  # salloc
+    ],
+)
+def test_a_job_that_may_not_be_queued_again_is_left(tmp_path: Path, state: str, why: str) -> None:
+    folder = project(tmp_path / "p", METRICS + SAVING)
+    code, said = stopped_by(folder, signal.SIGTERM, **slurm(folder, state))
+    assert code == 75
+    assert f"the job is not queued again: {why}" in said
+    assert asked(folder) == ["show job -o 7"]
+
+
+def test_a_person_who_stops_a_run_does_not_want_it_again(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", METRICS + SAVING)
+    code, _ = stopped_by(folder, signal.SIGINT, "--stopped-code", "9", **slurm(folder))
+    assert (code, read(folder, "outcome")["exit_code"]) == (9, 9)
+    assert asked(folder) == []
+
+
+def test_a_signal_before_the_ranks_can_save(tmp_path: Path) -> None:
+    """Nothing is trained and nothing is lost, so that the job may begin again; but not for ever."""
+    script = "Path(f'ready-{os.environ[\"RANK\"]}').write_text(str(os.getpid()))\ntime.sleep(60)"
+    folder = project(tmp_path / "p", script)
+    code, said = stopped_by(folder, signal.SIGTERM, **slurm(folder))
+    assert code == 75, said
+    assert read(folder, "outcome")["stopped"] is True
+    assert asked(folder)[-1] == "requeue 7"
+    code, said = stopped_by(folder, signal.SIGUSR1, **slurm(folder, SLURM_RESTART_COUNT="3"))
+    assert code == 75
+    assert "the job is not queued again: it was started 4 times without training" in said
+    assert len(asked(folder)) == 2
+
+
+def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "trainwiz.yaml").write_text(
+        completed(
+            "machine: {num_machines: 2, num_processes: 2, main_process_port: 29583}\n"
+            "strategy: {kind: ddp}\n"
+            "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 2}\n"
+        )
+    )
+    (folder / "train.py").write_text("")
+    environ = {**os.environ, **slurm(folder, SLURM_JOB_NUM_NODES="2", SLURM_JOB_NODELIST="localhost")}
+    with subprocess.Popen(
+        [*TRAINWIZ, "launch", "--wait", "60"], cwd=folder, stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        wait_for(folder / "runs" / ".secret")  # its machine 0 is waiting
+        process.send_signal(signal.SIGUSR1)
+        _, said = process.communicate(timeout=180)
+    assert process.returncode == 75, said
+    assert "stopped by SIGUSR1 before the ranks were started; exit code 75" in said
+    assert asked(folder) == ["show job -o 7", "requeue 7"]
