@@ -483,6 +483,27 @@ def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsy
     assert run(["check", "own.yaml", "--skip-others"]) == 0
 
 
+def test_the_action_runs_what_there_is(folder: Path) -> None:
+    action = yaml.safe_load((HERE.parent / "docs" / "action" / "action.yml").read_text())
+    step = action["runs"]["steps"][-1]
+    assert {f"${{{{ inputs.{name} }}}}" for name in ("paths", "ignore")} == set(step["env"].values())
+    (folder / "ax.yaml").write_text(AXOLOTL)
+    (folder / "trainwiz").write_text(f'#!/bin/sh\nexec {sys.executable} -m trainwiz "$@"\n')
+    (folder / "trainwiz").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "TRAINWIZ_PATHS": "ax.yaml"}
+    for ignored, expected in (("", "title=TW813"), ("TW8", "")):
+        done = subprocess.run(
+            ["bash", "-ec", step["run"]],
+            env={**environ, "TRAINWIZ_IGNORE": ignored},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+        assert bool(done.stdout.strip()) == bool(expected)
+
+
 def test_most_keys_of_a_plan_make_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "own.yaml").write_text("modle: {name: tiny}\noptimiser: {name: adamw}\n")
     assert {found[0] for found in placed(checked(capsys, "own.yaml")[1])} == {"TW690"}

@@ -112,6 +112,7 @@ def features(plan: Plan) -> frozenset[str]:
         **_row_features(plan),
         **_preference_features(plan),
         **_model_features(plan),
+        **_picture_features(plan),
         **_evaluation_features(plan),
         **_schedule_features(plan),
         **_optimizer_features(plan),
@@ -169,6 +170,22 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
     }
 
 
+def _picture_features(plan: Plan) -> dict[str, bool]:
+    """How training pictures are changed."""
+    how = plan.data.augmentation
+    if not tasks.of(plan).backbones:
+        return {}
+    return {
+        "augmented_samples": how != "none",
+        "keyed_samples": how != "none",
+        "plain_samples": how == "none",
+        "shifted": how in ("shift", "flip"),
+        "cropped": how in ("crop", "color"),
+        "mirrored": how in ("flip", "crop", "color"),
+        "colored": how == "color",
+    }
+
+
 def _evaluation_features(plan: Plan) -> dict[str, bool]:
     evaluation, task = plan.evaluation, tasks.of(plan)
     on, region = plan.data.eval is not None, task.gathered_region
@@ -185,6 +202,7 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "gathered": gathered,
         "summed": on and not gathered,
         "scores": gathered and bool(region),
+        "areas": gathered and "eval_auc" in (task.gathered_metrics or {}),
         **({region: gathered} if region else {}),
     }
 
