@@ -394,7 +394,7 @@ def test_strange_values_are_no_crash(name: str, text: str, folder: Path, capsys:
 def test_a_file_that_is_too_long_is_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "x.json").write_text('{"zero_optimization": {"stage": 2}, "x": "' + 2_000_000 * "y" + '"}')
     (only,) = checked(capsys, "x.json")[1]
-    assert (only["rule"], only["message"]) == ("TW651", "the file has 2.0 MB, too large for a configuration")
+    assert (only["rule"], only["message"]) == ("TW651", "the file has 1.9 MiB, too large for a configuration")
 
 
 def test_a_file_named_from_the_root_of_a_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

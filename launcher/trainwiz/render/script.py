@@ -142,10 +142,17 @@ def _hook_features(plan: Plan) -> dict[str, bool]:
 
 def _row_features(plan: Plan) -> dict[str, bool]:
     task = tasks.of(plan)
+    embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
-    return {"packed": packed, "unpacked": task.generative and not packed, "flash": flash}
+    return {
+        "packed": packed,
+        "unpacked": task.generative and not packed,
+        "flash": flash,
+        "embedded_data": embedded,
+        "own_data": not embedded,
+    }
 
 
 def _preference_features(plan: Plan) -> dict[str, bool]:

@@ -147,6 +147,13 @@ class Task:
         """The shape of a preset; None for any other name."""
         return self.presets.get(model)
 
+    @property
+    def counted(self) -> Literal["tokens", "pictures", "samples"]:
+        """What the loss is a mean over, and the speed counts."""
+        if self.generative:
+            return "tokens"
+        return "pictures" if self.samples == "pictures" else "samples"
+
     def transformer(self, model: str) -> ModelShape | None:
         """The shape of a preset that is a transformer; None for any other name."""
         shape = self.presets.get(model)
