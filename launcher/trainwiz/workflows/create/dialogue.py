@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainwiz import quantities
 from trainwiz.decide import Decided
+from trainwiz.decide.strategy import FILLED
 from trainwiz.errors import Cancelled, Refused
 from trainwiz.finding import Finding, errors
+from trainwiz.language import t, text
 from trainwiz.message import Message, say
+from trainwiz.plan import Plan
 from trainwiz.questions import question_for
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
@@ -51,6 +55,7 @@ def hold(
         save=save,
         ask=ask,
         talk=console.talk,
+        gauge=lambda plan: _gauge(planner, plan),
         fixed=answers.given,
         answers=dict(answers.earlier),
         shown=planner.look,
@@ -67,6 +72,37 @@ def hold(
             say("interrupted; the answers were saved in {path}", path=session),
             say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
         ) from None
+
+
+def _gauge(planner: Planner, plan: Plan) -> str:
+    """The forecast of a rank's peak as a bar of its GPU, or of its share of the host's memory."""
+    # Not before a question shows it: the first one is asked without estimates.
+    from trainwiz import strategies
+    from trainwiz.decide.candidates import MOMENTS
+    from trainwiz.decide.memory_bar import bar
+    from trainwiz.estimate.device import needs
+    from trainwiz.estimate.state import work_of
+
+    model, machine = planner.model(plan), planner.machine
+    if model is None or not model.parameters:
+        return ""
+    need = needs(strategies.of(plan), work_of(plan, model.parameters, model.transformer))
+    if plan.machine.device != "cpu" and machine.gpus:
+        memory = min(gpu.memory_bytes for gpu in machine.gpus)
+    else:
+        memory = machine.memory.total_bytes // plan.machine.ranks_per_machine
+    if not memory:
+        return ""
+    words = {
+        "bar": bar(need, memory),
+        "need": quantities.size(need.total),
+        "memory": quantities.size(memory),
+        "moment": text(MOMENTS[need.peak]),
+        "how": plan.model.activation_checkpointing,
+    }
+    if need.total > FILLED * memory:
+        return t("{bar} {need} per rank, {moment}: does not fit into {memory} (recomputed: {how})", **words)
+    return t("{bar} {need} of {memory} per rank, {moment} (recomputed: {how})", **words)
 
 
 def _with_fix(finding: Finding) -> Message:
