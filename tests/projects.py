@@ -36,6 +36,10 @@ REGRESSION = {**SMALL, "task": "custom", "data.eval": "embedded"}
 """The custom task's example: it imports no transformers, so it starts fastest."""
 
 
+CLOCKED = {"tokens_per_second", "seconds_per_update", "data_wait_share"}
+"""What of a record the clock decides, so that it differs from run to run."""
+
+
 @dataclass(frozen=True)
 class Done:
     """A finished command: its exit code and what it printed."""

@@ -103,7 +103,7 @@ def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str
     return b"".join(lines).decode()
 
 
-def with_constant(source: str, name: str, value: str | Mapping[str, str]) -> str:
+def with_constant(source: str, name: str, value: str | Mapping[str, str | float]) -> str:
     """The source with another literal in an assignment of the module."""
     assigned = (n for n in ast.parse(source).body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value)
     node = next(n for n in assigned if ast.unparse(n.target if isinstance(n, ast.AnnAssign) else n.targets[0]) == name)
@@ -114,7 +114,7 @@ def with_constant(source: str, name: str, value: str | Mapping[str, str]) -> str
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: str | Mapping[str, str]) -> str:
+def _shown(value: str | Mapping[str, str | float]) -> str:
     if isinstance(value, str):
         return _literal(value)
     if not value:

@@ -49,6 +49,21 @@ def test_throughput_at_toy_size_measures_every_loop_and_writes_both_files(tmp_pa
     assert list(tmp_path.glob("projects/gpt2-124m-fixed/train.py")), "the generated script was measured"
 
 
+def test_the_ceiling_counts_every_product_once_and_no_gpu_is_above_it() -> None:
+    done = run("gpu/ceiling.py", "--toy", "--model", "llama-1b")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    shape = throughput.TOYS["llama-1b"]
+    tokens = shape.micro * shape.length
+    # Fused attention computes half of the square: two products forward, five backward.
+    square = shape.num_hidden_layers * shape.hidden_size * shape.length
+    assert found["flops"] == tokens * (shape.flops_per_token(0.0) + (2 + 5) * square)
+    assert found["gpus"].keys() == {"H100", "H200"}
+    for each in found["gpus"].values():
+        assert 0 < each["mfu"] < each["mfu_compiled"] < 1
+    assert found["gpus"]["H200"]["mfu"] > found["gpus"]["H100"]["mfu"]  # the faster memory
+
+
 def test_what_fails_is_said_and_a_smaller_micro_batch_is_tried(tmp_path: Path) -> None:
     cell = throughput.Cell(model="gpt2-124m", data="fixed", contestant="script", micro=2, toy=True)
     results = throughput.Results(tmp_path)

@@ -1,5 +1,6 @@
 """Answers and machines become plans whose every value has a source."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,45 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
     plan = decide({"model.name": "some/model"}, machine(name), model=sized(parameters)).plan
     assert strategy in (plan.strategy.label, plan.strategy.kind)
     assert plan.strategy.offload_optimizer_device == offload
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "adapter", "label"),
+    [
+        ("Qwen/Qwen2.5-7B", "2xrtx4090", "qlora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "1xt4", "qlora", "single"),
+        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "8xv100", "none", "zero3"),
+        ("Qwen/Qwen2.5-0.5B", "1xt4", "none", "single"),
+        ("Qwen/Qwen2.5-7B", "cpu", "none", "ddp"),
+    ],
+)
+def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -> None:
+    plan = decide({"task": "sft", "model.name": model}, machine(name), model=known_as(model)).plan
+    assert (plan.model.adapter, plan.strategy.label) == (adapter, label)
+    assert plan.strategy.offload_optimizer_device == "none"
+
+
+def test_a_chosen_strategy_is_meant_for_all_weights() -> None:
+    model = "Qwen/Qwen2.5-7B"
+    answers = {"task": "sft", "model.name": model, "strategy.offload_optimizer_device": "cpu"}
+    assert decide(answers, machine("2xrtx4090"), model=known_as(model)).plan.model.adapter == "none"
+
+
+def test_each_way_to_train_shows_its_bytes() -> None:
+    model = "Qwen/Qwen2.5-7B"
+    made = decide({"task": "sft", "model.name": model}, machine("2xrtx4090"), model=known_as(model))
+    assert [(way.adapter, way.strategy) for way in made.methods] == [
+        ("none", "zero3+offload"),
+        ("lora", "zero3"),
+        ("qlora", "ddp"),
+    ]
+    assert re.fullmatch(
+        r"[678]\.\d GiB per rank fit; all weights need 1\d\.\d GiB with zero3\+offload", why(made, "model.adapter")
+    )
+    new = decide({"task": "sft", "model.name": "llama-1b"}, machine("2xrtx4090"))
+    assert [way.adapter for way in new.methods] == ["none"], "an adapter needs trained weights"
+    assert decide({"task": "causal_lm"}, machine("2xrtx4090")).methods == ()
 
 
 def test_the_recommendation_shows_its_numbers() -> None:
@@ -520,3 +560,48 @@ def test_a_new_model_takes_back_the_size_of_the_old_one() -> None:
     assert without_replaced({"model.name": "org/b"}, earlier) == {"seed": 1}
     assert without_replaced({"model.name": "org/b"}, {"model.parameters": 5}) == {"model.parameters": 5}
     assert without_replaced({"seed": 2}, earlier) == {"model.name": "org/a", "model.parameters": 10**9}
+
+
+# docs/decisions/loop.md: Trainings of more than ten minutes on GPUs are compiled
+def test_a_long_training_on_gpus_is_compiled_and_says_what_that_costs() -> None:
+    long = {"model.name": "llama-1b", "schedule.n_steps": 10_000}
+    decided = decide(long, machine("8xh100"))
+    assert decided.plan.model.compile
+    found = re.fullmatch(
+        r"the forecast for H100 is ([\d:]+) instead of ([\d:]+); compilation takes a minute or more at each start",
+        why(decided, "model.compile"),
+    )
+    assert found
+    compiled, plain = (sum(60**i * int(part) for i, part in enumerate(reversed(t.split(":")))) for t in found.groups())
+    assert 600 < compiled < plain
+    decided = decide({**long, "schedule.n_steps": 5}, machine("8xh100"))
+    assert not decided.plan.model.compile
+    assert why(decided, "model.compile").startswith("the training takes about ")
+    assert decide({**long, "model.compile": False}, machine("8xh100")).plan.model.compile is False
+
+
+def test_nothing_is_compiled_that_is_not_known_to_gain() -> None:
+    long = {"model.name": "llama-1b", "schedule.n_steps": 10_000}
+    eight = machine("8xh100")
+    no_compiler = replace(eight, probed=True, toolchain=replace(eight.toolchain, cxx=None))
+    old = replace(eight, gpus=tuple(replace(gpu, compute_capability=(6, 1)) for gpu in eight.gpus))
+    other = replace(eight, gpus=tuple(replace(gpu, name="Graphics Device") for gpu in eight.gpus))
+    zero3 = {"strategy.kind": "deepspeed", "strategy.zero_stage": 3}
+    cases: list[tuple[dict[str, Any], Machine]] = [
+        (long, no_compiler),
+        (long, old),
+        (long, other),
+        (long, machine("cpu")),
+        ({**long, **zero3}, eight),
+        ({**long, "engine": "colossalai"}, eight),
+        ({**long, "task": "text_classification"}, eight),
+        ({**long, "schedule.n_steps": None, "schedule.n_epochs": 3}, eight),
+    ]
+    for answers, where in cases:
+        decided = decide(answers, where)
+        assert not decided.plan.model.compile, answers
+        assert why(decided, "model.compile") == "compilation takes a minute or more at each start"
+    adapted = {**long, "model.name": "some/model", "task": "sft", "model.adapter": "qlora"}
+    assert not decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile
+    adapted["model.adapter"] = "lora"
+    assert decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile

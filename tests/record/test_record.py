@@ -71,6 +71,17 @@ def test_runs_that_continue_one_another_are_joined_without_what_was_done_again()
     assert [record["update"] for record in joined([first, [{"update": 15, "loss": 2}]])] == [10, 15]
 
 
+def test_the_use_of_gpus_is_a_median_and_a_maximum() -> None:
+    records = [
+        {"update": 1, "mfu": 0.1, "data_wait_share": 0.9, "gpu_memory_peak_bytes": 5},
+        {"update": 2, "mfu": 0.4, "data_wait_share": 0.0, "gpu_memory_peak_bytes": 9},
+        {"update": 3, "mfu": 0.5, "data_wait_share": 0.2, "gpu_memory_peak_bytes": 8},
+    ]
+    assert metrics.use(records) == metrics.Use(mfu=0.45, data_wait=0.1, gpu_peak_bytes=9)
+    assert metrics.use(records, window=1) == metrics.Use(mfu=0.5, data_wait=0.2, gpu_peak_bytes=9)
+    assert metrics.use([{"update": 1, "mfu": "x"}]) == metrics.Use(mfu=None, data_wait=None, gpu_peak_bytes=None)
+
+
 def test_speed_is_a_median_without_the_first_update() -> None:
     records = [{"update": i, "tokens_per_second": v} for i, v in enumerate([1, 100, 101, 5000])]
     assert metrics.speed(records) == 101

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from projects import REGRESSION, make
+from projects import CLOCKED, REGRESSION, make
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 from test_resume import go_back
@@ -38,10 +38,7 @@ def records(output: Path) -> list[dict[str, Any]]:
 
 
 def untimed(output: Path) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds_per_update")}
-        for record in records(output)
-    ]
+    return [{k: v for k, v in record.items() if k not in CLOCKED} for record in records(output)]
 
 
 def weights(output: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import projects
 import pytest
-from projects import REGRESSION, make
+from projects import CLOCKED, REGRESSION, make
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.train
@@ -96,7 +96,7 @@ def assert_same(mine: Records, theirs: Records) -> None:
     assert mine
     for one, other in zip(mine, theirs, strict=True):
         assert one.keys() == other.keys()
-        for name in one.keys() - {"tokens_per_second", "seconds_per_update"}:
+        for name in one.keys() - CLOCKED:
             assert one[name] == pytest.approx(other[name], rel=2e-5, abs=1e-7), (name, one["update"])
 
 

@@ -70,6 +70,7 @@ def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]
         "grad_norm_post_clip",
         "weight_norm",
         "tokens_per_second",
+        "data_wait_share",
         "seconds_per_update",
     }
     assert all(r["grad_norm_post_clip"] == min(1.0, r["grad_norm_pre_clip"]) for r in one_rank)

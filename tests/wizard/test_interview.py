@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from trainwiz import tasks
 from trainwiz.decide import Decided, decide
 from trainwiz.message import Message, say
+from trainwiz.models import known
 from trainwiz.plan import Plan
+from trainwiz.project import ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
 from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
-from trainwiz.wizard.interview import GATE
 
 MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
 
@@ -74,7 +76,7 @@ def test_enter_accepts_every_default_and_settles_nothing() -> None:
     talk = interview(person)
     talk.run()
     assert talk.answers == {}
-    assert len(person.asked) == len(BASIC) + 1
+    assert len(person.asked) == len(BASIC) - 1, "no adapter for a language model that is trained from the beginning"
     assert all(asked.reason for asked in person.asked)
 
 
@@ -84,6 +86,13 @@ def test_a_default_shows_its_reason() -> None:
     gpus = person.asked[3]
     assert (gpus.prompt, gpus.default) == ("GPUs, one rank each", "4")
     assert gpus.reason.startswith("found 4 × A100")
+
+
+def test_epochs_show_their_own_reason() -> None:
+    person = Person(*[""] * 7)
+    talk = interview(person, answers={"schedule.n_epochs": 4})
+    talk.run()
+    assert (person.asked[-1].default, person.asked[-1].reason) == ("4 epochs", "your answer")
 
 
 def test_the_first_question_needs_neither_machine_nor_plan() -> None:
@@ -117,7 +126,7 @@ def test_question_mark_explains_and_asks_again() -> None:
 def test_an_illegal_answer_is_explained_and_asked_again() -> None:
     person = Person("", "", "", "4", "100/8", "96/8", "", "", "")
     talk = interview(person)
-    talk.run(until=GATE)
+    talk.run(until=REVIEW)
     heard = " ".join(" ".join(person.heard).split())
     assert "100 is not divisible by 8 × 4 = 32; nearest: 96 (accumulation 3) or 128 (accumulation 4)" in heard
     assert talk.answers["batch.real_batch_size"] == 96
@@ -204,27 +213,48 @@ def test_what_the_command_line_gave_is_not_asked() -> None:
 
 def test_custom_asks_neither_model_nor_data() -> None:
     person = Person("custom", *[""] * 6)
-    interview(person).run(until=GATE)
+    interview(person).run(until=REVIEW)
     assert not [p for p in person.prompts if p.startswith(("Model", "Training data"))]
 
 
 def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
-    person = Person("", "llama-1b", *[""] * 5)
+    person = Person("", "llama-1b", *[""] * 3)
     talk = interview(person)
     with pytest.raises(KeyboardInterrupt):
         talk.run()
-    lines = dict(person.asked[6].choices)
+    lines = dict(person.asked[5].choices)
     assert "16.4 GiB per rank" in lines["ddp"]
     assert "does not fit" not in lines["ddp"]
 
 
-def test_the_gate_opens_the_advanced_questions() -> None:
-    person = Person(*[""] * 8, "yes", "7", *[""] * 80)
+@pytest.mark.parametrize("task", [task.name for task in tasks.every()])
+def test_no_task_takes_more_than_eight_times_enter(task: str) -> None:
+    person = Person(task, *[""] * 7)
     talk = interview(person)
     talk.run()
-    assert talk.answers == {"seed": 7}
-    assert "Warm-up in updates" in person.prompts
-    assert "Folder for offloaded state" not in person.prompts
+    review(talk)
+    assert set(talk.answers) <= {"task"}
+    assert 5 <= len(person.asked) <= 8
+    assert ("Trained weights" in person.prompts) == (task in ("sft", "preference"))
+
+
+def test_what_is_trained_shows_its_bytes() -> None:
+    person = Person("sft", "Qwen/Qwen2.5-7B", "", *[""] * 5)
+
+    def here(answers: Mapping[str, Any]) -> Decided:
+        shape = known("Qwen/Qwen2.5-7B")
+        assert shape
+        facts = ModelFacts(name="m", kind="hub", parameters=shape.parameters, size_source="table", transformer=shape)
+        return decide(answers, MACHINE, model=facts if "model.name" in answers else None)
+
+    talk = interview(person)
+    talk.decide = here
+    talk.run()
+    asked = next(asked for asked in person.asked if asked.prompt == "Trained weights")
+    shown = dict(asked.choices)
+    assert asked.default == "lora"
+    assert "20.9 GiB per rank  all weights" in shown["none"]
+    assert "8.7 GiB per rank" in shown["qlora"]
 
 
 def test_answers_are_saved_with_the_step_that_comes_next() -> None:
@@ -273,11 +303,11 @@ def test_the_summary_has_about_ten_lines() -> None:
     assert asked.choices[0][0] == "write"
     assert asked.choices[-1][0] == "details"
     shown = {key: line.split("  ", 1)[1].strip() for key, line in asked.choices[1:-1]}
-    assert len(shown) == 11
+    assert len(shown) == 12
     assert shown["model.name"] == "llama-1b, 1.1B parameters, random weights"
     assert shown["model.adapter"] == "all weights"
     assert shown["machine.num_processes"].startswith("4 (4 × A100")
-    assert re.fullmatch(r"ddp, bf16: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
+    assert re.fullmatch(r"ddp: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
     assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
     assert shown["schedule.n_steps"] == "3 epochs"
     assert "12.3 GiB each" in shown["checkpoint.checkpointing_steps"]
@@ -321,7 +351,7 @@ def test_the_review_explains_the_line_that_is_pointed_at() -> None:
 def test_back_from_the_review_asks_on() -> None:
     person = Person(Action.BACK, "", "write")
     review(interview(person, answers={"seed": 1}))
-    assert "Show the advanced settings?" in person.prompts
+    assert "Length in steps or epochs" in person.prompts
 
 
 @pytest.mark.parametrize("key", ["strategy.kind", "batch.per_device_batch_size", "strategy.zero_stage", "engine"])
@@ -343,7 +373,7 @@ def test_the_gauge_shows_what_an_answer_would_make_of_the_plan() -> None:
     talk = interview(person, gauge=lambda plan: f"{plan.strategy.label} {plan.batch.per_device_batch_size}")
     talk.run()
     gauged = {asked.prompt: asked.gauge for asked in person.asked if asked.gauge}
-    assert len(gauged) == 3
+    assert {"Strategy", "Task"} & gauged.keys() == {"Strategy"}
     batch = next(gauge for prompt, gauge in gauged.items() if prompt.startswith("Real batch"))
     strategy = gauged["Strategy"]
     assert batch("64/8").endswith(" 8")

@@ -18,7 +18,7 @@ CPU = str(Path(__file__).parents[1] / "machines" / "cpu.json")
 H100 = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 DOWN, END, HOME, PAGE_DOWN = "\x1b[B", "\x1b[F", "\x1b[H", "\x1b[6~"
-BASIC = ("Task", "Model", "Training data", "CPU ranks|GPUs", "Real batch", "Precision", "Strategy", "Length")
+BASIC = ("Task", "Model", "Training data", "CPU ranks|GPUs", "Real batch", "Strategy", "Length")
 
 
 class Terminal:
@@ -105,7 +105,6 @@ def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None
     terminal = start("init", "p")
     for prompt in BASIC:
         terminal.enter(prompt)
-    terminal.enter("Show the advanced")
     terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\r")
     assert terminal.end() == 0, terminal.seen
@@ -133,7 +132,6 @@ def test_a_chinese_keyboard_and_tab(tmp_path: Path, start: Start) -> None:
     terminal.enter("Real batch", "６４")
     for prompt in BASIC[5:]:
         terminal.enter(prompt)
-    terminal.enter("Show the advanced")
     terminal.expect("The plan: press Enter to write it")
     terminal.child.send("\r")
     assert terminal.end() == 0, terminal.seen
@@ -183,25 +181,27 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal.enter("Real batch", "100/8")
     terminal.expect("100 is not divisible by 8 × 4 = 32; nearest: 96")
     terminal.enter("Real batch", "96/8")
-    terminal.press("Precision", "\x02")
+    terminal.press("Strategy", "\x02")
     terminal.press("Real batch", "\x02")
     terminal.enter("GPUs", "5")
     terminal.expect("your earlier answer 96 no longer fits")
     terminal.press("Real batch", "<")
     terminal.enter("GPUs", "4")
     terminal.enter("Real batch", "64")
-    for prompt in ("Precision", "Strategy"):
-        terminal.enter(prompt, DOWN)
+    terminal.enter("Strategy", DOWN)
     terminal.enter("Length", "3 lightyears")
     terminal.expect("is not a valid length")
     terminal.enter("Length", "2 epochs")
-    terminal.enter("Show the advanced")
     terminal.expect("The plan: press Enter to write it")
-    terminal.child.send(DOWN * 3 + "\r")
+    terminal.child.send(DOWN * 6 + "\r")
+    terminal.enter("Precision", DOWN)
+    terminal.expect("Precision +fp16")
+    terminal.child.send(END + "\r")
+    terminal.expect("typing searches")
+    terminal.child.send("seed\r")
     terminal.enter("Seed", "7")
     terminal.expect("yours: your answer")
-    # The list stands on the line that was changed; three up is the first one, which writes.
-    terminal.child.send("\x1b[A" * 3 + "\r")
+    terminal.child.send("\x17")  # Ctrl-W
     assert terminal.end() == 0, terminal.seen
     values = plan(tmp_path)
     assert values["seed"] == 7
@@ -220,7 +220,6 @@ def test_question_mark_and_less_than_are_characters_inside_a_text(tmp_path: Path
     terminal.enter("Training data", str(tmp_path / "a<b?.txt"))
     for prompt in BASIC[3:]:
         terminal.enter(prompt)
-    terminal.enter("Show the advanced")
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["data"]["train"] == str(tmp_path / "a<b?.txt")
 
@@ -241,7 +240,6 @@ def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Star
     again = start("init", "--resume", "--yes")
     for prompt in BASIC[2:]:
         again.enter(prompt)
-    again.enter("Show the advanced")
     assert again.end() == 0, again.seen
     assert "> Task" not in again.seen
     assert plan(tmp_path)["model"]["name"] == "gpt2-124m"
@@ -268,7 +266,7 @@ def test_a_lost_terminal_keeps_the_answers(tmp_path: Path, start: Start) -> None
 
 def test_flags_are_not_asked_again(tmp_path: Path, start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU, "--yes", "--task", "custom", "--steps", "20", "--strategy", "ddp")
-    for prompt in ("CPU ranks", "Real batch", "Precision", "Show the advanced"):
+    for prompt in ("CPU ranks", "Real batch"):
         terminal.enter(prompt)
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["schedule"]["n_steps"] == 20
@@ -411,6 +409,5 @@ def test_the_memory_bar_moves_with_what_is_typed(start: Start) -> None:
     bars.append(drawn())
     assert len(set(bars)) == 3, bars
     terminal.child.send("\r")
-    terminal.enter("Precision")
     terminal.asked("Strategy")
     drawn()

@@ -134,13 +134,16 @@ def test_forged_records_are_shown_or_left_out(
     assert not bugs, "\n".join(bugs)
 
 
+KEYS = ("update", "loss", "lr", "tokens_per_second", "eval_loss", "mfu", "data_wait_share", "gpu_memory_peak_bytes")
+
+
 def test_forged_metrics_are_shown_or_left_out(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = newest(project) / "metrics.jsonl"
     whole = file.read_text().splitlines()
     bugs = []
-    for key, value in itertools.product(("update", "loss", "lr", "tokens_per_second", "eval_loss"), FORGED):
+    for key, value in itertools.product(KEYS, FORGED):
         line = json.dumps({**json.loads(whole[-1]), **json.loads(whole[0]), key: value})
         file.write_text("\n".join([*whole, line, line.replace("Infinity", "1e999"), "[" * 60_000, "\0\x9b", ""]))
         codes = shown(project, tmp_path / "report.html")

@@ -317,7 +317,6 @@ def test_everything_that_is_missing_in_one_message(project: Path, capsys: pytest
         "data.train",
         "machine.num_processes",
         "batch.real_batch_size",
-        "precision.mixed_precision",
         "strategy.kind",
         "schedule.n_steps",
     ):

@@ -122,10 +122,15 @@ from evaluation import measure_outputs
 # end: gathered
 
 # end: selected
+# feature: mfu
+from flops import share_of_peak
+
+# end: mfu
 # feature: frozen
 from frozen import freeze
 
 # end: frozen
+from meter import Meter
 from metrics import Metrics
 
 # feature: neftune
@@ -651,6 +656,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: fsdp
     model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
     # end: fsdp
+    # feature: mfu
+    useful = share_of_peak(model)
+    # end: mfu
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
@@ -732,15 +740,18 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     total = start if evaluation.ended else total
     # end: best
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
-    batches = iter(load_batches(config, train_data, order))
+    meter = Meter(config, agreement, load_batches(config, train_data, order))
+    # feature: mfu
+    meter.flops = useful
+    # end: mfu
 
-    loss_since, count_since, updates_since = torch.zeros((), device=accelerator.device), 0, 0
+    loss_since, updates_since = torch.zeros((), device=accelerator.device), 0
     # feature: fp16
     skipped = 0  # updates that the scaler skipped because a gradient overflowed fp16
     # end: fp16
     # On a CPU, `torch.manual_seed` formats the stack for each device that may start later, which takes 0.2 ms.
     seed_generators = torch.default_generator.manual_seed if accelerator.device.type == "cpu" else torch.manual_seed
-    began, (_, stop) = time.perf_counter(), agreement.reach(0)
+    _, stop = agreement.reach(0)
     for update in range(start, start if stop else total):
         seed_generators(keyed_seed(config.seed, update, accelerator.process_index))  # dropout and the like
         # feature: named_tensors
@@ -756,7 +767,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: own_hooks
         rate = hooks.set_rates(config, optimizer, rates, update, total, learning_rate(config, update, total))
         # end: own_hooks
-        micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        micro_batches = meter.fetch()
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
@@ -797,7 +808,8 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: fp16
         skipped += accelerator.optimizer_step_was_skipped
         # end: fp16
-        count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
+        updates_since, done = updates_since + 1, update + 1
+        meter.count += count
         metrics.bar.update()
 
         last = stop or done == total
@@ -834,11 +846,10 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                     # feature: fp16
                     "skipped_updates": skipped,
                     # end: fp16
-                    "tokens_per_second": count_since / (time.perf_counter() - began),
-                    "seconds_per_update": (time.perf_counter() - began) / updates_since,
+                    **meter.record(),
                 }
             )
-            loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
+            loss_since, updates_since = torch.zeros_like(loss_since), 0
         paused = time.perf_counter()
         # feature: selected
         if due_eval and evaluation.run(done):
@@ -852,7 +863,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
         # end: each_epoch
-        began += time.perf_counter() - paused  # saving and evaluating do not count as training time
+        meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
         # feature: best

@@ -114,6 +114,11 @@ from evaluation import measure_outputs
 # end: gathered
 
 # end: selected
+# feature: mfu
+from flops import share_of_peak
+
+# end: mfu
+from meter import Meter
 from metrics import Metrics
 
 # feature: own_optimizer
@@ -649,6 +654,9 @@ def train(config: Config, agreement: Agreement) -> bool:
         raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
     # end: eval
     model = task.build_model(config)
+    # feature: mfu
+    useful = share_of_peak(model)
+    # end: mfu
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
@@ -709,13 +717,16 @@ def train(config: Config, agreement: Agreement) -> bool:
     total = start if evaluation.ended else total
     # end: best
     order = RealBatches(config, len(train_data), agreement.rank, start, total)
-    batches = iter(load_batches(config, train_data, order))
+    meter = Meter(config, agreement, load_batches(config, train_data, order))
+    # feature: mfu
+    meter.flops = useful
+    # end: mfu
 
-    loss_since, count_since, updates_since = torch.zeros((), device=device), 0, 0
+    loss_since, updates_since = torch.zeros((), device=device), 0
     # feature: scaler
     skipped = 0  # updates that the scaler skipped because a gradient overflowed fp16
     # end: scaler
-    began, (_, stop) = time.perf_counter(), agreement.reach(0)
+    _, stop = agreement.reach(0)
     for update in range(start, start if stop else total):
         torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
         rate = learning_rate(config, update, total)
@@ -729,7 +740,7 @@ def train(config: Config, agreement: Agreement) -> bool:
             # feature: own_optimizer
             group["lr"] = rate * group["factor"]
             # end: own_optimizer
-        micro_batches = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        micro_batches = meter.fetch()
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
             raise SystemExit(f"update {update + 1}: nothing in the real batch counts; look at collate in task.py")
@@ -770,7 +781,8 @@ def train(config: Config, agreement: Agreement) -> bool:
         # feature: scaler
         skipped += not math.isfinite(norm)
         # end: scaler
-        count_since, updates_since, done = count_since + count, updates_since + 1, update + 1
+        updates_since, done = updates_since + 1, update + 1
+        meter.count += count
         metrics.bar.update()
 
         last = stop or done == total
@@ -803,11 +815,10 @@ def train(config: Config, agreement: Agreement) -> bool:
                     # feature: scaler
                     "skipped_updates": skipped,
                     # end: scaler
-                    "tokens_per_second": count_since / (time.perf_counter() - began),
-                    "seconds_per_update": (time.perf_counter() - began) / updates_since,
+                    **meter.record(),
                 }
             )
-            loss_since, count_since, updates_since, began = torch.zeros_like(loss_since), 0, 0, time.perf_counter()
+            loss_since, updates_since = torch.zeros_like(loss_since), 0
         paused = time.perf_counter()
         # feature: selected
         if due_eval and evaluation.run(done):
@@ -821,7 +832,7 @@ def train(config: Config, agreement: Agreement) -> bool:
         if done == total or (done % updates_per_epoch == 0 and not stop):
             metrics.write({"update": done, **evaluate(config, model, eval_data)})
         # end: each_epoch
-        began += time.perf_counter() - paused  # saving and evaluating do not count as training time
+        meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
         # feature: best

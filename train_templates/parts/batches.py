@@ -222,3 +222,12 @@ class Agreement:
         if self.group is not None:
             dist.all_reduce(numbers, group=self.group)
         return int(numbers[0]), bool(numbers[1])
+
+    def collect(self, numbers: list[float]) -> list[list[float]]:
+        """Return these numbers of every rank."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        every = [own] * (dist.get_world_size() if self.group is not None else 1)
+        if self.group is not None:
+            every = [torch.empty_like(own) for _ in every]
+            dist.all_gather(every, own, group=self.group)
+        return [rank.tolist() for rank in every]

@@ -49,8 +49,26 @@ class Metrics:
         finite = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(finite) + "\n")
-        shown = {name: f"{finite[name]:.4g}" for name in ("loss", "lr") if name in finite}
-        self.bar.set_postfix(shown, refresh=False)
+        self.bar.set_postfix(shown(finite), refresh=False)
         # feature: tracker
         self.track({name: value for name, value in finite.items() if value is not None}, step=record["update"])
         # end: tracker
+
+
+def shown(record: dict[str, Any]) -> dict[str, str]:
+    """Return what the progress bar shows of a record."""
+    values = {name: f"{record[name]:.4g}" for name in ("loss", "lr") if record.get(name) is not None}
+    # feature: mfu
+    if record.get("mfu") is not None:
+        values["mfu"] = f"{record['mfu']:.1%}"
+    # end: mfu
+    # feature: cuda
+    if record.get("gpu_memory_peak_bytes") is not None:
+        values["gpu"] = f"{record['gpu_memory_peak_bytes'] / 2**30:.1f}GiB"
+    # end: cuda
+    if record.get("data_wait_share", 0) >= NOTICEABLE:
+        values["data"] = f"{record['data_wait_share']:.0%}"
+    return values
+
+
+NOTICEABLE = 0.01  # of the time: waits for data below this are not shown

@@ -34,6 +34,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 import packing
+
+# feature: fused
+from head_loss import HeadLoss, can_be_fused
+
+# end: fused
 from packing import FILES, Selection, write_rows
 from sources import hash_file
 from token_cache import Tokens, stoppable
@@ -245,8 +250,9 @@ def in_chunks(
 ) -> nn.Module:
     """Make `model(**batch)` return the outcome of logits and labels, with at most `chunk` tokens' logits in memory.
 
-    The logits of a micro-batch (tokens × vocabulary) are often its largest tensor. They are computed in chunks and
-    recomputed for the gradient. This happens in the model's forward, because engines gather the head's weights there.
+    The logits of a micro-batch (tokens × vocabulary) are often its largest tensor. They are computed in chunks, and
+    recomputed for the gradient where head_loss.py does not compute it with them. This happens in the model's forward,
+    because engines gather the head's weights there.
     """
     # feature: packed
     refuse_what_mixes(model)
@@ -272,6 +278,10 @@ def in_chunks(
         hidden = self.base_model(**arguments, use_cache=False)[0].flatten(0, 1)
         if len(labels) <= chunk:
             return part(hidden, labels)
+        # feature: fused
+        if can_be_fused(self.get_output_embeddings()):
+            return HeadLoss.apply(hidden, self.get_output_embeddings().weight, labels, chunk)
+        # end: fused
         parts = zip(hidden.split(chunk), labels.split(chunk), strict=True)
         return joined(checkpoint(part, *some, use_reentrant=False, preserve_rng_state=False) for some in parts)
 

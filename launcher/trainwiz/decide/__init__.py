@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainwiz.decide.adapter import Method, decide_adapter, methods
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
 from trainwiz.decide.outlook import Outlook, outlook
 from trainwiz.decide.strategy import Option
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
     from trainwiz.project import DataFacts, ModelFacts
 
-__all__ = ["YOURS", "Decided", "Option", "Source", "SourceKind", "decide"]
+__all__ = ["YOURS", "Decided", "Method", "Option", "Source", "SourceKind", "decide"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,16 @@ class Decided:
     """The source of each value, by dotted key."""
     options: tuple[Option, ...] = ()
     """Every strategy with its bytes per rank; empty where the model's size is unknown."""
+    methods: tuple[Method, ...] = ()
+    """All weights and adapters, each with its bytes per rank; empty for other tasks, and where the size is unknown."""
     outlook: Outlook = field(default_factory=Outlook)
     """Its samples, updates, memory and time, as far as they can be foretold."""
+
+    def sizes(self, key: str) -> Mapping[str, Option | Method]:
+        """What each choice of a question needs, where that is known."""
+        if key == "strategy.kind":
+            return {option.name: option for option in self.options}
+        return {method.adapter: method for method in self.methods} if key == "model.adapter" else {}
 
 
 def decide(
@@ -51,8 +60,8 @@ def decide(
     """
     from trainwiz import plan as plans
     from trainwiz.decide import amount, hardware, length, size, strategy, training
-    from trainwiz.decide.adapter import decide_adapter
     from trainwiz.decide.columns import decide_columns
+    from trainwiz.decide.compilation import decide_compilation
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
@@ -75,10 +84,10 @@ def decide(
     )
     d.settle("model.from_scratch", preset is not None, scratch)
     size.decide_size(d)
-    decide_adapter(d)
     decide_preference(d)
     hardware.decide_machine(d)
     hardware.decide_precision(d)
+    decide_adapter(d)
     training.decide_data(d)
     amount.decide_evaluation_data(d)
     decide_columns(d)
@@ -89,6 +98,7 @@ def decide(
     training.decide_batch(d)
     strategy.decide_gradients(d)
     length.decide_length(d)
+    decide_compilation(d)
     length.decide_rates(d)
     training.decide_optimizer(d)
     training.decide_records(d)
@@ -96,4 +106,6 @@ def decide(
     d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
     d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
-    return Decided(plan=plan, sources=d.sources, options=strategy.options(d), outlook=outlook(d, plan))
+    return Decided(
+        plan=plan, sources=d.sources, options=strategy.options(d), methods=methods(d), outlook=outlook(d, plan)
+    )

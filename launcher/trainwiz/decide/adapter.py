@@ -1,21 +1,93 @@
-"""Defaults for training an adapter (LoRA) beside a frozen model."""
+"""Whether all weights are trained or an adapter (LoRA, QLoRA) beside frozen ones, and the adapter's settings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
-from trainwiz.message import say
+from trainwiz.decide.strategy import OFFLOAD, Option, options
+from trainwiz.message import Message, say
+from trainwiz.vocabulary import Adapter
+
+_LENGTH = 1024
+"""Tokens of a sample where the length is not decided yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What is trained, and what that needs with the fastest strategy that fits, or the leanest one."""
+
+    adapter: Adapter
+    strategy: str
+    """Its label, with `+offload` where that is meant."""
+    bytes_per_rank: int
+    """State, buffers and the activations of one sample."""
+    fits: bool | None
+    """None where the GPU's memory is unknown."""
+
+    @property
+    def shown(self) -> str:
+        """The bytes as people read them."""
+        return quantities.size(self.bytes_per_rank)
+
+    @property
+    def fits_well(self) -> bool:
+        """Whether it fits without host memory and, beside an adapter, with whole weights on each rank."""
+        if not self.fits or self.strategy.endswith(OFFLOAD):
+            return False
+        return self.adapter == "none" or not strategies.labelled(self.strategy).partitions_weights
+
+
+def methods(d: Decision, length: int | None = None) -> tuple[Method, ...]:
+    """All weights, LoRA and QLoRA, as far as they are possible; empty where the size is unknown.
+
+    `length` is that of a sample, where it is not decided yet.
+    """
+    if d.parameters is None or not d.task.adapters:
+        return ()
+    return tuple(_method(d, adapter, length) for adapter in get_args(Adapter) if _is_possible(d, adapter))
+
+
+def _method(d: Decision, adapter: Adapter, length: int | None) -> Method:
+    trial = replace(d, values={**d.values, "model.adapter": adapter})
+    found = [option for option in options(trial, length) if option.speed]
+    best: Option = next((option for option in found if option.fits is not False), found[-1])
+    return Method(adapter=adapter, strategy=best.name, bytes_per_rank=best.total_bytes_per_rank, fits=best.fits)
+
+
+def _is_possible(d: Decision, adapter: Adapter) -> bool:
+    return adapter == "none" or not (d.values["model.from_scratch"] or (adapter == "qlora" and d.on_cpu))
 
 
 def decide_adapter(d: Decision) -> None:
     """Decide whether there is an adapter, its size, and whether it is merged."""
     d.settle_default("model.frozen", say("trains all of them"))
     d.settle_default("model.neftune_alpha", say("noise helps only some fine-tuning on few conversations"))
-    whole = say("trains all weights; lora needs only a fraction of the memory")
-    d.settle_default("model.adapter", whole if d.task.adapters else say("only sft and preference support adapters"))
     rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
+    d.settle("model.adapter", *_usual_method(d))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
     d.settle_default("model.lora_dropout", say("one pass over the data rarely needs dropout"))
     d.settle_default("model.lora_rslora", say("alpha / rank is the usual scale"))
     d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
     d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))
+
+
+# docs/decisions/wizard.md: A model that does not fit is trained with an adapter
+def _usual_method(d: Decision) -> tuple[str, Message]:
+    usual = d.defaults["model.adapter"]
+    if not d.task.adapters:
+        return usual, say("only sft and preference support adapters")
+    whole, *others = methods(d, d.answers.get("batch.sequence_length") or _LENGTH) or (None,)
+    best = next((one for one in others if one and one.fits_well), None)
+    chosen = any(key.startswith("strategy.") for key in d.answers)
+    if whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
+        return usual, say("trains all weights; lora needs only a fraction of the memory")
+    return best.adapter, say(
+        "{size} per rank fit; all weights need {whole} with {strategy}",
+        size=best.shown,
+        whole=whole.shown,
+        strategy=whole.strategy,
+    )

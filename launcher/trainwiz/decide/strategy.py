@@ -15,7 +15,7 @@ STATE_SHARE = 0.6
 """The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
 FILLED = 0.9
 """The part of a GPU that all of these may take; the CUDA context and gaps between blocks need the rest."""
-_OFFLOAD = "+offload"
+OFFLOAD = "+offload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
     work = replace(work, optimizer_offloaded=offload, parameters_offloaded=weights, checkpointing="full")
     need = needs(row, work)
     return Option(
-        name=row.label + _OFFLOAD * offload,
+        name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,
         total_bytes_per_rank=need.total,
         fits=need.state <= STATE_SHARE * memory and need.total <= FILLED * memory if memory else None,
@@ -117,7 +117,7 @@ def decide_strategy(d: Decision) -> None:
             [say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}", stage=stage, kind=kind)]
         )
     name, reason = _forced(d) or _recommended_by_engine(d)
-    row, offload = strategies.labelled(name.removesuffix(_OFFLOAD)), name.endswith(_OFFLOAD)
+    row, offload = strategies.labelled(name.removesuffix(OFFLOAD)), name.endswith(OFFLOAD)
     d.settle("strategy.kind", row.kind, reason)
     staged = strategies.chosen(d.values["strategy.kind"], None).zero_stage is not None
     d.settle("strategy.zero_stage", row.zero_stage if staged else None, reason if staged else _NO_STAGES)
@@ -234,7 +234,7 @@ def _recommended_by_engine(d: Decision) -> tuple[str, Message]:
     """The recommendation, or what the engine that was asked for has in its place."""
     name, reason = recommend(d)
     asked = d.answers.get("engine")
-    if asked in (None, strategies.labelled(name.removesuffix(_OFFLOAD)).engine):
+    if asked in (None, strategies.labelled(name.removesuffix(OFFLOAD)).engine):
         return name, reason
     bf16 = d.values["precision.mixed_precision"] == "bf16" and not d.on_cpu
     rows = [row for row in strategies.every() if row.engine == asked]

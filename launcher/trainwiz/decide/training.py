@@ -57,7 +57,10 @@ def decide_data(d: Decision) -> None:
         d.settle("data.num_workers", 0, say("data is read in the training process itself"))
     else:
         d.settle("data.num_workers", min(4, spare), say("spare cores per rank: {spare}", spare=spare))
-    d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
+    if d.task.packs:
+        d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
+    else:
+        d.settle("data.packing", False, say("only causal_lm and sft support packing"))
 
 
 def decide_length_of_samples(d: Decision) -> None:

@@ -1,7 +1,7 @@
 """The questions, as data: what is asked, in which order, what it means, and which answers are legal.
 
-A question settles one or several keys of the plan (`sets`). The basic ones come first, the advanced ones behind one
-gate. `question_for` gives the one that changes a key.
+A question settles one or several keys of the plan (`sets`). The basic ones are asked one after the other, all
+can be answered in the review. `question_for` gives the one that changes a key.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from trainwiz import strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
-from trainwiz.questions.basic import compares, names_data, packs_rows, reads_text, writes_text
+from trainwiz.questions.basic import compares, fine_tunes, names_data, packs_rows, reads_text, writes_text
 from trainwiz.questions.table import YES_NO, Choice, Question, Values
 from trainwiz.questions.training import TRAINING, never, several_machines
 from trainwiz.tasks.preference_losses import LOSSES
@@ -26,12 +26,8 @@ def _nvme(values: Values) -> bool:
     return "nvme" in (values.get("strategy.offload_optimizer_device"), values.get("strategy.offload_param_device"))
 
 
-def _fine_tunes(values: Values) -> bool:
-    return tasks.named(values.get("task", v.USUAL_TASK)).adapters
-
-
 def _adapts(values: Values) -> bool:
-    return _fine_tunes(values) and values.get("model.adapter", "none") != "none"
+    return fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
 def _reads_columns(values: Values) -> bool:
@@ -87,6 +83,19 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Seed"),
         help="Determines the initial weights, the data order and dropout. The same seed and plan give the same "
         "training curve with any number of ranks. From 0 to 4294967295.",
+    ),
+    Question(
+        key="precision.mixed_precision",
+        prompt=say("Precision"),
+        choices=(
+            Choice(value="no", label=say("fp32 everywhere: exact but slow; recommended on CPUs")),
+            Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
+            Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
+            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
+        ),
+        help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
+        "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
+        "Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no benefit on a CPU.",
     ),
     Question(
         key="model.parameters",
@@ -166,19 +175,6 @@ ADVANCED: tuple[Question, ...] = (
         help="Adds uniform noise of alpha / sqrt(tokens x hidden size) to the embeddings while training: 5 to 15 can "
         "improve answers after fine-tuning on few conversations. A resumed training draws the same; another number of "
         "ranks draws other noise, as with dropout.",
-    ),
-    Question(
-        key="model.adapter",
-        prompt=say("Trained weights"),
-        when=_fine_tunes,
-        choices=(
-            Choice(value="none", label=say("all weights; uses the most memory")),
-            Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
-            Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
-        ),
-        help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
-        "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the frozen model "
-        "in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained weights.",
     ),
     Question(
         key="model.lora_rank",

@@ -1,4 +1,4 @@
-"""The questions that everybody is asked: eight, in this order."""
+"""The questions that everybody is asked: at most seven, in this order."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def packs_rows(values: Values) -> bool:
 def compares(values: Values) -> bool:
     """Whether the task compares answers."""
     return _task(values).compares
+
+
+def fine_tunes(values: Values) -> bool:
+    """Whether an adapter may be trained in place of all weights."""
+    return _task(values).adapters
 
 
 def names_data(values: Values) -> bool:
@@ -88,6 +93,20 @@ BASIC: tuple[Question, ...] = (
         "reference that ships with every Python or, for images, scikit-learn's handwritten digits.",
     ),
     Question(
+        key="model.adapter",
+        gate="basic",
+        prompt=say("Trained weights"),
+        when=fine_tunes,
+        choices=(
+            Choice(value="none", label=say("all weights: learns most, and uses the most memory")),
+            Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
+            Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
+        ),
+        help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
+        "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the frozen model "
+        "in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained weights.",
+    ),
+    Question(
         key="machine.num_processes",
         gate="basic",
         sets=("machine.device", "machine.num_processes"),
@@ -106,25 +125,13 @@ BASIC: tuple[Question, ...] = (
         reader=forms.read_batch,
         shower=forms.show_batch,
         prompt=say("Real batch, or real batch/micro-batch"),
+        # Fine-tuning asks about adapters instead; its batch follows from the data.
+        asked=lambda values: not fine_tunes(values),
         help="The real batch is the number of samples in one optimizer update, over all ranks: it determines what is "
         "learned. The micro-batch is the number of samples that one rank processes in one forward and backward pass: "
         "it determines memory and speed. Accumulation is computed from both: real batch = micro-batch × accumulation × "
         "ranks. Type 64, or 64/8 to set the micro-batch as well. Out of memory? Halve the micro-batch; the result "
         "stays the same.",
-    ),
-    Question(
-        key="precision.mixed_precision",
-        gate="basic",
-        prompt=say("Precision"),
-        choices=(
-            Choice(value="no", label=say("fp32 everywhere: exact but slow; recommended on CPUs")),
-            Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
-            Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
-            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
-        ),
-        help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
-        "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
-        "Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no benefit on a CPU.",
     ),
     Question(
         key="strategy.kind",

@@ -31,7 +31,9 @@ class Question:
     help: str
     """What the answer does, when to change it, and what it costs: a sentence of the catalogue, as a rule's manual."""
     gate: Literal["basic", "advanced"] = "advanced"
-    """Whether it is asked at once, or after a person wants to see the advanced settings."""
+    """Whether it is asked at once, or only where a person chooses it in the review."""
+    asked: Callable[[Values], bool] = lambda _: True
+    """Whether a basic one is asked at once, by what is known; else it is in the review only."""
     choices: tuple[Choice, ...] = ()
     """The legal answers; empty for free text."""
     sets: tuple[str, ...] = ()

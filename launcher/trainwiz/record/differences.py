@@ -79,6 +79,8 @@ def _machine(run: Recorded) -> dict[str, Any]:
 
 
 def _result(run: Recorded) -> dict[str, Any]:
+    use = metrics.use(run.records)
+    shares = {"mfu": use.mfu, "data_wait_share": use.data_wait}
     return {
         "state": state(run).value,
         "exit_code": run.outcome.get("exit_code"),
@@ -86,9 +88,15 @@ def _result(run: Recorded) -> dict[str, Any]:
         "loss": metrics.last(run.records, "loss"),
         **{name: metrics.last(run.records, name) for name in metrics.names(run.records, "eval_")},
         "tokens_per_second": _rounded(metrics.speed(run.records)),
+        **{name: _share(value) for name, value in shares.items()},
         "seconds": _rounded(run.outcome.get("seconds")),
         "peak_rank_bytes": run.outcome.get("peak_rank_bytes"),
+        "gpu_memory_peak_bytes": use.gpu_peak_bytes,
     }
+
+
+def _share(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _rounded(value: Any) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainwiz.message import Message, say
-from trainwiz.record.metrics import Series, number
+from trainwiz.record.metrics import Record, Series, number, series
 
 _FEW = 3
 """The number of colours that a chart has."""
@@ -40,6 +40,15 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
     return [
         (say("maximum over all ranks"), [(x, max(held.values(), default=None)) for x, held in rows]),
         (say("minimum over all ranks"), [(x, min(held.values(), default=None)) for x, held in rows]),
+    ]
+
+
+def of_torch(records: Sequence[Record]) -> list[tuple[Message, Series]]:
+    """GiB that PyTorch has on the GPU with the most, over the updates."""
+    names = {"allocated": say("in tensors"), "reserved": say("reserved"), "peak": say("peak in tensors")}
+    return [
+        (name, [(x, y and y / _GIB) for x, y in series(records, f"gpu_memory_{key}_bytes")])
+        for key, name in names.items()
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -61,9 +62,35 @@ def last(records: Sequence[Record], name: str) -> float | None:
     return values[-1] if values else None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """How well the GPUs are used; None: the script does not say."""
+
+    mfu: float | None
+    """Median share of the GPUs' FLOP/s that the model needs."""
+    data_wait: float | None
+    """Median share of the time in which the slowest rank waits for data."""
+    gpu_peak_bytes: int | None
+    """The most memory in tensors, on the GPU with the most."""
+
+
+def use(records: Sequence[Record], window: int | None = None) -> Use:
+    """The use of the GPUs over the last `window` records, or over all except the first, which includes warm-up."""
+    peaks = finite_values(records, "gpu_memory_peak_bytes")
+    return Use(
+        mfu=_median(records, "mfu", window),
+        data_wait=_median(records, "data_wait_share", window),
+        gpu_peak_bytes=round(max(peaks)) if peaks else None,
+    )
+
+
 def speed(records: Sequence[Record], window: int | None = None) -> float | None:
     """Median tokens per second over the last `window` records, or over all except the first, which includes warm-up."""
-    values = finite_values(records, "tokens_per_second")
+    return _median(records, "tokens_per_second", window)
+
+
+def _median(records: Sequence[Record], name: str, window: int | None) -> float | None:
+    values = finite_values(records, name)
     if window is None:
         values = values[1:] or values
     return median(values[-window:] if window else values) if values else None

@@ -12,9 +12,9 @@ from itertools import groupby, pairwise
 NEIGHBOURS = frozenset(
     {
         *("adapter", "average", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
-        *("evaluation", "frozen", "hooks", "metrics", "model_folder", "noise", "optimizers", "packing", "pairs"),
-        *("preferences", "recompute", "references", "rows", "schedule", "scores", "sharding", "sources", "streams"),
-        *("task", "texts", "token_cache", "tracking", "train", "trust"),
+        *("evaluation", "flops", "frozen", "head_loss", "hooks", "meter", "metrics", "model_folder", "noise"),
+        *("optimizers", "packing", "pairs", "preferences", "recompute", "references", "rows", "schedule", "scores"),
+        *("sharding", "sources", "streams", "task", "texts", "token_cache", "tracking", "train", "trust"),
     }
 )
 """The modules of a project, which import each other by these names."""

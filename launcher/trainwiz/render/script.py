@@ -12,6 +12,7 @@ from collections.abc import Mapping, Set
 
 from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.estimate import loading
+from trainwiz.estimate.gpus import MODELS
 from trainwiz.fields import set_literals, with_constant
 from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
@@ -20,16 +21,18 @@ from trainwiz.render.settings import settings
 from trainwiz.tasks.preference_losses import LOSSES
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
-PARTS = ("batches.py", "checkpoints.py", "metrics.py", "trust.py")
+PARTS = ("batches.py", "checkpoints.py", "meter.py", "metrics.py", "trust.py")
 """What every engine's loop shares."""
-_HOOKS = "hooks.py"
+_HOOKS, _FLOPS = "hooks.py", "flops.py"
 
 # docs/decisions/loop.md: Options beyond the usual ones have modules of their own
 OPTIONAL = {
     "adapter.py": "lora",
     "average.py": "ema",
     "evaluation.py": "selected",
+    "flops.py": "mfu",
     "frozen.py": "frozen",
+    "head_loss.py": "fused",
     "noise.py": "neftune",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
@@ -59,6 +62,10 @@ def scripts(plan: Plan, templates: Mapping[str, str]) -> tuple[Artifact, ...]:
 
 def _part(name: str, plan: Plan, templates: Mapping[str, str], wanted: Set[str]) -> str:
     text = _cut(templates[f"train_templates/parts/{name}"], wanted)
+    if name == _FLOPS:
+        half = plan.precision.mixed_precision != "no"
+        peaks = {gpu.pattern: round((gpu.half_flops if half else gpu.single_flops) / 1e12, 1) for gpu in MODELS}
+        return with_constant(text, "PEAK_TFLOPS", peaks)
     if name != _HOOKS:
         return text
     return with_constant(text, "REFUSED", {hook: str(why) for hook, why in strategies.of(plan).refused_hooks.items()})
@@ -80,8 +87,15 @@ def features(plan: Plan) -> frozenset[str]:
         "torch_dtype": plan.engine == "colossalai",  # it needs transformers 4.51
         "eval": plan.data.eval is not None,
         "cuda": plan.machine.device == "cuda",
+        # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
+        "fused": task.packs
+        and plan.engine == "accelerate"
+        and precision != "fp16"
+        and not (strategy.uses_deepspeed and strategy.partitions_weights),
+        "mfu": plan.machine.device == "cuda" and task.packs,
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
+        "uncompiled": not plan.model.compile,
         "recompute": plan.model.activation_checkpointing != "none",
         "full": plan.model.activation_checkpointing == "full",
         "selective": plan.model.activation_checkpointing == "selective",

@@ -30,8 +30,6 @@ class Saved:
     """By dotted key."""
     step: str = ""
     """The key of the next question."""
-    advanced: bool = False
-    """Whether the advanced questions are asked."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The values of the plan as they were written."""
     folder: str = ""
@@ -65,7 +63,6 @@ def write(path: Path, saved: Saved) -> bool:
     values: dict[str, Any] = {
         "answers": dict(saved.answers),
         "step": saved.step,
-        "advanced": saved.advanced,
         "plan": dict(saved.plan),
     }
     if saved.folder:
@@ -84,7 +81,6 @@ def read(path: Path) -> Saved | None:
         return Saved(
             answers={str(k): v for k, v in values["answers"].items()},
             step=str(values.get("step", "")),
-            advanced=bool(values.get("advanced")),
             plan={str(k): v for k, v in values.get("plan", {}).items()},
             folder=str(values.get("folder", "")),
             options={str(k): v for k, v in values.get("options", {}).items() if isinstance(v, str | bool)},

@@ -18,13 +18,16 @@ from typing import Any
 from trainwiz import columns
 from trainwiz.language import t
 from trainwiz.message import Message
-from trainwiz.quantities import clock_time
+from trainwiz.quantities import clock_time, size
+from trainwiz.record import metrics
 from trainwiz.record.pace import Pace
 from trainwiz.ui import console
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
 _WIPE = b"\r\x1b[K"
 _LOCK_SECONDS = 0.5
+_NOTICEABLE = 0.01
+"""Shares of the time below this are not shown."""
 
 
 class Screen:
@@ -96,6 +99,16 @@ class Screen:
             self._fd = None
 
 
+def used(use: metrics.Use) -> list[str]:
+    """How well the GPUs are used, as far as it is known; waits for data only where they are noticeable."""
+    parts = [] if use.mfu is None else [t("MFU {share:.1%}", share=use.mfu)]
+    if use.gpu_peak_bytes is not None:
+        parts.append(t("GPU memory {most} at most", most=size(use.gpu_peak_bytes)))
+    if use.data_wait is not None and use.data_wait >= _NOTICEABLE:
+        parts.append(t("{share:.0%} of the time waiting for data", share=use.data_wait))
+    return parts
+
+
 class Progress:
     """How far the training is, by its metrics. `new` returns those written since its last call."""
 
@@ -121,6 +134,7 @@ class Progress:
             parts.append(t("{speed:,.0f} tokens/s", speed=speed))
         if self._total and (seconds := self._pace.left(self._total, self._clock())) is not None:
             parts.append(t("{time} left", time=clock_time(seconds)))
+        parts += used(metrics.use([self._last]))
         return " · ".join(parts)
 
     def _read_new(self) -> None:

@@ -80,11 +80,20 @@ def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
         (t("loss"), None if line.loss is None else f"{line.loss:.4f}"),
         (t("evaluation loss"), None if line.eval_loss is None else f"{line.eval_loss:.4f}"),
         (t("tokens per second"), None if line.speed is None else f"{line.speed:,.0f}"),
+        *_use(metrics.use(run.records)),
         (t("time"), None if line.seconds is None else clock_time(line.seconds)),
         (t("ranks"), machine.get("num_processes")),
         (t("peak memory of one process"), size(peak) if isinstance(peak, int) else None),
     ]
     return [(name, str(value)) for name, value in tiles if value is not None]
+
+
+def _use(use: metrics.Use) -> list[tuple[str, str | None]]:
+    return [
+        ("MFU", None if use.mfu is None else f"{use.mfu:.1%}"),
+        (t("waiting for data"), None if use.data_wait is None else f"{use.data_wait:.1%}"),
+        (t("peak GPU memory of PyTorch"), None if use.gpu_peak_bytes is None else size(use.gpu_peak_bytes)),
+    ]
 
 
 def _diagnosis(run: Recorded) -> dict[str, Any] | None:
@@ -108,6 +117,8 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
         (t("Learning rate"), [(t("learning rate"), "lr")]),
         (t("Gradient norm"), [(t("before clipping"), "grad_norm_pre_clip"), (t("after"), "grad_norm_post_clip")]),
         (t("Speed, tokens per second"), [(t("tokens per second"), "tokens_per_second")]),
+        (t("MFU: share of the GPUs' FLOP/s"), [("MFU", "mfu")]),
+        (t("Wait for data, share of the time"), [(t("slowest rank"), "data_wait_share")]),
         *((name, [(name, name)]) for name in metrics.names(records, "eval_") if name != "eval_loss"),
         (t("Weight norm"), [(t("weight norm"), "weight_norm")]),
     ]
@@ -115,7 +126,8 @@ def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str,
     for title, curves in groups:
         found = [(name, series(records, key)) for name, key in curves]
         charts += _drawn(title, found, across=t("update"), marks=marks)
-    return charts
+    of_torch = [(text(name), curve) for name, curve in memory.of_torch(records)]
+    return [*charts, *_drawn(t("GPU memory of PyTorch, GiB"), of_torch, across=t("update"), marks=marks)]
 
 
 def _memory_charts(run: Recorded) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from trainwiz.record.complaints import Complaint
 from trainwiz.record.metrics import Record
 from trainwiz.record.run import Summary
 from trainwiz.ui import console
+from trainwiz.ui.live import used
 from trainwiz.ui.runs import STYLES, state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
@@ -99,6 +100,7 @@ def _numbers(view: View, width: int) -> list[str]:
         parts.append(t("evaluation {loss:.4f}", loss=summary.eval_loss))
     if (speed := metrics.speed(view.records, _WINDOW)) is not None:
         parts.append(t("{speed:,.0f} tokens/s", speed=speed))
+    parts += used(metrics.use(view.records, _WINDOW))
     if view.seconds_left is not None:
         parts.append(t("{time} left", time=clock_time(view.seconds_left)))
     return _filled(parts, width, " · ")

@@ -15,15 +15,14 @@ from trainwiz.questions import ADVANCED, BASIC, Question, Values
 from trainwiz.wizard.terminal import Action, Asked, Reply, size
 
 if TYPE_CHECKING:
-    from trainwiz.decide import Decided, Option
+    from trainwiz.decide import Decided, Method, Option
     from trainwiz.plan import Plan
 
-GATE = "advanced"
 REVIEW = "review"
-_ORDER = (*(q.key for q in BASIC), GATE, *(q.key for q in ADVANCED), REVIEW)
+_ORDER = (*(q.key for q in BASIC), *(q.key for q in ADVANCED), REVIEW)
 _ABOUT_MEMORY = (
     *("strategy.kind", "batch.real_batch_size", "batch.per_device_batch_size", "batch.sequence_length"),
-    *("model.activation_checkpointing", "precision.mixed_precision"),
+    *("model.adapter", "model.activation_checkpointing", "precision.mixed_precision"),
 )
 """Questions that show what each answer needs of memory."""
 _QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
@@ -51,8 +50,6 @@ class Interview:
     """The person's answers, by key; kept when the person goes back."""
     shown: Callable[[], None] | None = None
     """Called when the first question is on the screen."""
-    advanced: bool = False
-    """Whether the advanced questions are asked."""
 
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
@@ -60,7 +57,7 @@ class Interview:
             step = self._neighbour(step, back=False)
         while step != until:
             self.save(self.answers, step)
-            action = self._gate() if step == GATE else self.answer(_QUESTIONS[step])
+            action = self.answer(_QUESTIONS[step])
             step = self._neighbour(step, back=action is Action.BACK)
         self.save(self.answers, step)
 
@@ -92,8 +89,10 @@ class Interview:
             return _shown_as(question, default, reason, {}, {}), {}
         decided = self.decided()
         values = _values(decided)
-        sizes = {o.name: o for o in decided.options} if question.key == "strategy.kind" else {}
-        source = decided.sources[question.key]
+        sizes = decided.sizes(question.key)
+        # Of a length, the one that is given: updates or epochs.
+        keys = (question.key, *reversed(question.sets))
+        source = decided.sources[next((key for key in keys if values[key] is not None), question.key)]
         reason = say("found {what}", what=source.reason) if source.kind == "found" else source.reason
         asked = _shown_as(question, question.show(values), reason, values, sizes)
         if self.gauge and question.key in _ABOUT_MEMORY:
@@ -163,25 +162,6 @@ class Interview:
         self.answers = {**kept, **carried}
         return True
 
-    def _gate(self) -> Action | None:
-        while True:
-            default = "yes" if self.advanced else "no"
-            choices = (("no", t("no, show the review")), ("yes", t("yes, ask the advanced questions")))
-            asked = Asked(
-                prompt=t("Show the advanced settings?"),
-                default=default,
-                reason=t("each has a default, shown in the review"),
-                choices=choices,
-            )
-            reply = self.ask(asked, self._take_shown())
-            if reply.action is Action.BACK:
-                return Action.BACK
-            if reply.action is Action.HELP:
-                self.talk(t("Seed, evaluation, warm-up, learning rate, checkpoints, trackers, several machines."))
-                continue
-            self.advanced = (reply.value or default) == "yes"
-            return None
-
     def _known_values(self) -> Mapping[str, Any]:
         return _values(self.decided()) if self.answers or self.fixed else {}
 
@@ -192,10 +172,10 @@ class Interview:
         return next((s for s in ahead if self._applies(s, values)), step)
 
     def _applies(self, step: str, values: Mapping[str, Any]) -> bool:
-        if step in (GATE, REVIEW):
+        if step == REVIEW:
             return True
         question = _QUESTIONS[step]
-        if question.gate == "advanced" and not self.advanced:
+        if question.gate == "advanced" or not question.asked(values):
             return False
         return question.when(values) and not set(question.sets) & self.fixed.keys()
 
@@ -240,7 +220,7 @@ def _shown_as(question: Question, default: str, reason: Message, values: Values,
     return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines), paths=question.paths)
 
 
-def _size(option: Option) -> Message:
+def _size(option: Option | Method) -> Message:
     if option.fits is False:
         return say("{size} per rank: does not fit", size=option.shown)
     return say("{size} per rank", size=option.shown)

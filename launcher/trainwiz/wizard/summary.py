@@ -34,6 +34,7 @@ def _named(decided: Decided) -> Mapping[str, tuple[str, str] | None]:
         "data.train": None if task.own_code else (t("Data"), _data(decided)),
         "data.eval": (t("Evaluation"), _evaluation(decided)),
         "machine.num_processes": (t("Machine"), _machine(decided)),
+        "precision.mixed_precision": (t("Precision"), _precision(decided)),
         "strategy.kind": (t("Strategy"), _strategy(decided)),
         "batch.real_batch_size": (t("Batch"), _batch(decided)),
         "schedule.n_steps": (t("Length"), _length(decided)),
@@ -77,16 +78,18 @@ def _evaluation(decided: Decided) -> str:
 
 
 def _machine(decided: Decided) -> str:
-    from trainwiz.plan import flat
-
-    shown, source = forms.show_machine(flat(decided.plan)), decided.sources["machine.num_processes"]
+    shown, source = forms.show_machine(_values(decided)), decided.sources["machine.num_processes"]
     return f"{shown} ({text(source.reason)})" if source.kind == "found" else shown
 
 
+def _precision(decided: Decided) -> str:
+    kind, source = decided.plan.precision.mixed_precision, decided.sources["precision.mixed_precision"]
+    return f"{'fp32' if kind == 'no' else kind} ({text(source.reason)})"
+
+
 def _strategy(decided: Decided) -> str:
-    plan, seen = decided.plan, decided.outlook
-    words = forms.show_strategy({**_values(decided)})
-    words += f", {plan.precision.mixed_precision}" if plan.precision.mixed_precision != "no" else ", fp32"
+    seen = decided.outlook
+    words = forms.show_strategy(_values(decided))
     if not seen.peak_bytes or not seen.memory_bytes:
         return words
     share = seen.peak_bytes / seen.memory_bytes

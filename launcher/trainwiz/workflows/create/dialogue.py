@@ -42,7 +42,6 @@ def hold(
         state = store.Saved(
             answers={**current, **interview.fixed},
             step=step,
-            advanced=interview.advanced,
             folder=str(request.folder.absolute()),
             options=request.options,
         )
@@ -59,7 +58,6 @@ def hold(
         fixed=answers.given,
         answers=dict(answers.earlier),
         shown=planner.look,
-        advanced=bool(saved and saved.advanced),
     )
     try:
         if not request.defaults:

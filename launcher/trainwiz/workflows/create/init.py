@@ -103,7 +103,7 @@ def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
         missing += [
             say("{key}: {prompt}", key=q.key, prompt=q.prompt)
             for q in BASIC
-            if q.when(known) and not set(q.sets) & known.keys()
+            if q.when(known) and q.asked(known) and not set(q.sets) & known.keys()
         ]
     if missing:
         raise PlanError(

@@ -1,0 +1,69 @@
+"""Whether layers are compiled: where a training on GPUs is long enough to earn back what that costs at each start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainwiz import quantities
+from trainwiz.decide.decision import Decision
+from trainwiz.decide.length import updates_of
+from trainwiz.decide.strategy import work_of
+from trainwiz.estimate.gpus import GpuModel, gpu_model
+from trainwiz.estimate.speed import pace
+from trainwiz.message import say
+
+_WORTHWHILE_SECONDS = 600
+"""Shorter trainings are not compiled."""
+_VOLTA = (7, 0)
+"""The oldest compute capability that Triton compiles for."""
+
+
+# docs/decisions/loop.md: Trainings of more than ten minutes on GPUs are compiled
+def decide_compilation(d: Decision) -> None:
+    """Compile where it is known to work and the forecast is long enough."""
+    gpu = _gpu(d)
+    plain, compiled = (_seconds(d, gpu, fused=fused) if gpu else None for fused in (False, True))
+    if gpu is None or plain is None or compiled is None:
+        d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
+    elif plain < _WORTHWHILE_SECONDS:
+        short = say(
+            "the training takes about {time} on {gpu}; compilation takes a minute or more at each start",
+            time=quantities.clock_time(plain),
+            gpu=gpu.name,
+        )
+        d.settle("model.compile", False, short)
+    else:
+        why = say(
+            "the forecast for {gpu} is {compiled} instead of {plain}; compilation takes a minute or more at each start",
+            gpu=gpu.name,
+            compiled=quantities.clock_time(compiled),
+            plain=quantities.clock_time(plain),
+        )
+        d.settle("model.compile", True, why)
+
+
+def _gpu(d: Decision) -> GpuModel | None:
+    """The GPU that is trained on, if compilation is known to work there and with this plan."""
+    if d.on_cpu or d.machine is None or not d.machine.gpus or d.values["engine"] != "accelerate":
+        return None
+    old = any(gpu.compute_capability is not None and gpu.compute_capability < _VOLTA for gpu in d.machine.gpus)
+    no_compiler = d.machine.probed and d.machine.toolchain.cxx is None
+    # ZeRO 3 makes it compile each layer again and again; bitsandbytes' products break its graphs.
+    unfit = (d.strategy.uses_deepspeed and d.strategy.partitions_weights) or d.values["model.adapter"] == "qlora"
+    return None if old or no_compiler or unfit or not d.task.generative else gpu_model(d.machine.gpus[0].name)
+
+
+def _seconds(d: Decision, gpu: GpuModel, *, fused: bool) -> float | None:
+    """The forecast of the training; None where model or length are unknown."""
+    updates = updates_of(d)
+    if d.parameters is None or updates is None:
+        return None
+    speed = pace(
+        d.strategy,
+        replace(work_of(d), samples=d.values["batch.per_device_batch_size"]),
+        gpu,
+        accumulation=d.values["batch.gradient_accumulation_steps"],
+        ranks_per_machine=max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"]),
+        fused=fused,
+    )
+    return updates * speed.seconds if speed else None
