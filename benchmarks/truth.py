@@ -10,6 +10,7 @@ scripts that nobody here has seen.
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -123,10 +124,12 @@ def of_plans() -> Score:
     return score
 
 
-def of_files() -> Score:
+def of_files(judged_by: str) -> Score:
+    """The cases of the rules in one folder of trainwiz."""
     score = Score()
+    cases = [case for case in test_configurations.CASES if test_configurations.RULES[case[0]].folder == judged_by]
     with tempfile.TemporaryDirectory() as folder:
-        for i, (id, outcome, _, case) in enumerate(test_configurations.CASES):
+        for i, (id, outcome, _, case) in enumerate(cases):
             files, _ = test_configurations.files_of(case, outcome, Path(folder) / str(i))
             found = bool(files.findings([id], []))
             score.add(wrong=outcome == "fails", found=found, false=int(found and outcome != "fails"))
@@ -148,7 +151,8 @@ COMMANDS = {
     "`lint`: scripts with one planted bug, and mended": of_planted,
     "`lint`: cases of its rules": of_lint,
     "`check`: plans and machines": of_plans,
-    "`check`: files of accelerate and DeepSpeed": of_files,
+    "`check`: files of accelerate and DeepSpeed": functools.partial(of_files, "files"),
+    "`check`: files of training tools and jobs": functools.partial(of_files, "recipes"),
     "`diagnose`: logs": of_logs,
 }
 

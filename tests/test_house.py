@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
 
 # docs/decisions/house.md: Floors instead of a table of permissions
 CORE = (
-    ("message", "columns", "fields", "vocabulary", "machine", "quantities", "engines", "models"),
+    ("message", "columns", "fields", "vocabulary", "machine", "quantities", "recipes", "engines", "models"),
     ("optimizers", "project", "finding", "batch", "hangs", "outcome"),
     ("errors",),
     ("plan", "config", "script", "recovery", "record"),

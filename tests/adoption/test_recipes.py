@@ -117,6 +117,20 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
     assert all(one.place.line == 1 + text[: text.index(f"{one.path}:")].count("\n") for one in rest)
 
 
+JOBS = {
+    "job.yaml": "num_nodes: 2\nresources:\n  accelerators: A100:4\nrun: torchrun --nnodes=2 train.py\n",
+    "job.sbatch": "#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\nsrun torchrun --nnodes 2 train.py\n",
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_says_the_world(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(JOBS[name])
+    files = import_files.together([str(tmp_path / name)], default=False, versions=())
+    carried = {key: one.value for key, one in adopt(None, None, None, files.recipe).carried.items()}
+    assert carried == {"machine.num_machines": 2, "machine.num_processes": 8, "machine.device": "cuda"}
+
+
 def test_one_file_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(AXOLOTL)
     (tmp_path / "b.yaml").write_text("distributed_type: MULTI_GPU\n")

@@ -93,7 +93,7 @@ def files_of(case: dict[str, Any], outcome: str, folder: Path) -> tuple[Files, P
         texts["accelerate.yaml"] = case["beside"]
     for name, text in texts.items():
         (folder / name).write_text(text)
-    texts = {name: text for name, text in texts.items() if name.endswith((".yaml", ".json"))}
+    texts = {name: text for name, text in texts.items() if name.endswith((".yaml", ".json", *config.SHELL_SUFFIXES))}
     documents = {str(folder / name): config.read(str(folder / name), text) for name, text in texts.items()}
     script = read_script("train.py", case["script"]) if "script" in case else None
     versions = {**TRIED, "deepspeed": case.get("version", deepspeed.TRIED)}

@@ -68,16 +68,16 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        (STATE.replace("RUNNING", "CANCELLED"), "Slurm says JobState=CANCELLED"),  # scancel
-        (STATE.replace("Requeue=1", "Requeue=0"), "Slurm says Requeue=0"),
-        (STATE.replace("BatchFlag=1", "BatchFlag=0"), "Slurm says BatchFlag=0"),  # salloc
+        (STATE.replace("RUNNING", "CANCELLED"), "JobState=CANCELLED"),  # scancel
+        (STATE.replace("Requeue=1", "Requeue=0"), "Requeue=0"),
+        (STATE.replace("BatchFlag=1", "BatchFlag=0"), "BatchFlag=0"),  # salloc
     ],
 )
 def test_a_job_that_may_not_be_queued_again_is_left(tmp_path: Path, state: str, why: str) -> None:
     folder = project(tmp_path / "p", METRICS + SAVING)
     code, said = stopped_by(folder, signal.SIGTERM, **slurm(folder, state))
     assert code == 75
-    assert f"the job is not queued again: {why}" in said
+    assert f"whether the job runs again is left to Slurm: {why}" in said
     assert asked(folder) == ["show job -o 7"]
 
 
@@ -86,6 +86,8 @@ def test_a_person_who_stops_a_run_does_not_want_it_again(tmp_path: Path) -> None
     code, _ = stopped_by(folder, signal.SIGINT, "--stopped-code", "9", **slurm(folder))
     assert (code, read(folder, "outcome")["exit_code"]) == (9, 9)
     assert asked(folder) == []
+    refused = launch(folder, "--stopped-code", "256")
+    assert (refused.returncode, "must be from 0 to 255" in refused.stderr) == (2, True)
 
 
 def test_a_signal_before_the_ranks_can_save(tmp_path: Path) -> None:
@@ -114,12 +116,11 @@ def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
     )
     (folder / "train.py").write_text("")
     environ = {**os.environ, **slurm(folder, SLURM_JOB_NUM_NODES="2", SLURM_JOB_NODELIST="localhost")}
-    with subprocess.Popen(
-        [*TRAINWIZ, "launch", "--wait", "60"], cwd=folder, stderr=subprocess.PIPE, text=True, env=environ
-    ) as process:
+    with subprocess.Popen([*TRAINWIZ, "launch"], cwd=folder, stderr=subprocess.PIPE, text=True, env=environ) as process:
         wait_for(folder / "runs" / ".secret")  # its machine 0 is waiting
         process.send_signal(signal.SIGUSR1)
         _, said = process.communicate(timeout=180)
     assert process.returncode == 75, said
+    assert "up to 600 s" in said, "machines of a job may come up late"
     assert "stopped by SIGUSR1 before the ranks were started; exit code 75" in said
     assert asked(folder) == ["show job -o 7", "requeue 7"]

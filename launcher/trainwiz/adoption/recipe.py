@@ -51,6 +51,7 @@ def read(page: Page, recipe: Recipe) -> None:
     if isinstance(recipe.value("gradient_checkpointing"), bool):
         recomputed = "full" if recipe.on("gradient_checkpointing") else "none"
         page.carry(recipe.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
+    _machines(page, recipe)
     if recipe.deepspeed is not None:
         page.same(recipe.key("deepspeed"))
 
@@ -95,6 +96,18 @@ def _length_of_training(page: Page, recipe: Recipe) -> None:
         page.carry(recipe.key("num_train_epochs"), "schedule.train_strategy", "epochs")
 
 
+def _machines(page: Page, recipe: Recipe) -> None:
+    """What a job asks for; its commands stay where they are."""
+    job = recipe.tool.job(recipe.document)
+    if job and job.machines and job.gpus:
+        at = job.at.get("gpu") if recipe.has(job.at.get("gpu", "")) else job.at.get("text")
+        place = at or next(iter(map(str, recipe.document.values)))
+        why = say("{machines} machines with {gpus} GPUs each", machines=job.machines, gpus=job.gpus)
+        page.carry(place, "machine.num_machines", job.machines, why)
+        page.carry(place, "machine.num_processes", job.machines * job.gpus, why)
+        page.carry(place, "machine.device", "cuda", why)
+
+
 def _precision(page: Page, recipe: Recipe) -> None:
     for kind in ("bf16", "fp16"):
         if recipe.on(kind) or (kind == "bf16" and recipe.value(kind) == "auto"):
@@ -124,7 +137,7 @@ def _task(page: Page, recipe: Recipe) -> None:
     task = _TASKS.get(str(said)) if key else None
     if task:
         page.carry(key, "task", task)
-    elif recipe.tool.usual_task:
+    elif recipe.key("model") and isinstance(recipe.value("model"), str):
         page.carry(recipe.key("model"), "task", recipe.tool.usual_task)
     if said in get_args(words.PreferenceLoss):
         page.carry(key, "preference.loss", said)

@@ -22,6 +22,7 @@ from trainwiz.ui import console
 
 COMMANDS = {
     "init": say("Ask about the task, model, machine and batch, check the answers, and write a project."),
+    "recipes": say("List recipes, models with a method on GPUs that fit, for init --recipe."),
     "update": say("Generate a project's files again after a change of its plan; keep your edits."),
     "doctor": say("Check the training environment and show the commands that fix it."),
     "plan": say("Show what fits on some GPUs, how fast it is and what it costs; the best first."),

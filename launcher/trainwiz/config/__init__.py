@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainwiz.config import json_reader, kinds, yaml_reader
+from trainwiz.config import json_reader, kinds, shell_reader, yaml_reader
 from trainwiz.config.document import Document, Trouble
 from trainwiz.config.kinds import Accelerate, DeepSpeed, Kind
 from trainwiz.config.spelling import nearest
@@ -27,11 +27,18 @@ __all__ = [
 
 def read(path: str, text: str) -> Document:
     """A file's text as a document."""
-    return json_reader.read(path, text) if syntax_of(path) == "json" else yaml_reader.read(path, text)
+    readers = {"json": json_reader.read, "shell": shell_reader.read, "yaml": yaml_reader.read}
+    return readers[syntax_of(path)](path, text)
 
 
-def syntax_of(path: str) -> Literal["yaml", "json"]:
-    """JSON for a file whose name ends in `.json`, else YAML."""
+SHELL_SUFFIXES = (".sh", ".sbatch", ".slurm")
+"""What the names of shell scripts end with."""
+
+
+def syntax_of(path: str) -> Literal["yaml", "json", "shell"]:
+    """By the end of a file's name; YAML where it says nothing."""
+    if path.endswith(SHELL_SUFFIXES):
+        return "shell"
     return "json" if path.endswith(".json") else "yaml"
 
 

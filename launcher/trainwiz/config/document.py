@@ -73,8 +73,8 @@ class Document:
     """The file's path, as the person named it."""
     text: str
     """The whole text, with its byte order mark if it has one."""
-    syntax: Literal["yaml", "json"]
-    """How the text is to be read: JSON where the file's name ends in `.json`."""
+    syntax: Literal["yaml", "json", "shell"]
+    """How the text is to be read, by the end of the file's name."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The values; empty where the text cannot be read."""
     entries: Mapping[KeyPath, Entry] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Their ids by subject: TW1xx environment, TW2xx precision, TW3xx sharding and offload, TW4xx batch and schedule,
 TW5xx checkpoint and data, TW6xx cluster and launch, TW7xx a user's own script, TW8xx files of other training
-tools.
+tools, TW9xx files that start trainings.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from trainwiz.config import Document, Trouble
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 
-SUFFIXES = (".yaml", ".yml", ".json")
+SUFFIXES = (".yaml", ".yml", ".json", *config.SHELL_SUFFIXES)
 _LARGEST = 1_000_000
 """Bytes; no configuration is that long, and a data set may be."""
 _MARKS = (

@@ -27,6 +27,7 @@ SUBJECTS = {
     "TW6": "cluster and launch",
     "TW7": "a user's own script",
     "TW8": "files of other training tools",
+    "TW9": "files that start trainings",
 }
 # In Chinese as the catalogue has them, with a colon and a space like the English ones.
 _LABELS = "Without it|Why|Instead|Source|不这样做|原因|正确做法|来源"

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainwiz.config.document import Document
 from trainwiz.config.kinds import DeepSpeed
+from trainwiz.config.tools.job import Job
 
 _STAGE_IN_NAME = re.compile(r"(?:zero|(?<![a-z0-9])z|stage)[-_]?([0-3])(?![0-9])", re.IGNORECASE)
 """The ZeRO stage in names like `ds_z3_config.json` and `zero2_torch_compile.json`."""
@@ -30,7 +31,7 @@ class Tool:
     """Its key for each thing that several tools say: the names are those of transformers' Trainer where it has one."""
     keys: Collection[str] = ()
     """Every key at the top that it reads; empty where this is not known."""
-    adapters: tuple[str, ...] = ("lora", "qlora")
+    adapters: tuple[object, ...] = ("lora", "qlora")
     """The words of its key for adapters that mean LoRA."""
     usual_task: str = "sft"
     """The task of trainwiz that a file means if it does not say one."""
@@ -46,6 +47,8 @@ class Tool:
     """Whether it trains an adapter, and not the model's own weights."""
     separated: Callable[[Document], str | None] = lambda _: None
     """The key that packs samples into rows in which they attend to each other; None where they do not."""
+    job: Callable[[Document], Job | None] = lambda _: None
+    """The machines and the launcher that a file asks for; None where it starts nothing."""
     evaluation_data: Callable[[Document], bool] = lambda _: True
     """Whether there is something to evaluate on."""
 

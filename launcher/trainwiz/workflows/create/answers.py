@@ -15,6 +15,7 @@ from trainwiz.finding import Place
 from trainwiz.message import Message, say
 from trainwiz.plan import dotted, fields, parse_value, parse_values
 from trainwiz.questions import question_for
+from trainwiz.recipes import Recipe
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import answers as store
 from trainwiz.store import plans
@@ -28,9 +29,15 @@ DeepSpeed that are no keys of the plan. `--set` names an entry behind a dot."""
 
 
 def collect(
-    flags: Mapping[str, str], assignments: Sequence[str], file: str | None, earlier: Mapping[str, Any], edited: set[str]
+    flags: Mapping[str, str],
+    assignments: Sequence[str],
+    file: str | None,
+    earlier: Mapping[str, Any],
+    edited: set[str],
+    *,
+    recipe: Recipe | None = None,
 ) -> Answers:
-    """Put the layers together: flag > --set > --answers FILE > earlier.
+    """Put the layers together: flag > --set > --answers FILE > recipe > earlier.
 
     `flags` maps a key (or `strategy`) to what was typed. Raises `PlanError` with every wrong value at once,
     `UsageError` for a file that cannot be read.
@@ -43,13 +50,17 @@ def collect(
     if problems:
         raise PlanError(problems, places=[places.get(i) for i in range(len(problems))])
     typed = stacked((from_flags, from_set))
-    given = stacked((typed, from_file))
+    own = stacked((typed, from_file))
+    given = stacked((own, parse_values(recipe.answers) if recipe else {}))
     if "strategy.kind" in given:
         # What was offloaded was part of the earlier strategy.
         earlier = {k: v for k, v in earlier.items() if not k.startswith("strategy.")}
     in_file = Source(kind="file", reason=say("{file}", file=file))
     by_hand = Source(kind="file", reason=say("edited in trainwiz.yaml"))
-    sources = {key: in_file for key in given if key not in typed}
+    sources = {key: in_file for key in own if key not in typed}
+    if recipe:
+        begun = Source(kind="file", reason=say("recipe {name}", name=recipe.name))
+        sources |= {key: begun for key in given if key not in own}
     sources |= {key: by_hand for key in edited if key not in given}
     return Answers(given=given, earlier=without_replaced(given, earlier), sources=sources)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwiz import recipes
 from trainwiz.decide import Decided
 from trainwiz.decide.earlier import carry, values_to_keep
 from trainwiz.errors import PlanError, Refused, UsageError
@@ -15,6 +17,7 @@ from trainwiz.finding import errors
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.questions import BASIC
+from trainwiz.recipes import Recipe
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
 from trainwiz.wizard import terminal
@@ -34,11 +37,13 @@ def init(request: InitRequest) -> None:
     project_files.check_folder(request.folder)
     resolution = project_files.resolution(request.force, request.on_conflict)
     session = store.session_file(request.folder)
-    planner = Planner(folder=request.folder, machine_file=request.machine, python=request.python)
+    recipe = _recipe(request.recipe) if request.recipe else None
+    gpus = recipe.gpus if recipe else ""
+    planner = Planner(folder=request.folder, machine_file=request.machine, gpus=gpus, python=request.python)
     is_dialogue = person and not (request.defaults and request.yes)
     if not is_dialogue:
         planner.look()
-    answers = _collect(request, saved)
+    answers = _collect(request, saved, recipe)
     planner.sources = answers.sources
     if is_dialogue:
         # questionary is slow to import, and only a dialogue needs it.
@@ -50,7 +55,7 @@ def init(request: InitRequest) -> None:
         final, decided = _decide(planner, answers)
     written = project_files.write(decided, request.folder, final, resolution, may_ask=person and not request.yes)
     store.forget(session)
-    options = {"--python": request.python, "--machine": request.machine}
+    options = {"--recipe": request.recipe, "--python": request.python, "--machine": request.machine}
     project_files.report(written, request.folder, final, {name: value for name, value in options.items() if value})
 
 
@@ -81,9 +86,22 @@ def _tell_of_kept_answers(folder: Path) -> None:
         )
 
 
-def _collect(request: InitRequest, saved: store.Saved | None) -> Answers:
+def _recipe(name: str) -> Recipe:
+    found = recipes.named(name)
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), [recipe.name for recipe in recipes.RECIPES], n=1, cutoff=0.4)
+        raise UsageError(
+            say("--recipe {name}: did you mean {near}?", name=name, near=near[0])
+            if near
+            else say("--recipe {name}: no such recipe", name=name),
+            say("list them: trainwiz recipes"),
+        )
+    return found
+
+
+def _collect(request: InitRequest, saved: store.Saved | None, recipe: Recipe | None) -> Answers:
     project = (request.folder / "trainwiz.yaml").exists()
-    if not (request.flags or request.assignments or request.answers or saved or project):
+    if not (request.flags or request.assignments or request.answers or saved or recipe or project):
         return Answers(given={})
     # Reading values takes pydantic, which the first question need not wait for where nothing was given.
     from trainwiz.workflows.create import answers
@@ -91,7 +109,7 @@ def _collect(request: InitRequest, saved: store.Saved | None) -> Answers:
     earlier, edited = answers.of_project(request.folder)
     if saved is not None:
         earlier, edited = answers.legal(saved.answers), set()
-    collected = answers.collect(request.flags, request.assignments, request.answers, earlier, edited)
+    collected = answers.collect(request.flags, request.assignments, request.answers, earlier, edited, recipe=recipe)
     return answers.with_edited_plan(collected, request.folder) if edited and not collected.given else collected
 
 

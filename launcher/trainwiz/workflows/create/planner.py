@@ -21,6 +21,7 @@ from trainwiz.machine import Machine
 from trainwiz.project import ModelFacts, Project
 from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
+from trainwiz.workflows.planning.quantity import machine_named
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -39,6 +40,8 @@ class Planner:
     """The project's folder; may be missing."""
     machine_file: str | None = None
     """A machine to plan for instead of this one."""
+    gpus: str = ""
+    """GPUs to plan for where there is no such file: 8xH100; empty: this machine."""
     python: str | None = None
     """The interpreter that will train; None for the running one."""
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -99,6 +102,8 @@ class Planner:
         return tuple(replace(f, level=Level.WARNING) if f.level is Level.ERROR and _installs(f) else f for f in found)
 
     def _examine(self, *, wait: bool) -> Machine:
+        if self.gpus and not self.machine_file:
+            return machine_named(self.gpus)[0]
         # The disk that counts is the one that the folder will lie on.
         folder = self.folder.absolute()
         while not folder.is_dir():

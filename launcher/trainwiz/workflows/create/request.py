@@ -21,7 +21,7 @@ _FORCE = say("Overwrite files of yours, after showing the diff.")
 _ON_CONFLICT = say("What to do with files of yours: keep, overwrite or beside (write .new files).")
 
 
-_OPTIONS = ("python", "machine", "force", "on_conflict", "defaults", "yes")
+_OPTIONS = ("recipe", "python", "machine", "force", "on_conflict", "defaults", "yes")
 
 
 def _absolute(path: str) -> str:
@@ -45,6 +45,9 @@ class InitRequest:
     defaults: bool = flag(say("Use the default for every unanswered question."))
     yes: bool = flag(say("Write without showing the review first."), "--yes -y")
     assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    recipe: str | None = option(
+        "NAME", say("Begin with a recipe's model, method and GPUs; `trainwiz recipes` lists them."), None
+    )
     answers: str | None = option("FILE", say("YAML file with answers, by the plan's keys."), None)
     resume: bool = flag(say("Continue an interrupted init with its answers."))
     python: str | None = option("PATH", _PYTHON, None)

@@ -28,7 +28,7 @@ def joined(prepared: Prepared, outcome: Outcome) -> Outcome:
             first, code = other.first_failed, other.exit_code
     whole = dataclasses.replace(outcome, codes=codes, first_failed=first, exit_code=code)
     failed = [rank for rank, ended in codes.items() if ended not in (0, None)]
-    if outcome.stopped or len(failed) < 2:
+    if outcome.stopped or outcome.hung or len(failed) < 2:
         return whole
     return blamed(whole, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
 

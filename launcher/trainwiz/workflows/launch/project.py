@@ -30,6 +30,11 @@ from trainwiz.workflows.launch.attempts import RESUMING
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
 
+_WAIT_SECONDS = 30.0
+"""How long a person's machines wait for each other."""
+_JOB_WAIT_SECONDS = 600.0
+"""The same in a scheduler's job: a machine may still be pulling its image when another is ready."""
+
 
 def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
@@ -148,7 +153,7 @@ def _run_folder(
             folder,
             digest=plan.digest(),
             facts=fingerprint.facts(folder, machine, named),
-            wait=request.wait,
+            wait=request.wait or (_JOB_WAIT_SECONDS if cluster.job(os.environ) else _WAIT_SECONDS),
             typed=request.secret,
             continues=continues,
             must_share=strategies.of(plan).partitions_weights or strategies.of(plan).partitions_moments,

@@ -80,7 +80,12 @@ class Request:
     machine_rank: int | None = option(
         "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
     )
-    wait: float = option("S", say("With several machines: seconds to wait for the others."), 30.0, min=0.1)
+    wait: float | None = option(
+        "S",
+        say("With several machines: seconds to wait for the others (default: 30; in a scheduler's job 600)."),
+        None,
+        min=0.1,
+    )
     secret: str = option(
         "WORDS",
         say(

@@ -44,7 +44,7 @@ def ask(job: Job | None, *, trained: bool) -> bool:
     if others := [f"{key}={found.get(key, '-')}" for key, value in _WANTED.items() if found.get(key) != value]:
         console.talk(
             t(
-                "the job is not queued again: {scheduler} says {states}",
+                "whether the job runs again is left to {scheduler}: {states}",
                 scheduler=job.scheduler,
                 states=" ".join(others),
             )

@@ -13,6 +13,8 @@ from trainwiz.store import runs
 from trainwiz.workflows.launch.request import Request
 
 ALL_RANKS = "all"
+_LARGEST_CODE = 255
+"""Of a process; a system keeps only its lowest eight bits: 256 would be 0."""
 AUTO = "auto"
 """What `--resume` says where there may be nothing to continue."""
 
@@ -53,6 +55,10 @@ def _check(request: Request) -> None:
         raise UsageError(say("--json needs --dry-run; a launch shows the training's own output"))
     if request.on_hang not in (None, "wait", "stop"):
         raise UsageError(say("--on-hang {word}: must be wait or stop", word=request.on_hang))
+    if request.stopped_code > _LARGEST_CODE:
+        raise UsageError(
+            say("--stopped-code {code}: must be from 0 to {last}", code=request.stopped_code, last=_LARGEST_CODE)
+        )
     if request.new and request.resume:
         raise UsageError(say("--new starts over and --resume continues; use only one of them"))
     if request.apply_fix and (request.config or request.json):

@@ -1,0 +1,24 @@
+"""SkyPilot's task YAML."""
+
+from __future__ import annotations
+
+from trainwiz.config.tools import Recipe
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.registry import rule
+
+
+@rule("TW941", level=Level.WARNING, field="resources.use_spot")
+def spot_machines_need_a_bucket(recipe: Recipe) -> Violations:
+    """On spot machines, checkpoints must go to storage that outlives the machine.
+
+    Without it: when the machine is taken away, its disk goes with it, and the training starts again from nothing.
+    Why: a managed job is started again on another machine.
+    Instead: mount a bucket in file_mounts (mode: MOUNT), or a volume, and write the checkpoints there.
+    Source: https://docs.skypilot.co/en/latest/examples/managed-jobs.html
+    """
+    kept = recipe.get("file_mounts") or recipe.get("volumes") or "://" in recipe.document.text
+    if recipe.get("resources.use_spot") is True and not kept:
+        yield violation(
+            "a spot machine can be taken away, and nothing outlives it",
+            remedy("mount a bucket in file_mounts and write the checkpoints there"),
+        )

@@ -1,0 +1,88 @@
+"""What torchtune's recipes refuse."""
+
+from __future__ import annotations
+
+from trainwiz.config.tools import Recipe
+from trainwiz.config.tools.tool import as_number, switched_on
+from trainwiz.finding import Level, Violations
+from trainwiz.rules.recipes.sentences import clash, lacking
+from trainwiz.rules.registry import rule
+
+
+@rule("TW881", level=Level.ERROR, field="optimizer_in_bwd")
+def a_step_in_the_backward(recipe: Recipe) -> Violations:
+    """optimizer_in_bwd excludes clip_grad_norm and gradient_accumulation_steps above 1.
+
+    Without it: torchtune stops: `Gradient clipping is not supported with optimizer in bwd`, or `Gradient accumulation
+    is not supported with optimizer in bwd`.
+    Why: each gradient is used and dropped as soon as it exists; there is no moment at which all of them do.
+    Instead: set optimizer_in_bwd: False, or clip_grad_norm: null and gradient_accumulation_steps: 1.
+    Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`, `full_finetune_single_device.py`)
+    """
+    if switched_on(recipe.get("optimizer_in_bwd")):
+        if recipe.get("clip_grad_norm") is not None:
+            yield clash(recipe, "optimizer_in_bwd", "clip_grad_norm")
+        if (as_number(recipe.get("gradient_accumulation_steps")) or 1) > 1:
+            yield clash(recipe, "optimizer_in_bwd", "gradient_accumulation_steps")
+
+
+@rule("TW882", level=Level.ERROR, field="enable_activation_offloading")
+def offloaded_activations_are_checkpoints(recipe: Recipe) -> Violations:
+    """enable_activation_offloading needs enable_activation_checkpointing and a GPU.
+
+    Without it: torchtune stops: `enable_activation_offloading should only be True when enable_activation_checkpointing
+    is True`, or `when training on CUDA or XPU`.
+    Why: what is offloaded are the checkpoints.
+    Instead: set enable_activation_checkpointing: True.
+    Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`)
+    """
+    key = "enable_activation_offloading"
+    if switched_on(recipe.get(key)):
+        if recipe.get("enable_activation_checkpointing") is False:
+            yield lacking(recipe, key, "enable_activation_checkpointing: True")
+        if recipe.get("device") in ("cpu", "mps"):
+            yield clash(recipe, key, "device")
+
+
+@rule("TW883", level=Level.ERROR, field="dtype")
+def no_training_in_fp16(recipe: Recipe) -> Violations:
+    """torchtune's recipes for training do not take dtype: fp16.
+
+    Without it: torchtune stops: `full fp16 training is not supported with this recipe`.
+    Why: weights in fp16 need a scaled loss, which the recipes do not have.
+    Instead: set dtype: bf16, or fp32 on GPUs without bf16.
+    Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`, `lora_finetune_distributed.py`)
+    """
+    if recipe.get("dtype") in ("fp16", "float16") and recipe.has("optimizer"):
+        yield clash(recipe, "dtype", "optimizer._component_")
+
+
+@rule("TW884", level=Level.ERROR, field="dataset.packed")
+def packing_needs_a_length(recipe: Recipe) -> Violations:
+    """dataset.packed needs tokenizer.max_seq_len.
+
+    Without it: torchtune stops: `PackedDataset requires a max_seq_len to be set on the tokenizer`.
+    Why: rows are filled up to this length.
+    Instead: set tokenizer.max_seq_len.
+    Source: read in torchtune 0.7.0 (`torchtune/datasets`)
+    """
+    built_in = str(recipe.get("dataset._component_", "")).startswith("torchtune.datasets.")
+    endless = recipe.has("tokenizer") and recipe.get("tokenizer.max_seq_len") is None
+    if built_in and endless and switched_on(recipe.get("dataset.packed")):
+        yield lacking(recipe, "dataset.packed", "tokenizer.max_seq_len")
+
+
+@rule("TW885", level=Level.ERROR, field="run_val_every_n_steps")
+def validation_has_data(recipe: Recipe) -> Violations:
+    """run_val_every_n_steps needs dataset_val, and tensor_parallel_dim above 1 needs a plan.
+
+    Without it: torchtune stops: `run_val_every_n_steps is set but dataset_val is not configured`, or `Tensor Parallel
+    plan needs to be provided when tensor parallel is enabled`.
+    Why: each is half of a setting.
+    Instead: add the other half.
+    Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`)
+    """
+    if recipe.get("run_val_every_n_steps") is not None and not recipe.get("dataset_val"):
+        yield lacking(recipe, "run_val_every_n_steps", "dataset_val")
+    if (as_number(recipe.get("tensor_parallel_dim")) or 1) > 1 and not recipe.get("tensor_parallel_plan"):
+        yield lacking(recipe, "tensor_parallel_dim", "tensor_parallel_plan")
