@@ -5,16 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz import quantities
 from trainwiz.decide import Decided
-from trainwiz.decide.strategy import FILLED
 from trainwiz.errors import Cancelled, Refused
 from trainwiz.finding import Finding, errors
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
-from trainwiz.plan import Plan
 from trainwiz.questions import question_for
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
@@ -22,6 +20,9 @@ from trainwiz.wizard import Action, Interview, review
 from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, InitRequest
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 _FIRST = "task"
 
@@ -78,6 +79,7 @@ def _gauge(planner: Planner, plan: Plan) -> str:
     from trainwiz import strategies
     from trainwiz.decide.candidates import MOMENTS
     from trainwiz.decide.memory_bar import bar
+    from trainwiz.decide.strategy import FILLED
     from trainwiz.estimate.device import needs
     from trainwiz.estimate.state import work_of
 
