@@ -21,7 +21,7 @@ CORE = (
     ("errors",),
     ("plan", "config", "script", "recovery", "record"),
     ("strategies", "tasks", "cluster"),
-    ("estimate", "command", "checkpoint"),
+    ("estimate", "command", "checkpoint", "schedulers"),
     ("decide", "questions", "render", "rules", "diagnose", "rehearsal"),
     ("adoption", "checkup"),
 )

@@ -27,6 +27,8 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
+ClusterKind = Literal["none", "slurm", "kubernetes", "skypilot"]
+Workload = Literal["trainjob", "jobset", "job"]
 
 TRACKERS: dict[str, tuple[str, ...]] = {
     "accelerate": ("tensorboard", "wandb", "mlflow", "swanlab", "trackio"),

@@ -32,6 +32,9 @@ bf16: auto
 gradient_checkpointing: true
 loss_watchdog_threshold: 5.0
 deepspeed: zero2.json
+optimizer: paged_adamw_8bit
+val_set_size: 0.05
+peft_use_rslora: true
 """
 LLAMA_FACTORY = """\
 model_name_or_path: some/model
@@ -48,6 +51,15 @@ max_grad_norm: 0.5
 save_steps: 50
 seed: 7
 pref_beta: 0.2
+optim: adamw_apex_fused
+adam_beta2: 0.95
+"""
+SILENT = """\
+model_name_or_path: some/model
+stage: sft
+template: own
+finetuning_type: lora
+dataset: one
 """
 CASES = {
     "axolotl": (
@@ -70,6 +82,14 @@ CASES = {
             "precision.mixed_precision": "bf16",
             "strategy.kind": "deepspeed",
             "strategy.zero_stage": 2,
+            "optimizer.name": "paged_adamw_8bit",
+            "data.eval": "5%",
+            "model.lora_rslora": True,
+            # What Axolotl takes where a file is silent, and a plan would not.
+            "optimizer.beta2": 0.999,
+            "optimizer.weight_decay": 0.0,
+            "schedule.warmup_ratio": 0.03,
+            "seed": 42,
         },
         {"datasets", "loss_watchdog_threshold"},
     ),
@@ -86,8 +106,13 @@ CASES = {
             "optimizer.gradient_clipping": 0.5,
             "checkpoint.checkpointing_steps": 50,
             "seed": 7,
+            "preference.beta": 0.2,
+            "optimizer.name": "adamw",
+            "optimizer.weight_decay": 0.0,
+            "optimizer.learning_rate": 5e-5,
+            "data.eval": None,
         },
-        {"template", "finetuning_type", "dataset", "num_train_epochs", "pref_beta"},
+        {"template", "finetuning_type", "dataset", "num_train_epochs"},
     ),
 }
 
@@ -112,7 +137,8 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
     rest = [one for one in adoption.remainder(plan) if one.place.file == str(file)]
     assert left <= {one.path for one in rest}
     # Nothing is dropped in silence: each value is carried over, the same anyway, or named.
-    named = {one.path for one in adoption.carried.values()} | {one.path for one in rest} | {"deepspeed", "load_in_4bit"}
+    same = {"deepspeed", "load_in_4bit", "adam_beta2"}
+    named = {one.path for one in adoption.carried.values()} | {one.path for one in rest} | same
     assert {path for path, _ in leaves(files.recipe.document)} <= named
     assert all(one.place.line == 1 + text[: text.index(f"{one.path}:")].count("\n") for one in rest)
 
@@ -129,6 +155,38 @@ def test_a_job_says_the_world(name: str, tmp_path: Path) -> None:
     files = import_files.together([str(tmp_path / name)], default=False, versions=())
     carried = {key: one.value for key, one in adopt(None, None, None, files.recipe).carried.items()}
     assert carried == {"machine.num_machines": 2, "machine.num_processes": 8, "machine.device": "cuda"}
+
+
+def carried(text: str, folder: Path) -> dict[str, object]:
+    file = folder / "train.yaml"
+    file.write_text(text)
+    files = import_files.together([str(file)], default=False, versions=())
+    adoption = adopt(None, None, None, files.recipe)
+    return {key: one.value for key, one in adoption.carried.items()}
+
+
+# docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
+def test_what_a_file_leaves_out_is_as_its_tool_has_it(tmp_path: Path) -> None:
+    usual = {
+        "batch.per_device_batch_size": 8,
+        "batch.gradient_accumulation_steps": 1,
+        "schedule.train_strategy": "epochs",
+        "schedule.n_epochs": 3.0,
+        "schedule.n_warmup_steps": 0,
+        "schedule.lr_scheduler_type": "linear",
+        "optimizer.learning_rate": 5e-5,
+        "optimizer.weight_decay": 0.0,
+        "optimizer.gradient_clipping": 1.0,
+        "optimizer.beta2": 0.999,
+        "model.lora_rank": 8,
+        "seed": 42,
+    }
+    found = carried(SILENT, tmp_path)
+    assert usual.items() <= found.items()
+    assert not {"optimizer.beta1", "optimizer.epsilon"} & set(found), "the plan's own numbers"
+    assert "schedule.n_epochs" not in carried(f"{SILENT}max_steps: 7\n", tmp_path)
+    assert "schedule.n_warmup_steps" not in carried(f"{SILENT}warmup_ratio: 0.1\n", tmp_path)
+    assert "optimizer.name" not in carried(f"{SILENT}optim: adalomo\n", tmp_path)
 
 
 def test_one_file_at_a_time(tmp_path: Path) -> None:

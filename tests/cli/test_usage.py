@@ -1,6 +1,9 @@
 """Help and usage errors: in the reader's language, in lines that fit, with what to type next."""
 
 import importlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +47,19 @@ def test_help_fits_the_terminal(
         assert "<str>" not in line
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("trainwiz rec", "recipes"), ("trainwiz init --rec", "--recipe"), ("trainwiz init --resu", "--resume")],
+)
+def test_tab_completes_commands_and_options(typed: str, offered: str) -> None:
+    environ = {"_TRAINWIZ_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    argv = [sys.executable, "-m", "trainwiz"]
+    shown = subprocess.run(argv, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == [offered]
+
+
 def test_help_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ompletion for" not in "".join(lines(capsys, "--lang", "zh", "--help"))
     shown = "\n".join(lines(capsys, "--lang", "zh", "launch", "--help"))
     for english in ("Usage:", "Options:", "Arguments:", "Show this", "default:"):
         assert english not in shown

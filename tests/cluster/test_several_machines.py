@@ -193,9 +193,11 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", self.links[0]], check=False, capture_output=True)
 
-    def start(self, host: int, folder: Path, *words: str) -> "subprocess.Popen[str]":
+    def start(self, host: int, folder: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
         argv = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "trainwiz", "launch", *words]
-        process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+        )
         self.started.append(process)
         return process
 
@@ -311,8 +313,22 @@ def both(hosts: Hosts, folder: Path, *words: str) -> list[tuple[int, str]]:
 
 @pytest.mark.train
 def test_a_world_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    """In the environment of a Kubeflow pod, with nothing to add; an outer rendezvous does not reach torchrun."""
     folder = project(tmp_path / "p")
-    (code_a, said_a), (code_b, said_b) = both(hosts, folder)
+    plan = folder / "trainwiz.yaml"
+    plan.write_text(plan.read_text().replace("main_process_ip: 10.78.0.1", "main_process_ip: null"))
+    pod = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "10.78.0.1",
+        "PET_MASTER_PORT": "29400",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "10.78.0.9:1",
+        "PET_MAX_RESTARTS": "3",
+    }
+    started = [hosts.start(n, folder, **pod, PET_NODE_RANK=str(n)) for n in (0, 1)]
+    said_a, said_b = (process.communicate(timeout=180)[0] for process in started)
+    code_a, code_b = (process.returncode for process in started)
     assert (code_a, code_b) == (0, 0), said_a + said_b
     assert "rank 0 of 4 sum 6.0" in said_a
     runs = [p for p in (folder / "runs").iterdir() if not p.is_symlink()]

@@ -263,7 +263,7 @@ def test_no_strategy_forgets_activations(strategy: str) -> None:
     recomputed = plan.model.activation_checkpointing != "none"  # where not even one sample would fit
     assert recomputed or plan.batch.per_device_batch_size <= 2
     careless = plans.with_changes(plan, {"batch.per_device_batch_size": 4, "batch.gradient_accumulation_steps": 1})
-    careless = plans.with_changes(careless, {"model.activation_checkpointing": "none"})
+    careless = plans.with_changes(careless, {"model.activation_checkpointing": "none", "model.compile": False})
     for each, refused in ((plan, False), (careless, True)):
         known = rules.Facts(plan=each, machine=here, estimate=estimate(each, DECODERS["llama-1b"].parameters))
         found = {finding.rule for finding in rules.check(known, rules=rules.of_plans())}
@@ -605,3 +605,23 @@ def test_nothing_is_compiled_that_is_not_known_to_gain() -> None:
     assert not decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile
     adapted["model.adapter"] = "lora"
     assert decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile
+
+
+def test_of_compiled_layers_products_and_attention_count_and_nothing_else() -> None:
+    plan = decide({"model.name": "llama-1b", "schedule.n_steps": 10_000}, machine("8xh100")).plan
+    assert plan.model.compile
+    assert plan.model.activation_checkpointing == "none"
+    plain, selective, full = (
+        plans.with_changes(plan, {"model.compile": False, "model.activation_checkpointing": how})
+        for how in ("none", "selective", "full")
+    )
+    kept = [
+        estimate(each, DECODERS["llama-1b"].parameters).activation_bytes_per_rank
+        for each in (full, selective, plan, plain)
+    ]
+    assert kept[0] < kept[1] == kept[2] < kept[3]
+    larger = plans.with_changes(plan, {"batch.per_device_batch_size": 512, "batch.real_batch_size": 4096})
+    known = rules.Facts(
+        plan=larger, machine=machine("8xh100"), estimate=estimate(larger, DECODERS["llama-1b"].parameters)
+    )
+    assert "TW325" in {finding.rule for finding in rules.check(known, rules=rules.of_plans())}

@@ -79,6 +79,13 @@ def test_no_rows_are_no_amount(tmp_path: Path) -> None:
     assert amount(written(tmp_path / "a.jsonl", [])) is None
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
+def test_a_first_row_longer_than_what_is_looked_at_is_unknown(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path / name, [{"text": "x" * 3_000_000, "n": 1}])
+    assert first_rows.head(file).rows == ()
+    assert amount(file, column="text") is None
+
+
 def test_a_parquet_file_says_how_many_rows_it_has(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -16,6 +16,11 @@ UNPROVEN = {
     "TW393": "needs megatron-core",
     "TW536": "no engine asks how large a model is",
     "TW534": "needs bitsandbytes",
+    "TW621": "needs a scheduler; tests/schedulers shows what its signal does in time",
+    "TW623": "needs a cluster of Kubernetes",
+    "TW624": "needs a cluster of Kubernetes, or a cloud",
+    "TW625": "needs a cluster of Kubernetes",
+    "TW628": "needs a cloud",
     "TW603": "needs a GPU that another process fills",
 }
 """Why the tests cannot show it; the manual names what it rests on."""

@@ -250,7 +250,7 @@ def test_ids_belong_to_their_subject() -> None:
         "3": {"sharding", "offload", "memory", "colossalai", "optimizers"},
         "4": {"equation", "evaluation", "optimizers", "schedule"},
         "5": {"checkpoint", "data", "generated_files", "adapters"},
-        "6": {"cluster", "machines"},
+        "6": {"cluster", "machines", "jobs"},
     }
     for rule in RULES.values():
         assert rule.check.__module__.rpartition(".")[2] in modules[rule.id[2]]

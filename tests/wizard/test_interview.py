@@ -280,7 +280,7 @@ def test_the_review_changes_a_line_and_returns() -> None:
     assert talk.answers == {"seed": 7}
     _, first, *_, last = person.asked
     keys = [key for key, _ in first.choices]
-    assert (keys[0], keys[1], keys[-1]) == ("write", "summary", "supervision.max_restarts")
+    assert (keys[0], keys[1], keys[-1]) == ("write", "summary", "cluster.kind")
     assert len(set(keys)) == len(keys) > 38
     assert "7" in dict(last.choices)["seed"]
     assert "yours" in dict(last.choices)["seed"]

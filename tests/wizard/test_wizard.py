@@ -325,7 +325,7 @@ def test_details_are_searched_paged_and_written_at_once(tmp_path: Path, start: S
     terminal.child.send(END + "\r")
     terminal.expect("typing searches")
     terminal.child.send(END)
-    terminal.expect("» supervision.max_restarts")
+    terminal.expect("» cluster.kind")
     terminal.child.send(HOME)
     terminal.expect("» write the project")
     terminal.child.send(PAGE_DOWN)

@@ -65,6 +65,16 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     assert f"the plan or the arguments changed since run {latest(folder).name}: starting at update 0" in changed.stderr
 
 
+def test_a_plan_for_one_machine_is_not_trained_by_each_of_several(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "")
+    two_nodes = launch(folder, **slurm(folder, SLURM_JOB_NUM_NODES="2"))
+    assert "nodes of the Slurm job: 2, but machines of the plan: 1" in two_nodes.stderr
+    two_tasks = launch(folder, **slurm(folder, SLURM_LOCALID="1"))
+    assert "Slurm started several trainwiz processes on this node" in two_tasks.stderr
+    assert (two_nodes.returncode, two_tasks.returncode) == (1, 1)
+    assert not (folder / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("state", "why"),
     [

@@ -6,7 +6,10 @@ from typing import Any, get_args
 
 from trainwiz import vocabulary as words
 from trainwiz.adoption.ledger import Page, leaves
+from trainwiz.adoption.optimizer import leave_usual
+from trainwiz.adoption.script import OPTIMIZERS
 from trainwiz.config import Recipe
+from trainwiz.engines.transformers import OPTIMIZERS as TRAINER_OPTIMIZERS
 from trainwiz.message import say
 
 _COUNTS = {
@@ -22,6 +25,11 @@ _NUMBERS = {
     "weight_decay": "optimizer.weight_decay",
     "max_grad_norm": "optimizer.gradient_clipping",
     "warmup_ratio": "schedule.warmup_ratio",
+    "adam_beta1": "optimizer.beta1",
+    "adam_beta2": "optimizer.beta2",
+    "adam_epsilon": "optimizer.epsilon",
+    "neftune_noise_alpha": "model.neftune_alpha",
+    "preference_beta": "preference.beta",
 }
 _OF_LORA = {"lora_rank": "model.lora_rank", "lora_alpha": "model.lora_alpha", "lora_dropout": "model.lora_dropout"}
 _TASKS = {"pt": "causal_lm", "sft": "sft", "dpo": "preference", "kto": "preference", "orpo": "preference"}
@@ -29,6 +37,17 @@ _DATA = ("dataset", "datasets", "pretraining_dataset", "test_datasets", "eval_da
 _TARGETS = ("lora_target", "target_modules", "lora_target_linear")
 _ALL_LAYERS = ("all", "all-linear", True)
 """What those keys say for every linear layer, as a plan has it."""
+_KEYS = {
+    **_COUNTS,
+    **_NUMBERS,
+    **_OF_LORA,
+    "num_train_epochs": "schedule.n_epochs",
+    "warmup_steps": "schedule.n_warmup_steps",
+    "lr_scheduler_type": "schedule.lr_scheduler_type",
+    "seed": "seed",
+    "eval_part": "data.eval",
+}
+"""The plan's key for each word that a tool may have a default for."""
 _SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
 
 
@@ -52,8 +71,63 @@ def read(page: Page, recipe: Recipe) -> None:
         recomputed = "full" if recipe.on("gradient_checkpointing") else "none"
         page.carry(recipe.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
     _machines(page, recipe)
+    if recipe.on("rslora"):
+        page.carry(recipe.key("rslora"), "model.lora_rslora", True)
+    _optimizer(page, recipe)
+    _evaluation(page, recipe)
+    _defaults(page, recipe)
+    leave_usual(page.ledger)
     if recipe.deepspeed is not None:
         page.same(recipe.key("deepspeed"))
+
+
+def _optimizer(page: Page, recipe: Recipe) -> None:
+    """The optimizer by its word; torch's class and the plan's name for it are different words."""
+    key, word = recipe.key("optim"), recipe.value("optim")
+    if not key or word is None:
+        return
+    name = OPTIMIZERS.get(TRAINER_OPTIMIZERS.get(str(word), ""))
+    if name:
+        page.carry(key, "optimizer.name", name)
+    else:
+        page.leave(
+            key,
+            "lost",
+            say("a plan has no optimizer {word}; choose optimizer.name", word=str(word)),
+            key="optimizer.name",
+        )
+
+
+def _evaluation(page: Page, recipe: Recipe) -> None:
+    """The part of the data that is kept for evaluation: a share, or a number of samples."""
+    part = recipe.number("eval_part")
+    if part is not None and 0 < part < 1:
+        page.carry(recipe.key("eval_part"), "data.eval", f"{100 * part:g}%")
+    elif part is not None and part >= 1:
+        page.carry(recipe.key("eval_part"), "data.eval", str(int(part)))
+
+
+# docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
+def _defaults(page: Page, recipe: Recipe) -> None:
+    """Enter what the tool takes for what the file leaves out, where a plan decides it otherwise."""
+    given = page.ledger.carried
+    warm = any(recipe.value(word) is not None for word in ("warmup_steps", "warmup_ratio"))
+    for word, value in recipe.tool.defaults.items():
+        key = _KEYS.get(word)
+        if recipe.value(word) is not None or key is None or key in given:
+            continue
+        if (word.startswith("warmup") and warm) or (key == "schedule.n_epochs" and "schedule.n_steps" in given):
+            continue
+        if word.startswith("lora_") and given.get("model.adapter") is None:
+            continue
+        why = say("not set; {owner} defaults to {value}", owner=recipe.tool.name, value=str(value))
+        at = recipe.key("model")
+        if key == "data.eval":
+            page.carry(at, key, None, why)
+        else:
+            page.carry(at, key, value, why)
+        if key == "schedule.n_epochs":
+            page.carry(at, "schedule.train_strategy", "epochs", why)
 
 
 def finish(page: Page, recipe: Recipe) -> None:

@@ -16,13 +16,14 @@ from trainwiz.script import Script
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
     "AdamW": "adamw",
     "Adam": "adamw",
     "SGD": "sgd",
     "adamw_8bit": "adamw_8bit",
     "paged_adamw_8bit": "paged_adamw_8bit",
 }
+"""The plan's name of an optimizer, by torch's class or by itself."""
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
 _WITH = {
     "batch.real_batch_size": ("batch.per_device_batch_size", "batch.gradient_accumulation_steps"),
@@ -63,7 +64,7 @@ _KEYS = {
     "micro_batch": _Key("batch.per_device_batch_size", _count),
     "accumulation": _Key("batch.gradient_accumulation_steps", _count),
     "sequence_length": _Key("batch.sequence_length", _count),
-    "optimizer": _Key("optimizer.name", _OPTIMIZERS.get),
+    "optimizer": _Key("optimizer.name", OPTIMIZERS.get),
     "learning_rate": _Key("optimizer.learning_rate", _real),
     "weight_decay": _Key("optimizer.weight_decay", _real),
     "beta1": _Key("optimizer.beta1", _share),

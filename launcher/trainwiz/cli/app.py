@@ -27,6 +27,8 @@ COMMANDS = {
     "doctor": say("Check the training environment and show the commands that fix it."),
     "plan": say("Show what fits on some GPUs, how fast it is and what it costs; the best first."),
     "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
+    "submit": say("Check the project, and submit it to Slurm, Kubernetes or a cloud, as the plan says."),
+    "stop": say("Ask a run or a submitted job to save a checkpoint and end."),
     "prepare": say("Download and tokenize the data ahead, on all cores; Ctrl-C keeps what is done."),
     "rehearse": say("Train a small version of the project on this machine's CPU: kill, resume, compare."),
     "check": say("Check projects, and accelerate and DeepSpeed files, against the rules only."),
@@ -49,8 +51,8 @@ COMMANDS = {
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }
 """Each command's line in the list of commands."""
-_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "share", "diff", "diagnose", "watch")
-"""The commands that read what runs left."""
+_OF_RUNS = ("runs", "checkpoints", "export", "logs", "report", "share", "stop", "diff", "diagnose", "watch")
+"""The commands on runs."""
 _MODULES = {**dict.fromkeys(_OF_RUNS, "runs"), "sample": "chat"}
 """The modules of commands that are not in one of their own."""
 
@@ -70,7 +72,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         name="trainwiz",
         help=t("Turn a model and some GPUs into a correct training run: ask, check, write, launch."),
         no_args_is_help=True,
-        add_completion=False,
+        # typer imports pydantic for the options that install completion; a command does not wait for that.
+        add_completion=not COMMANDS.keys() & set(arguments),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

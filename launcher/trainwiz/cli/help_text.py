@@ -70,8 +70,13 @@ def _write_list(formatter: Any, rows: Iterable[tuple[str, str]], col_max: int = 
 
 
 def _in_language(words: str) -> str:
+    # What typer says of its own options.
     if words == "Show this message and exit.":
         return t("Show this help.")
+    if words.startswith("Install completion"):
+        return t("Install Tab completion for the current shell.")
+    if words.startswith("Show completion"):
+        return t("Print the completion script of the current shell.")
     if words.endswith("[required]"):
         return f"{words.removesuffix('[required]').rstrip()} {t('[required]')}"
     default = _DEFAULT.search(words)

@@ -1,6 +1,4 @@
-"""The commands that read what runs left: runs, checkpoints, export, logs, watch, report, share, diff,
-diagnose.
-"""
+"""The commands on runs: runs, checkpoints, export, logs, watch, report, share, stop, diff, diagnose."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def runs(
         typer.Option(
             "--state",
             metavar="STATE",
-            help=t("Only runs that are running, done, failed, stopped or killed; repeatable."),
+            help=t("Only runs in this state: queued, running, done, failed, stopped, …; repeatable."),
         ),
     ] = None,
     since: str = typer.Option("", "--since", metavar="AGE", help=t("Only runs of the last 30m, 12h, 7d or 2w.")),
@@ -138,6 +136,20 @@ def report(
     from trainwiz.workflows import report
 
     report.write(run, output or None)
+
+
+def stop(
+    target: str = typer.Argument(
+        "latest",
+        metavar="[RUN]",
+        help=t("Name or folder of a run, a job's id, or a project folder (default: the newest run here)."),
+    ),
+    run: str = typer.Option("", "--run", metavar="RUN", help=t("Which run or job (default: the newest).")),
+) -> None:
+    """Ask a run to save a checkpoint and end."""
+    from trainwiz.workflows.jobs import stop
+
+    stop.stop(target, run)
 
 
 def share(run: str = _TARGET) -> None:

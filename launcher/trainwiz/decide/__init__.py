@@ -60,6 +60,7 @@ def decide(
     """
     from trainwiz import plan as plans
     from trainwiz.decide import amount, hardware, length, size, strategy, training
+    from trainwiz.decide.cluster import decide_cluster
     from trainwiz.decide.columns import decide_columns
     from trainwiz.decide.compilation import decide_compilation
     from trainwiz.decide.preference import decide_preference
@@ -103,6 +104,7 @@ def decide(
     training.decide_optimizer(d)
     training.decide_records(d)
     training.decide_supervision(d)
+    decide_cluster(d)
     d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
     d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))

@@ -22,6 +22,23 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "adam_epsilon": 1e-8,
 }
 """What TrainingArguments (5.23) takes for arguments that are left out; a test compares."""
+OPTIMIZERS = {
+    **dict.fromkeys(
+        (
+            "adamw_torch",
+            "adamw_torch_fused",
+            "adamw_torch_xla",
+            "adamw_torch_npu_fused",
+            "adamw_apex_fused",
+            "adamw_hf",
+        ),
+        "AdamW",
+    ),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "sgd": "SGD",
+}
+"""The words of a Trainer's `optim` (5.23) for the optimizers that a plan has: torch's class, or the plan's name."""
 ONE_KIND_OF_HEADS = names(
     """
     albert bert biogpt bloom codegen ctrl deberta-v2 distilbert electra gpt2 gpt_neo gpt_neox gptj mpt opt roberta

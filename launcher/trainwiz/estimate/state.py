@@ -5,7 +5,7 @@ The bytes of state per rank are each strategy's own (`strategies/`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
@@ -49,7 +49,10 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
     """The bytes that a plan needs for a model with this many parameters, and with these layers."""
     strategy = strategies.of(plan)
     work = work_of(plan, parameters, transformer)
-    trained, device = training_of(work).parameters, needs(strategy, work)
+    # The compiler computes all but matrix products and attention again, where that saves memory.
+    keeps_less = plan.model.compile and work.checkpointing == "none"
+    kept = replace(work, checkpointing="selective") if keeps_less else work
+    trained, device = training_of(work).parameters, needs(strategy, kept)
     host = strategy.host_bytes_per_parameter(plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
     return Estimate(
         parameters=parameters,

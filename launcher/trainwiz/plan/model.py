@@ -59,6 +59,13 @@ def _free_setting(path: str) -> str:
     return path
 
 
+def _time_limit(value: object) -> object:
+    # YAML 1.1 reads an unquoted 12:00:00 as 43200, which could as well be meant as minutes or hours.
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise PydanticCustomError("time_limit", "no length of time with a unit")
+    return value
+
+
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=4096)]
 Sources = Annotated[
     str,
@@ -76,6 +83,22 @@ Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
 """Parts of parameters' names, with commas between: `embed,layers.0.`."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
+TimeLimit = Annotated[
+    Text, BeforeValidator(_time_limit), Field(pattern=r"^([1-9]\d{0,4}[mhd]|(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d)$")
+]
+"""A length of time: `90m`, `12h`, `2d`, `12:00:00` or `1-12:00:00`."""
+Name = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9]([\w.@+-]*[A-Za-z0-9])?$")]
+"""A name that a scheduler's administrator gave: a partition, an account, a queue."""
+JobName = Annotated[Text, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
+"""A name that every scheduler takes, with room for what Kubernetes adds."""
+Quantity = Annotated[Text, Field(pattern=r"^[1-9]\d{0,5}[MGT]i?$")]
+"""An amount of memory: `64G`, `512Gi`."""
+Folder = Annotated[Text, Field(pattern=r"^/[^\\:\"'$`]*$")]
+"""An absolute path."""
+Image = Annotated[Text, Field(max_length=512, pattern=r"^[A-Za-z0-9][\w.:/@-]*$")]
+"""A container image: `registry/name:tag`."""
+Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][\w.:@*-]*(/[\w.:@*-]+){0,9}$")]
+"""Where SkyPilot may rent: `aws`, `gcp/us-central1`, `k8s/context`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -246,6 +269,50 @@ class Supervision(_Section):
     max_restarts: CountOrZero = 0
 
 
+class Cluster(_Section):
+    """Who starts the machines, and what they are asked for: `kind` none is this machine, or several by hand.
+
+    `grace` is the seconds from the request to stop until the end, in which a checkpoint is saved. What is asked for
+    (`cpus`, `memory`, `gpu_type`) is that of one machine, and of `time_limit` null is the scheduler's own.
+    """
+
+    kind: v.ClusterKind = "none"
+    job_name: JobName = "train"
+    time_limit: TimeLimit | None = None
+    grace: Annotated[int, Field(ge=10, le=86_400)] = 120
+    requeue: bool = True
+    gpu_type: Name | None = None
+    cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    memory: Quantity | None = None
+    setup: Text | None = None
+    folder: Folder | None = None
+    partition: Name | None = None
+    account: Name | None = None
+    qos: Name | None = None
+    queue: Name | None = None
+    namespace: Name | None = None
+    image: Image | None = None
+    volume: Name | None = None
+    shared_memory: Quantity | None = "8Gi"
+    workload: v.Workload = "trainjob"
+    infra: Infra | None = None
+    spot: bool = False
+
+    @property
+    def time_limit_seconds(self) -> int | None:
+        """The limit in seconds."""
+        if self.time_limit is None:
+            return None
+        if self.time_limit[-1] in _UNIT_SECONDS:
+            return int(self.time_limit[:-1]) * _UNIT_SECONDS[self.time_limit[-1]]
+        days, _, clock = self.time_limit.rpartition("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds
+
+
+_UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+
+
 # docs/decisions/house.md: Constant defaults stand in the plan, decided ones nowhere else than in `decide`
 class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
@@ -267,6 +334,7 @@ class Plan(_Section):
     checkpoint: Checkpoint
     tracking: Tracking
     supervision: Supervision = Supervision()
+    cluster: Cluster = Cluster()
     deepspeed: dict[Annotated[str, AfterValidator(_free_setting)], JsonValue] = {}
     """Path in ds_config.json → value: settings of DeepSpeed beyond the plan's keys. null leaves one to DeepSpeed."""
     ignore: dict[Annotated[str, Field(pattern=r"^TW\d{1,3}$")], Text] = {}
@@ -282,8 +350,9 @@ class Plan(_Section):
         return value
 
     def digest(self) -> str:
-        """sha256 of what decides the training: not how large the model is said to be, nor how it is watched over."""
-        decisive = self.model_dump(mode="json", exclude={"supervision": True, "model": {"parameters"}})
+        """sha256 of what decides the training: not how large the model is said to be, who watches over it, or where."""
+        ignored: Any = {"supervision": True, "cluster": True, "model": {"parameters"}}
+        decisive = self.model_dump(mode="json", exclude=ignored)
         text = json.dumps(decisive, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

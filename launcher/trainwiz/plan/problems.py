@@ -47,11 +47,31 @@ OTHER_WORDS = {
     "evaluation.patience": ("early_stopping", "early_stopping_patience"),
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
+    "cluster.time_limit": ("time", "walltime", "wall_time"),
+    "cluster.kind": ("scheduler", "launcher"),
+    "cluster.image": ("container", "container_image", "docker_image"),
+    "cluster.spot": ("use_spot", "preemptible"),
+    "cluster.shared_memory": ("shm", "shm_size"),
     "tracking.project": ("project_name", "wandb_project"),
     "tracking.run_name": ("experiment_name",),
     "tracking.log_with": ("report_to", "wandb"),
 }
 """What other tools call a key of the plan."""
+_EXAMPLES = {
+    "cluster.job_name": "train-7b",
+    "cluster.gpu_type": "a100",
+    "cluster.memory": "64G",
+    "cluster.shared_memory": "16Gi",
+    "cluster.folder": "/shared/project",
+    "cluster.partition": "gpu",
+    "cluster.account": "team-a",
+    "cluster.qos": "normal",
+    "cluster.queue": "team-a",
+    "cluster.namespace": "team-a",
+    "cluster.image": "registry.example.com/train:1.0",
+    "cluster.volume": "project-data",
+    "cluster.infra": "aws/us-east-1",
+}
 _KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
 
 
@@ -118,6 +138,19 @@ def problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} is not of the form head=10,embed=0.1", key=key, value=value)
         case "string_pattern_mismatch" if key == "evaluation.best_metric":
             return say("{key}: {value} is not the name of a metric (eval_loss)", key=key, value=value)
+        case "time_limit" | "string_pattern_mismatch" if key == "cluster.time_limit":
+            return say(
+                '{key}: {value} is not a time limit; examples: 90m, 12h, 2d, or "12:00:00" in quotes',
+                key=key,
+                value=value,
+            )
+        case "string_pattern_mismatch" if key in _EXAMPLES:
+            return say(
+                "{key}: {value} is not of the right form; example: {example}",
+                key=key,
+                value=value,
+                example=_EXAMPLES[key],
+            )
         case "string_pattern_mismatch":
             return say("ignore: {value} is neither a rule id (TW401) nor a prefix of one (TW4)", value=value)
         case "setting_decided":

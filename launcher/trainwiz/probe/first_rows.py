@@ -67,8 +67,10 @@ def head(file: Path) -> Head:
         problem = getattr(error, "strerror", None) or error
         raise Unreadable(t("{file} cannot be read: {problem}", file=file.name, problem=problem)) from None
     whole = len(start) <= HEAD_BYTES
-    if not whole and kind(file) != ".json":
-        start = start[: start.rfind(b"\n") + 1] or start
+    if not whole and kind(file) not in (".json", ".txt"):
+        start = start[: start.rfind(b"\n") + 1]
+        if not start:
+            return Head()  # the first row is longer than what is looked at
     return Head(rows=tuple(_rows(file, start, whole)), whole=whole)
 
 

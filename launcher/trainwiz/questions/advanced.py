@@ -9,6 +9,7 @@ from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
 from trainwiz.questions.basic import compares, fine_tunes, names_data, packs_rows, reads_text, writes_text
+from trainwiz.questions.cluster import CLUSTER
 from trainwiz.questions.table import YES_NO, Choice, Question, Values
 from trainwiz.questions.training import TRAINING, never, several_machines
 from trainwiz.tasks.preference_losses import LOSSES
@@ -374,6 +375,7 @@ ADVANCED: tuple[Question, ...] = (
         help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
         "open port.",
     ),
+    *CLUSTER,
     Question(
         key="strategy.zero_stage",
         prompt=say("ZeRO stage"),

@@ -30,6 +30,12 @@ class State(str, Enum):
     """It has no outcome, and its launcher no longer runs."""
     UNKNOWN = "unknown"
     """It was started on another machine, and only there it is known whether it still runs."""
+    QUEUED = "queued"
+    """Its job waits for machines."""
+    REQUEUED = "requeued"
+    """Its job ran before, and waits to run again."""
+    PREEMPTED = "preempted"
+    """The scheduler took its machines away."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,19 @@ from trainwiz.render.artifact import Artifact
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-__all__ = ["ACCELERATE_FILE", "DEEPSPEED_FILE", "PLAN_FILE", "SETTINGS", "Artifact", "project", "training_files"]
+__all__ = [
+    "ACCELERATE_FILE",
+    "DEEPSPEED_FILE",
+    "PLAN_FILE",
+    "SETTINGS",
+    "Artifact",
+    "job_files",
+    "project",
+    "training_files",
+]
 
 PLAN_FILE = "trainwiz.yaml"
+_JOB_HEAD = "Made from trainwiz.yaml; `trainwiz submit` checks and submits it."
 SETTINGS = ("task.py", "train.py")
 """The scripts whose config dataclasses hold the plan's values; the second one's derives from the first one's."""
 
@@ -39,7 +49,21 @@ def project(
         Artifact(plan_file.SCHEMA_FILE, plan_file.schema()),
         *training_files(plan, templates),
         *documents.documents(plan, templates, language=language),
+        *job_files(plan),
         Artifact(".vscode/launch.json", values.as_json(editor.configurations(plan))),
+    )
+
+
+def job_files(plan: Plan) -> tuple[Artifact, ...]:
+    """What the plan's scheduler reads; nothing where people start its machines."""
+    from trainwiz import schedulers
+    from trainwiz.render import values
+
+    scheduler = schedulers.of(plan)
+    files = scheduler.files(plan) if scheduler else {}
+    return tuple(
+        Artifact(name, content if isinstance(content, str) else values.as_documents(content, _JOB_HEAD))
+        for name, content in files.items()
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from trainwiz import tasks, vocabulary
+from trainwiz import schedulers, tasks, vocabulary
 from trainwiz.command import by_hand, settings
 from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.plan import Plan
@@ -45,9 +45,11 @@ def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tup
 
 
 def _context(plan: Plan) -> dict[str, Any]:
+    scheduler = schedulers.of(plan)
     machine, batch, wanted = plan.machine, plan.batch, script.features(plan)
     return {
         "plan": plan,
+        "job_logs": scheduler.logs if scheduler else (),
         "task_packages": tasks.of(plan).packages,
         "oldest": _OLDEST,
         "world": machine.num_processes,

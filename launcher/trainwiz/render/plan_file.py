@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
+from trainwiz import plan as plans
+from trainwiz import schedulers
 from trainwiz.plan import Plan
 from trainwiz.render.values import commented
 
@@ -21,7 +24,19 @@ def text(plan: Plan, reasons: Mapping[str, str]) -> str:
     values = plan.model_dump(mode="json")
     if not plan.deepspeed:
         del values["deepspeed"]  # few plans have any
+    values["cluster"] = _cluster(plan)
+    if not values["cluster"]:
+        del values["cluster"]  # most run where they are launched
     return commented(values, reasons, _HEAD)
+
+
+def _cluster(plan: Plan) -> dict[str, Any]:
+    """The keys that the plan's scheduler takes, and those that say something else than their default."""
+    scheduler = schedulers.of(plan)
+    taken = {"kind", "job_name", "grace", *scheduler.keys} if scheduler else set()
+    defaults = plans.defaults()
+    values = plan.cluster.model_dump(mode="json")
+    return {name: value for name, value in values.items() if name in taken or value != defaults[f"cluster.{name}"]}
 
 
 def schema() -> str:

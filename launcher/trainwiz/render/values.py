@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -38,6 +38,31 @@ def commented(values: Mapping[str, Any], comments: Mapping[str, str], head: str 
     if yaml.safe_load(text) != dict(values):
         raise RuntimeError(f"YAML does not read back as it was meant:\n{text}")
     return text
+
+
+def as_documents(documents: Sequence[Mapping[str, Any]], head: str = "") -> str:
+    """The values as the documents of one YAML file, below a comment. Raises as `commented` does."""
+    comment = "".join(f"# {line}\n" for line in head.splitlines())
+    text = comment + yaml.dump_all(
+        [dict(each) for each in documents], Dumper=_Plain, sort_keys=False, allow_unicode=True, width=10**9
+    )
+    if list(yaml.safe_load_all(text)) != [dict(each) for each in documents]:
+        raise RuntimeError(f"YAML does not read back as it was meant:\n{text}")
+    return text
+
+
+class _Plain(yaml.SafeDumper):
+    """Strings of several lines as blocks, as people write them, and no references between equal values."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the base's signature)
+        return True
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _string)
 
 
 def _line(content: str, comment: str) -> str:

@@ -159,8 +159,8 @@ def _of_key(document: Document, where: str) -> dict[str, object]:
 
 
 def _of_plan(plan: Plan) -> dict[str, object]:
-    """The values of a plan by the last names of their keys."""
-    sections = [section for section in vars(plan).values() if hasattr(section, "__dict__")]
+    """The values of a plan by the last names of their keys, but those of the cluster, which are the words of others."""
+    sections = [section for section in vars(plan).values() if hasattr(section, "__dict__") and section != plan.cluster]
     return {name: value for part in (plan, *sections) for name, value in vars(part).items()}
 
 

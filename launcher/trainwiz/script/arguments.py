@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.engines.transformers import TRAINER_DEFAULTS
+from trainwiz.engines.transformers import OPTIMIZERS, TRAINER_DEFAULTS
 from trainwiz.script.values import Value
 
 if TYPE_CHECKING:
@@ -28,24 +28,6 @@ _OF_TRAINER = {
     "max_length": "sequence_length",
     "max_seq_length": "sequence_length",
 }
-
-_WORDS = {
-    **dict.fromkeys(
-        (
-            "adamw_torch",
-            "adamw_torch_fused",
-            "adamw_torch_xla",
-            "adamw_torch_npu_fused",
-            "adamw_apex_fused",
-            "adamw_hf",
-        ),
-        "AdamW",
-    ),
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    "sgd": "SGD",
-}
-"""The words of `optim` for optimizers that a plan has, by class or by the plan's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +113,7 @@ def _optimizer(script: Script, call: Call, last: str) -> Iterator[Number]:
         return
     given = call.keyword("optim")
     word = script.values.of(given)
-    kind = "AdamW" if given is None else _WORDS.get(str(word.value)) if word else None
+    kind = "AdamW" if given is None else OPTIMIZERS.get(str(word.value)) if word else None
     if word and given is not None:
         yield Number(kind="optimizer", name=kind or str(word.value), node=word.node, value=kind, option=word.option)
     if kind and kind != "SGD" and not call.has_spread():

@@ -22,6 +22,9 @@ STYLES = {
     State.STOPPED: "warning",
     State.KILLED: "error",
     State.UNKNOWN: "dim",
+    State.QUEUED: "hint",
+    State.REQUEUED: "hint",
+    State.PREEMPTED: "warning",
 }
 
 
@@ -47,8 +50,8 @@ def show(summaries: Sequence[Summary]) -> None:
                 console.talk(f"{summary.name}: {forecasts.miss(pair)}", style="warning")
 
 
-def to_dict(summary: Summary) -> dict[str, Any]:
-    """A run for `--json`; seconds and tokens per second as they were measured."""
+def to_dict(summary: Summary, job: str | None = None) -> dict[str, Any]:
+    """A run for `--json`, with its job's id; seconds and tokens per second as they were measured."""
     return {
         "run": summary.name,
         "state": summary.state.value,
@@ -59,6 +62,7 @@ def to_dict(summary: Summary) -> dict[str, Any]:
         "eval_loss": summary.eval_loss,
         "tokens_per_second": summary.speed,
         "seconds": summary.seconds,
+        "job": job,
         "why": text(summary.why) if summary.why else None,
         "resumed_from": summary.resumed_from,
         "measured": dict(summary.measured),
@@ -75,6 +79,9 @@ def state_name(state: State) -> str:
         State.STOPPED: t("stopped"),
         State.KILLED: t("killed"),
         State.UNKNOWN: t("unknown"),
+        State.QUEUED: t("queued"),
+        State.REQUEUED: t("requeued"),
+        State.PREEMPTED: t("preempted"),
     }[state]
 
 

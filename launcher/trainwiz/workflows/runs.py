@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import shutil
@@ -15,10 +16,11 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.quantities import size
 from trainwiz.record.run import State, state, summary
-from trainwiz.store import history, runs
+from trainwiz.store import history, jobs, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import runs as table
+from trainwiz.workflows.jobs import states
 
 _AGE = re.compile(r"(\d+)([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -43,19 +45,24 @@ class Chosen:
 def show(folder: str, *, chosen: Chosen, as_json: bool) -> None:
     """List the runs of a project, the oldest first. Raises `UsageError` where there are none."""
     project = Path(folder)
-    found = _chosen(project, chosen, must_exist=not as_json)
-    shown = found[-chosen.most :] if chosen.most else found
+    _check_states(chosen.states)
+    # A run's job may know another state than the run's own records.
+    found = _chosen(project, dataclasses.replace(chosen, states=()), must_exist=not as_json)
+    looked_at = found if chosen.states else found[-chosen.most :]
     now = time.time()
-    summaries = [summary(history.brief(run), now) for run in shown]
+    rows = states.told(project, looked_at, [summary(history.brief(run), now) for run in looked_at])
+    if chosen.states:
+        rows = [row for row in rows if row[0].state.value in chosen.states][-chosen.most :]
     if as_json:
-        console.data_json([table.to_dict(each) for each in summaries])
+        console.data_json([table.to_dict(each, job.id if job else None) for each, job in rows])
         return
-    if summaries:
-        table.show(summaries)
-    if left_out := len(found) - len(shown):
-        console.talk(t("older runs, not shown: {n}; --last 0 lists all", n=left_out), style="dim")
-    elif not found:
+    if rows:
+        table.show([each for each, _ in rows])
+    else:
         console.talk(t("no run matches"))
+    left_out = len(found) - len(looked_at)
+    if left_out and not chosen.states:
+        console.talk(t("older runs, not shown: {n}; --last 0 lists all", n=left_out), style="dim")
 
 
 def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
@@ -68,6 +75,7 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
             say("--prune needs to know which runs"), say("add --before 30d, or --state failed; both narrow it down")
         )
     project = Path(folder)
+    _check_states(chosen.states)
     every = runs.every(project)
     needed = {_home(run) for run in every if run.checkpoints.is_symlink()} | {
         run.folder.resolve() for run in every[-1:]
@@ -97,14 +105,17 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
     return 0
 
 
-def _chosen(project: Path, chosen: Chosen, *, must_exist: bool = True) -> list[Run]:
-    found = runs.every(project)
-    if not found and must_exist:
-        history.find(runs.LATEST, project)
-    unknown = [name for name in chosen.states if name not in {each.value for each in State}]
+def _check_states(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in {each.value for each in State}]
     if unknown:
         known = ", ".join(each.value for each in State)
         raise UsageError(say("no state {name}; there are {known}", name=unknown[0], known=known))
+
+
+def _chosen(project: Path, chosen: Chosen, *, must_exist: bool = True) -> list[Run]:
+    found = runs.every(project)
+    if not found and must_exist and not jobs.every(project):
+        history.find(runs.LATEST, project)
     now = time.time()
     # Names say when a run began, in local time, and sort as times do.
     since = _name_at(now - _seconds(chosen.since)) if chosen.since else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.config.document import Document
 from trainwiz.config.tools.tool import Tool, switched_on
-from trainwiz.config.tools.trainer import WORDS
+from trainwiz.config.tools.trainer import DEFAULTS, WORDS
 from trainwiz.engines.axolotl import KEYS, TRIED
 
 _DATA = ("datasets", "pretraining_dataset", "test_datasets")
@@ -50,6 +50,9 @@ TOOL = Tool(
         **{word: key for word, key in WORDS.items() if key in KEYS and word not in _DECIDED},
         "per_device_train_batch_size": "micro_batch_size",
         "num_train_epochs": "num_epochs",
+        "optim": "optimizer",
+        "eval_part": "val_set_size",
+        "rslora": "peft_use_rslora",
         "adapter": "adapter",
         "task": "rl",
         "lr_scheduler_type": "lr_scheduler",
@@ -60,6 +63,14 @@ TOOL = Tool(
         "lora_rank": "lora_r",
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
+    },
+    defaults={
+        **{word: value for word, value in DEFAULTS.items() if word not in ("learning_rate", "warmup_steps")},
+        "per_device_train_batch_size": 1,
+        "num_train_epochs": 1,
+        "lr_scheduler_type": "cosine",
+        "warmup_ratio": 0.03,
+        "eval_part": 0.0,
     },
     keys=KEYS,
     quantized=_quantized,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainwiz.config.document import Document
 from trainwiz.config.tools.tool import Tool, as_number, switched_on
-from trainwiz.config.tools.trainer import WORDS
+from trainwiz.config.tools.trainer import DEFAULTS, WORDS
 from trainwiz.engines.llamafactory import OWN_ARGUMENTS, TRIED
 from trainwiz.engines.trainer import ARGUMENTS, OLD_ARGUMENTS
 
@@ -46,7 +46,11 @@ TOOL = Tool(
         "lora_rank": "lora_rank",
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
+        "rslora": "use_rslora",
+        "eval_part": "val_size",
+        "preference_beta": "pref_beta",
     },
+    defaults={**DEFAULTS, "eval_part": 0.0, "lora_rank": 8},
     keys=OWN_ARGUMENTS | ARGUMENTS | OLD_ARGUMENTS,
     leaves_defaults=True,
     stops_at_unknown_keys=True,

@@ -31,6 +31,8 @@ class Tool:
     """Its key for each thing that several tools say: the names are those of transformers' Trainer where it has one."""
     keys: Collection[str] = ()
     """Every key at the top that it reads; empty where this is not known."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What it takes for the things of `words` that a file leaves out, as far as a plan has keys for them."""
     adapters: tuple[object, ...] = ("lora", "qlora")
     """The words of its key for adapters that mean LoRA."""
     usual_task: str = "sft"

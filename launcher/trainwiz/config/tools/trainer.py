@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainwiz.engines.transformers import TRAINER_DEFAULTS
+
 WORDS = {
     name: name
     for name in (
@@ -15,6 +17,8 @@ WORDS = {
         "adam_epsilon",
         "adam_beta1",
         "adam_beta2",
+        "optim",
+        "neftune_noise_alpha",
         "warmup_steps",
         "warmup_ratio",
         "lr_scheduler_type",
@@ -37,3 +41,21 @@ WORDS = {
     )
 }
 """Its arguments under their own names."""
+DEFAULTS = {
+    word: TRAINER_DEFAULTS[word]
+    for word in (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+        "learning_rate",
+        "weight_decay",
+        "max_grad_norm",
+        "warmup_steps",
+        "lr_scheduler_type",
+        "seed",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+    )
+}
+"""What a Trainer takes for those that are left out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from trainwiz import schedulers
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
@@ -64,7 +65,8 @@ def machines_know_where_to_meet(plan: Plan) -> Violations:
     there).
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
-    if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None:
+    # The job of the plan's scheduler will know it.
+    if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None and schedulers.of(plan) is None:
         fix = remedy(
             "leave it so if a scheduler starts the machines; otherwise set machine.main_process_ip to an address of "
             "the first machine (run hostname -I there)"

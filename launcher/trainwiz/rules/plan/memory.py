@@ -67,14 +67,13 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
     and do not depend on how the state is sharded. Beside them are the logits of 1024 tokens, and what comes and goes
-    with the strategy: casts, gathered weights, buckets. Compiled layers keep fewer, so this rule does not judge them.
+    with the strategy: casts, gathered weights, buckets. Of compiled layers only what matrix products and attention
+    return is counted: the compiler computes the rest again.
     Instead: recompute activations (model.activation_checkpointing), or use a smaller micro-batch with more
     accumulation, which keeps the real batch, or a shorter sequence.
     Source: what autograd saves, counted with transformers 5.23 (tests/models/test_activations.py)
     """
     # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
-    if plan.model.compile:
-        return
     smallest, beside = _smallest_gpu(plan, machine), estimate.beside_bytes_per_rank
     if not smallest or estimate.device_bytes_per_rank > smallest:
         return

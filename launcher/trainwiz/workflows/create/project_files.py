@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwiz import schedulers
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import current, t
@@ -133,6 +134,8 @@ def report_next(folder: Path) -> None:
     console.talk(t("Next:"))
     where = shlex.quote(str(folder))
     console.talk(t("  trainwiz launch {folder}    checks everything again, then trains", folder=where))
+    if any((folder / each.file).is_file() for each in schedulers.every()):
+        console.talk(t("  trainwiz submit {folder}    does so in a job of the scheduler", folder=where))
     console.talk(
         t(
             "  {file}    can be edited; trainwiz update {folder} then renews the other files",

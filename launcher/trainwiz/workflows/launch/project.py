@@ -115,6 +115,7 @@ def _place(request: Request, plan: Plan) -> Place | None:
     """Where this machine stands among several; None where the plan has one. Raises `UsageError`."""
     machines = plan.machine.num_machines
     if machines == 1:
+        cluster.agree(machines, os.environ)  # or each node of a job would train the same
         return None
     if request.max_restarts or request.auto_batch:
         raise UsageError(

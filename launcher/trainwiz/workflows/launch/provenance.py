@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import __version__, cluster
+from trainwiz import __version__, cluster, schedulers
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine
 from trainwiz.message import Message
@@ -44,6 +44,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "config": prepared.request.config or None,
         "versions": {**versions, **packages},
         "plan_hash": plan.digest() if plan else None,
+        "job": dataclasses.asdict(job) if (job := schedulers.around(os.environ)) else None,
         "resumed_from": prepared.continues.name if prepared.continues else None,
         "plan": redaction.values(plan.model_dump(mode="json"), secrets(prepared)) if plan else None,
         "config_values": redaction.values(dict(prepared.config_values), secrets(prepared)),

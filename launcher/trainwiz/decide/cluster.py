@@ -1,0 +1,37 @@
+"""Who starts the machines, and what they are asked for. Only people know what their cluster is called."""
+
+from __future__ import annotations
+
+from trainwiz.decide.decision import Decision
+from trainwiz.message import say
+
+_USUAL = say("the scheduler's own default")
+_REASONS = {
+    "kind": say("people start it themselves"),
+    "job_name": say("only people read it"),
+    "time_limit": _USUAL,
+    "grace": say("long enough for most checkpoints"),
+    "requeue": say("a job that was stopped then goes on by itself"),
+    "gpu_type": say("any type"),
+    "cpus": _USUAL,
+    "memory": _USUAL,
+    "setup": say("the job has the environment that it is submitted from"),
+    "folder": say("where it is submitted from; in containers /project"),
+    "partition": _USUAL,
+    "account": _USUAL,
+    "qos": _USUAL,
+    "queue": say("only clusters with Kueue have queues"),
+    "namespace": say("the one that kubectl is set to"),
+    "image": say("only you know which image has your packages"),
+    "volume": say("only you know its name"),
+    "shared_memory": say("containers have 64 MiB otherwise"),
+    "workload": say("starts all machines together, and again together"),
+    "infra": say("the cheapest cloud with credentials"),
+    "spot": say("a spot machine can be taken away at any time"),
+}
+
+
+def decide_cluster(d: Decision) -> None:
+    """Nothing here depends on the machine: a login node is not where it will run."""
+    for name, reason in _REASONS.items():
+        d.settle_default(f"cluster.{name}", reason)

@@ -1,0 +1,315 @@
+"""Kubernetes: a TrainJob of Kubeflow Trainer, or a JobSet or a Job for clusters without it, created with kubectl.
+
+A TrainJob runs in a TrainingRuntime of its own: its fields are the same in Kubeflow Trainer 2.0 to 2.3, where those by
+which a TrainJob changes another runtime's pods were renamed twice.
+https://www.kubeflow.org/docs/components/trainer/ https://jobset.sigs.k8s.io/docs/
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.message import Message, say
+from trainwiz.outcome import STOPPED_CODE
+from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_PROJECT = "/project"
+"""Where the volume with the project is mounted, if the plan names no folder."""
+_VARIABLE = "TRAINWIZ_JOB"
+_RUNTIME_FILE = "runtime.yaml"
+_CONTAINER = "node"
+"""Kubeflow Trainer looks for the job and the container of this name."""
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_JOBSET_NAME = "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
+_JOB_NAME = "metadata.labels['batch.kubernetes.io/job-name']"
+_MOST_RESTARTS = 10
+_MARGIN_SECONDS = 15
+"""How much longer than the ranks' grace a pod gets, for trainwiz itself to end."""
+_RESOURCES = {
+    "cuda": "nvidia.com/gpu",
+    "npu": "huawei.com/Ascend910",
+    "xpu": "gpu.intel.com/i915",
+    "mlu": "cambricon.com/mlu",
+}
+"""What device plugins call one device."""
+_TYPES = {
+    "trainjob": "trainjob.trainer.kubeflow.org",
+    "jobset": "jobset.jobset.x-k8s.io",
+    "job": "job.batch",
+}
+"""As `kubectl create --output=name` prints them."""
+
+
+class Kubernetes(Scheduler):
+    """Pods with one trainwiz each, which find each other by the variables that torchrun reads, too."""
+
+    name = "kubernetes"
+    order = 2
+    summary = say("Kubernetes: trainjob.yaml, created with kubectl")
+    program = "kubectl"
+    file = "trainjob.yaml"
+    keys = frozenset(
+        {
+            *("time_limit", "requeue", "gpu_type", "cpus", "memory", "setup", "folder", "queue", "namespace"),
+            *("image", "volume", "shared_memory", "workload"),
+        }
+    )
+
+    def files(self, plan: Plan) -> dict[str, str | Sequence[Mapping[str, Any]]]:
+        """The job; a TrainJob's runtime has a file of its own, since it outlives the jobs."""
+        match plan.cluster.workload:
+            case "trainjob":
+                return {self.file: [_train_job(plan)], _RUNTIME_FILE: [_runtime(plan)]}
+            case "jobset":
+                return {self.file: [_job_set(plan)]}
+        return {self.file: [_job(plan)]}
+
+    def submission(self, plan: Plan) -> tuple[Argv, ...]:
+        """A created job gets a new name, where an applied one would be left alone once it has ended."""
+        space = ("--namespace", plan.cluster.namespace) if plan.cluster.namespace else ()
+        runtime = (("kubectl", "apply", *space, "--filename", _RUNTIME_FILE),)
+        created = ("kubectl", "create", *space, "--filename", self.file, "--output", "name")
+        return (*(runtime if _RUNTIME_FILE in self.files(plan) else ()), created)
+
+    def submitted(self, plan: Plan, stdout: str) -> Job | None:
+        """`trainjob.trainer.kubeflow.org/train-x7f2q`, with the namespace before it where the plan names one."""
+        lines = [line.strip() for line in stdout.splitlines() if line.startswith(tuple(_TYPES.values()))]
+        return Job(scheduler=self.name, id=_id(plan, lines[-1])) if lines else None
+
+    def around(self, environ: Mapping[str, str]) -> Job | None:
+        """By the variable that the files set."""
+        scheduler, _, found = environ.get(_VARIABLE, "").partition(" ")
+        return Job(scheduler=self.name, id=found) if scheduler == self.name and found else None
+
+    def questions(self, job: Job) -> tuple[Argv, ...]:
+        """One command; its JSON has the conditions."""
+        return (("kubectl", "get", *_named(job), "--output", "json"),)
+
+    def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:  # noqa: ARG002 (one question)
+        """The job's state by its conditions and its pods."""
+        try:
+            found = json.loads(stdout)
+        except ValueError:
+            return None
+        status = found.get("status") if isinstance(found, dict) else None
+        return _seen(status) if isinstance(status, dict) else Seen(phase=Phase.QUEUED)
+
+    def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:  # noqa: ARG002 (the same for both)
+        """Its pods get SIGTERM and their grace. A suspended job would be started again by Kueue."""
+        return (("kubectl", "delete", *_named(job), "--wait=false"),)
+
+
+def _id(plan: Plan, name: str) -> str:
+    return f"{plan.cluster.namespace}:{name}" if plan.cluster.namespace else name
+
+
+def _named(job: Job) -> tuple[str, ...]:
+    space, colon, name = job.id.rpartition(":")
+    return ("--namespace", space, name) if colon else (name,)
+
+
+def _train_job(plan: Plan) -> dict[str, Any]:
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _metadata(plan),
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "TrainingRuntime",
+                "name": f"{plan.cluster.job_name}-runtime",
+            },
+            "trainer": {"numNodes": plan.machine.num_machines, "numProcPerNode": plan.machine.ranks_per_machine},
+        },
+    }
+
+
+def _runtime(plan: Plan) -> dict[str, Any]:
+    space = {"namespace": plan.cluster.namespace} if plan.cluster.namespace else {}
+    # Kubeflow Trainer itself sets the number of pods and torchrun's variables.
+    job = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": _job_spec(plan, _JOBSET_NAME),
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": f"{plan.cluster.job_name}-runtime", **space},
+        "spec": {
+            "mlPolicy": {"numNodes": plan.machine.num_machines, "torch": {}},
+            "template": {
+                "spec": {
+                    "failurePolicy": _restarts(plan),
+                    "replicatedJobs": [{"name": _CONTAINER, "replicas": 1, "template": job}],
+                }
+            },
+        },
+    }
+
+
+def _job_set(plan: Plan) -> dict[str, Any]:
+    job = {"spec": {**_indexed(plan), **_job_spec(plan, _JOBSET_NAME, _torchrun_variables(plan))}}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _metadata(plan),
+        "spec": {
+            "failurePolicy": _restarts(plan),
+            "replicatedJobs": [{"name": _CONTAINER, "replicas": 1, "template": job}],
+        },
+    }
+
+
+def _job(plan: Plan) -> dict[str, Any]:
+    spec = _job_spec(plan, _JOB_NAME)
+    # One pod: nothing else has to start again with it.
+    if plan.cluster.requeue:
+        spec["backoffLimit"] = _MOST_RESTARTS
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(plan), "spec": spec}
+
+
+def _metadata(plan: Plan) -> dict[str, Any]:
+    cluster = plan.cluster
+    return {
+        "generateName": f"{cluster.job_name}-",
+        **({"namespace": cluster.namespace} if cluster.namespace else {}),
+        **({"labels": {"kueue.x-k8s.io/queue-name": cluster.queue}} if cluster.queue else {}),
+    }
+
+
+def _restarts(plan: Plan) -> dict[str, Any]:
+    """All pods start again together; a training that failed by itself does not."""
+    return {
+        "maxRestarts": _MOST_RESTARTS if plan.cluster.requeue else 0,
+        "rules": [{"name": "failed", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+    }
+
+
+def _indexed(plan: Plan) -> dict[str, Any]:
+    machines = plan.machine.num_machines
+    return {"completionMode": "Indexed", "completions": machines, "parallelism": machines}
+
+
+def _job_spec(plan: Plan, name_field: str, variables: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    cluster = plan.cluster
+    limit = {"activeDeadlineSeconds": cluster.time_limit_seconds} if cluster.time_limit_seconds else {}
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    stopped = {"containerName": _CONTAINER, "operator": "NotIn", "values": [STOPPED_CODE]}
+    return {
+        **limit,
+        "backoffLimit": 0,
+        # The first rule that fits decides: a pod that was preempted, then one that was stopped in order.
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Count", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": stopped},
+            ]
+        },
+        "template": {"spec": _pod(plan, name_field, variables)},
+    }
+
+
+def _pod(plan: Plan, name_field: str, variables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    cluster = plan.cluster
+    folder = cluster.folder or _PROJECT
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    if cluster.volume:
+        volumes.append({"name": "project", "persistentVolumeClaim": {"claimName": cluster.volume}})
+        mounts.append({"name": "project", "mountPath": folder})
+    if cluster.shared_memory:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    container: dict[str, Any] = {
+        "name": _CONTAINER,
+        "image": cluster.image or "",
+        "command": _command(plan),
+        "workingDir": folder,
+        "env": [
+            {"name": f"{_VARIABLE}_NAME", "valueFrom": {"fieldRef": {"fieldPath": name_field}}},
+            {"name": _VARIABLE, "value": f"kubernetes {_id(plan, _TYPES[cluster.workload])}/$({_VARIABLE}_NAME)"},
+            *variables,
+        ],
+    }
+    if resources := _resources(plan):
+        container["resources"] = resources
+    if mounts:
+        container["volumeMounts"] = mounts
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": cluster.grace + _MARGIN_SECONDS,
+        **({"nodeSelector": {"nvidia.com/gpu.product": cluster.gpu_type}} if cluster.gpu_type else {}),
+        "containers": [container],
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def _command(plan: Plan) -> list[str]:
+    launch = ["trainwiz", "launch", "--grace", str(plan.cluster.grace)]
+    if not plan.cluster.setup:
+        return launch
+    # trainwiz takes the shell's place, which would keep SIGTERM to itself.
+    return ["bash", "-c", f"{plan.cluster.setup} && exec {shlex.join(launch)}"]
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    cluster = plan.cluster
+    asked: dict[str, Any] = {}
+    if cluster.cpus:
+        asked["cpu"] = str(cluster.cpus)
+    if cluster.memory:
+        asked["memory"] = cluster.memory
+    if resource := _RESOURCES.get(plan.machine.device):
+        asked[resource] = str(plan.machine.ranks_per_machine)
+    return {"requests": asked, "limits": dict(asked)} if asked else {}
+
+
+def _torchrun_variables(plan: Plan) -> list[dict[str, Any]]:
+    """What Kubeflow Trainer sets in a TrainJob's pods."""
+    name = f"$({_VARIABLE}_NAME)"
+    return [
+        {"name": "PET_NNODES", "value": str(plan.machine.num_machines)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(plan.machine.ranks_per_machine)},
+        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
+        {"name": "PET_MASTER_ADDR", "value": f"{name}-{_CONTAINER}-0-0.{name}"},
+        {"name": "PET_MASTER_PORT", "value": str(plan.machine.main_process_port)},
+    ]
+
+
+def _seen(status: Mapping[str, Any]) -> Seen:
+    conditions = {
+        str(each.get("type")): each
+        for each in status.get("conditions") or ()
+        if isinstance(each, Mapping) and each.get("status") == "True"
+    }
+    for name, phase in _ENDS.items():
+        if name in conditions:
+            return Seen(phase=phase, reason=_reason(conditions[name]) if phase is Phase.FAILED else None)
+    if "Suspended" in conditions:
+        return Seen(phase=Phase.QUEUED, reason=say("suspended, by its queue or by somebody"))
+    started = status.get("restarts") or status.get("failed")
+    if _active(status):
+        return Seen(phase=Phase.RUNNING)
+    return Seen(phase=Phase.REQUEUED if started else Phase.QUEUED, reason=say("its pods have not started"))
+
+
+_ENDS = {"Complete": Phase.DONE, "Completed": Phase.DONE, "Failed": Phase.FAILED}
+"""The conditions of TrainJobs, JobSets and Jobs that have ended."""
+
+
+def _active(status: Mapping[str, Any]) -> bool:
+    parts = [*(status.get("jobsStatus") or ()), *(status.get("replicatedJobsStatus") or ()), status]
+    return any(isinstance(part, Mapping) and (part.get("ready") or part.get("active")) for part in parts)
+
+
+def _reason(condition: Mapping[str, Any]) -> Message:
+    return say("{text}", text=str(condition.get("message") or condition.get("reason") or ""))
+
+
+SCHEDULER = Kubernetes()

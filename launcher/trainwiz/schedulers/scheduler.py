@@ -1,0 +1,99 @@
+"""What a scheduler is: the file it reads, the commands that people type, and how it names a job's states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.message import Message
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+Argv = tuple[str, ...]
+
+
+class Phase(str, Enum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    REQUEUED = "requeued"
+    """It ran before, and waits to run again."""
+    PREEMPTED = "preempted"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One submitted job."""
+
+    scheduler: str
+    """The scheduler's name, as `cluster.kind` has it."""
+    id: str
+    """As the scheduler's commands take it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the scheduler says of a job."""
+
+    phase: Phase
+    reason: Message | None = None
+    """Why it waits, or why it ended; None: nothing to say."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the job will not run again."""
+        return self.phase in (Phase.DONE, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED)
+
+
+class Scheduler:
+    """One way to get machines. Every command is a list of arguments; nothing is run here."""
+
+    name: str
+    """The word in `cluster.kind`."""
+    order: int
+    """Its place in the wizard's list."""
+    summary: Message
+    """Its line in the wizard's list."""
+    program: str
+    """The program that submits."""
+    keys: frozenset[str]
+    """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
+    file: str
+    """The file that people edit and submit."""
+    logs: tuple[str, ...] = ()
+    """Patterns of what it writes into the project's folder."""
+
+    def files(self, plan: Plan) -> dict[str, str | Sequence[Mapping[str, Any]]]:
+        """Its files by name: as text, or as the YAML documents that they hold."""
+        raise NotImplementedError
+
+    def submission(self, plan: Plan) -> tuple[Argv, ...]:
+        """The commands that submit the files, typed in the project's folder; the last one prints the job's id."""
+        raise NotImplementedError
+
+    def submitted(self, plan: Plan, stdout: str) -> Job | None:
+        """The job, by what the last command printed."""
+        raise NotImplementedError
+
+    def around(self, environ: Mapping[str, str]) -> Job | None:
+        """The job that a process with this environment runs in."""
+        raise NotImplementedError
+
+    def questions(self, job: Job) -> tuple[Argv, ...]:
+        """The commands that ask for a job's state: the next one where one does not know the job."""
+        raise NotImplementedError
+
+    def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:
+        """What one of them answered; None where it does not know the job."""
+        raise NotImplementedError
+
+    def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
+        """The commands that end a job: one that runs saves a checkpoint first, and neither starts again."""
+        raise NotImplementedError

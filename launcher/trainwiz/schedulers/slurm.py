@@ -1,0 +1,208 @@
+"""Slurm: job.sbatch, sbatch, squeue, sacct, scontrol, scancel. https://slurm.schedmd.com/sbatch.html"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainwiz.message import Message, say
+from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
+
+_SIGNAL_SECONDS = 15
+"""How much earlier than the ranks' grace the signal comes, for trainwiz itself to end."""
+_PHASES = {
+    "BOOT_FAIL": Phase.FAILED,
+    "CANCELLED": Phase.STOPPED,
+    "COMPLETED": Phase.DONE,
+    "COMPLETING": Phase.RUNNING,
+    "CONFIGURING": Phase.QUEUED,
+    "DEADLINE": Phase.FAILED,
+    "FAILED": Phase.FAILED,
+    "NODE_FAIL": Phase.FAILED,
+    "OUT_OF_MEMORY": Phase.FAILED,
+    "PENDING": Phase.QUEUED,
+    "PREEMPTED": Phase.PREEMPTED,
+    "REQUEUED": Phase.REQUEUED,
+    "REQUEUE_HOLD": Phase.REQUEUED,
+    "REQUEUE_FED": Phase.REQUEUED,
+    "RESIZING": Phase.RUNNING,
+    "RUNNING": Phase.RUNNING,
+    "SIGNALING": Phase.RUNNING,
+    "SPECIAL_EXIT": Phase.REQUEUED,
+    "STAGE_OUT": Phase.RUNNING,
+    "STOPPED": Phase.RUNNING,
+    "SUSPENDED": Phase.QUEUED,
+    "TIMEOUT": Phase.FAILED,
+}
+"""Slurm's states: https://slurm.schedmd.com/squeue.html (JOB STATE CODES)"""
+_SAID = {
+    "CANCELLED": say("cancelled"),
+    "BOOT_FAIL": say("a node did not boot"),
+    "DEADLINE": say("its deadline passed"),
+    "NODE_FAIL": say("a node failed"),
+    "OUT_OF_MEMORY": say("it used more memory than it had asked for (cluster.memory)"),
+    "PREEMPTED": say("another job took its nodes"),
+    "TIMEOUT": say("the time limit was reached (cluster.time_limit)"),
+}
+_WAITS = {
+    "Priority": say("jobs of a higher priority go first"),
+    "Resources": say("waiting for nodes to become free"),
+    "BeginTime": say("it may not start yet; after a requeue Slurm waits for up to two minutes"),
+    "Dependency": say("waiting for another job"),
+    "JobHeldUser": say("held; release it with: scontrol release {id}"),
+    "JobHeldAdmin": say("held by an administrator"),
+    "PartitionTimeLimit": say("cluster.time_limit is beyond the limit of the partition"),
+    "PartitionNodeLimit": say("the partition has too few nodes"),
+    "ReqNodeNotAvail": say("the nodes are down or reserved"),
+    "QOSMaxJobsPerUserLimit": say("too many jobs of this user in this QOS"),
+    "AssocGrpGRES": say("the account's limit on GPUs is used up"),
+}
+"""Reasons that people meet: https://slurm.schedmd.com/job_reason_codes.html"""
+
+
+class Slurm(Scheduler):
+    """A batch script with one trainwiz per node."""
+
+    name = "slurm"
+    order = 1
+    summary = say("Slurm: job.sbatch, submitted with sbatch")
+    program = "sbatch"
+    file = "job.sbatch"
+    logs = ("/slurm-*.log",)
+    keys = frozenset(
+        {"time_limit", "requeue", "gpu_type", "cpus", "memory", "setup", "folder", "partition", "account", "qos"}
+    )
+
+    def files(self, plan: Plan) -> dict[str, str | Sequence[Mapping[str, Any]]]:
+        """The batch script."""
+        return {self.file: "\n".join(_script(plan)) + "\n"}
+
+    def submission(self, plan: Plan) -> tuple[Argv, ...]:  # noqa: ARG002 (the script says it all)
+        """One command; `--parsable` prints the id alone."""
+        return ((self.program, "--parsable", self.file),)
+
+    def submitted(self, plan: Plan, stdout: str) -> Job | None:  # noqa: ARG002 (the same for every plan)
+        """`17`, or `17;cluster` where there are several."""
+        found = re.search(r"^(\d+)(;\S+)?\s*$", stdout, re.MULTILINE)
+        return Job(scheduler=self.name, id=found[1]) if found else None
+
+    def around(self, environ: Mapping[str, str]) -> Job | None:
+        """Of a job array, the id of the one job."""
+        found = environ.get("SLURM_JOB_ID", "")
+        return Job(scheduler=self.name, id=found) if found.isdecimal() else None
+
+    def questions(self, job: Job) -> tuple[Argv, ...]:
+        """squeue forgets a job soon after its end, sacct needs accounting, and scontrol remembers for minutes."""
+        return (
+            ("scontrol", "--oneliner", "show", "job", job.id),
+            ("sacct", "--allocations", "--noheader", "--parsable2", "--format=State,ExitCode", f"--jobs={job.id}"),
+        )
+
+    def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:
+        """The state, with what Slurm says of it."""
+        return _in_record(job, stdout) if argv[0] == "scontrol" else _in_accounting(stdout)
+
+    def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
+        """A job that was asked to stop would be requeued, unless that is turned off first."""
+        if not runs:
+            return (("scancel", job.id),)
+        return (("scontrol", "update", f"JobId={job.id}", "Requeue=0"), ("scancel", "--signal=TERM", job.id))
+
+
+def _script(plan: Plan) -> list[str]:
+    cluster = plan.cluster
+    lines = [
+        "#!/bin/bash",
+        "# Submit it with `trainwiz submit`, or here with `sbatch job.sbatch`; made from trainwiz.yaml.",
+    ]
+    lines += [f"#SBATCH --{option}" for option in _asked_for(plan)]
+    lines += [
+        f"# {cluster.grace + _SIGNAL_SECONDS} s before the end of time, SIGTERM: trainwiz saves a checkpoint and ends.",
+        f"#SBATCH --signal=TERM@{cluster.grace + _SIGNAL_SECONDS}",
+        "# A requeued job goes on from the newest checkpoint, and its log grows.",
+        f"#SBATCH --{'requeue' if cluster.requeue else 'no-requeue'}",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --output=slurm-%j.log",
+        "",
+    ]
+    if cluster.setup:
+        lines += [cluster.setup, ""]
+    cpus = f" --cpus-per-task={cluster.cpus}" if cluster.cpus else ""
+    lines += [
+        "# One trainwiz on each node starts the ranks there. The others go on writing when one has failed.",
+        f"srun --ntasks-per-node=1{cpus} --kill-on-bad-exit=0 trainwiz launch --grace {cluster.grace}",
+    ]
+    return lines
+
+
+def _asked_for(plan: Plan) -> list[str]:
+    cluster = plan.cluster
+    options = [f"job-name={cluster.job_name}", f"nodes={plan.machine.num_machines}", "ntasks-per-node=1"]
+    if plan.machine.device == "cuda":
+        kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+        options.append(f"gpus-per-node={kind}{plan.machine.ranks_per_machine}")
+    elif plan.machine.device != "cpu":
+        options.append(f"gres={cluster.gpu_type or plan.machine.device}:{plan.machine.ranks_per_machine}")
+    given = {
+        "cpus-per-task": cluster.cpus,
+        # Slurm's units are binary, without saying so.
+        "mem": cluster.memory.removesuffix("i") if cluster.memory else None,
+        "time": _clock(cluster.time_limit_seconds) if cluster.time_limit_seconds else None,
+        "partition": cluster.partition,
+        "account": cluster.account,
+        "qos": cluster.qos,
+        "chdir": _quoted(cluster.folder) if cluster.folder else None,
+    }
+    return [*options, *(f"{option}={value}" for option, value in given.items() if value is not None)]
+
+
+def _quoted(folder: str) -> str:
+    # sbatch splits its directives at blanks, and takes quotes; the plan allows none inside.
+    return f'"{folder}"' if " " in folder else folder
+
+
+def _clock(seconds: int) -> str:
+    days, rest = divmod(seconds, 86_400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def _in_record(job: Job, line: str) -> Seen | None:
+    fields = dict(word.partition("=")[::2] for word in line.split())
+    state = fields.get("JobState", "")
+    if state not in _PHASES:
+        return None
+    phase = _PHASES[state]
+    if phase is Phase.QUEUED:
+        again = fields.get("Restarts", "0") not in ("", "0")
+        return Seen(phase=Phase.REQUEUED if again else phase, reason=_waiting(job, fields.get("Reason", "")))
+    return Seen(phase=phase, reason=_ended(state, fields.get("ExitCode", "")))
+
+
+def _in_accounting(lines: str) -> Seen | None:
+    # A requeued job has a line for each start; the last one counts.
+    *_, last = lines.strip().splitlines() or [""]
+    state, _, code = last.partition("|")
+    state = state.split()[0] if state else ""  # `CANCELLED by 1000`
+    return Seen(phase=_PHASES[state], reason=_ended(state, code)) if state in _PHASES else None
+
+
+def _waiting(job: Job, reason: str) -> Message | None:
+    if reason in ("", "None"):
+        return None
+    known = _WAITS.get(reason)
+    return Message(known.template, {"id": job.id}) if known else say("Slurm's reason: {reason}", reason=reason)
+
+
+def _ended(state: str, code: str) -> Message | None:
+    exit_code = code.partition(":")[0]
+    if state == "FAILED" and exit_code:
+        return say("the job exited with code {code}", code=exit_code)
+    return _SAID.get(state)
+
+
+SCHEDULER = Slurm()

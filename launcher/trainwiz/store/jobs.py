@@ -1,0 +1,72 @@
+"""`runs/jobs.jsonl`: what was submitted from a project, a line for each job, the newest last."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwiz.errors import TrainwizError
+from trainwiz.message import say
+from trainwiz.schedulers import Job
+from trainwiz.store.jsonl import JsonLines
+from trainwiz.store.runs import RUNS, Run
+
+_FILE = "jobs.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A submitted job."""
+
+    job: Job
+    submitted: str
+    """When, as `command.json` writes times."""
+
+
+def add(project: Path, submitted: Submitted) -> None:
+    """Note a job. Raises `TrainwizError`."""
+    file = project / RUNS / _FILE
+    line = {"scheduler": submitted.job.scheduler, "id": submitted.job.id, "submitted": submitted.submitted}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # One write that appends, so that simultaneous submissions do not mix their lines.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise TrainwizError(
+            say("cannot write to {folder}: {error}", folder=file, error=error.strerror or error),
+            say("the job {id} was submitted and goes on; only `trainwiz runs` does not know it", id=submitted.job.id),
+        ) from None
+
+
+def every(project: Path) -> tuple[Submitted, ...]:
+    """All jobs, the oldest first; lines that say anything else are left out."""
+    found = [_read(line) for line in JsonLines(project / RUNS / _FILE).new()]
+    return tuple(each for each in found if each)
+
+
+def of_run(run: Run) -> Job | None:
+    """The job that a run is, or was, part of."""
+    return _job(run.read("command").get("job"))
+
+
+def _read(line: Mapping[str, Any]) -> Submitted | None:
+    job = _job(line)
+    return Submitted(job=job, submitted=str(line.get("submitted", ""))) if job else None
+
+
+def _job(value: object) -> Job | None:
+    if not isinstance(value, Mapping):
+        return None
+    scheduler, id = value.get("scheduler"), value.get("id")
+    # An id becomes an argument of a command: one that looks like an option is nobody's.
+    if not isinstance(scheduler, str) or not isinstance(id, str) or not id or id.startswith("-"):
+        return None
+    return Job(scheduler=scheduler, id=id)

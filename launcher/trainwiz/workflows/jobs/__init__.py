@@ -1,0 +1,1 @@
+"""Jobs of schedulers: submitting, looking at and stopping them."""

@@ -1,0 +1,87 @@
+"""`trainwiz stop`: ask a run to save a checkpoint and end, wherever it runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from trainwiz import schedulers
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.process import signals
+from trainwiz.process.capture import Running
+from trainwiz.render import PLAN_FILE
+from trainwiz.schedulers import Job, Phase
+from trainwiz.store import history, jobs, liveness, runs
+from trainwiz.store.runs import Run
+from trainwiz.ui import console
+from trainwiz.workflows.jobs import states
+
+_SECONDS = 60.0
+
+
+def stop(target: str, named: str) -> None:
+    """Stop a run or a job: the one `named`, or else the newest of a project. Raises `UsageError` where there is none.
+
+    `target` is a run, a job's id, or a project's folder.
+    """
+    is_project = (Path(target) / PLAN_FILE).is_file()
+    project = Path(target) if is_project or named else Path()
+    _stop(named or (runs.LATEST if is_project else target), project)
+
+
+def _stop(word: str, project: Path) -> None:
+    submitted = [each.job for each in jobs.every(project)]
+    if meant := [job for job in submitted if job.id == word]:
+        _stop_job(meant[-1])
+        return
+    newest = submitted[-1] if submitted and word == runs.LATEST else None
+    # A job that was submitted after the newest run has no run yet.
+    if newest and newest not in {jobs.of_run(run) for run in runs.every(project)}:
+        _stop_job(newest)
+        return
+    run = history.find(word, project)
+    job = jobs.of_run(run)
+    if job:
+        _stop_job(job)
+    else:
+        _stop_here(run)
+
+
+def _stop_job(job: Job) -> None:
+    seen = states.seen([job]).get(job)
+    if seen and seen.over:
+        raise UsageError(say("job {id} has already ended", id=job.id), say("list the runs: trainwiz runs"))
+    scheduler = schedulers.named(job.scheduler)
+    is_running = seen is None or seen.phase is Phase.RUNNING
+    for argv in scheduler.stop(job, runs=is_running) if scheduler else ():
+        answer = Running(argv).result(_SECONDS)
+        if answer.code:
+            raise TrainwizError(
+                say("{command} failed: {words}", command=shlex.join(argv), words=answer.problem),
+                say("check that this machine can reach the scheduler; the job goes on"),
+            )
+    words = (
+        t("asked job {id} to save a checkpoint and end; trainwiz runs shows when it has", id=job.id)
+        if is_running
+        else t("removed job {id} from the queue", id=job.id)
+    )
+    console.talk(words, style="good")
+
+
+def _stop_here(run: Run) -> None:
+    command = run.read("command")
+    alive = not run.read("outcome") and liveness.runs(command)
+    if alive is None:
+        raise UsageError(
+            say("run {name} was started on {host}", name=run.name, host=command.get("hostname")),
+            say("there, run: kill -TERM {pid}", pid=command.get("pid")),
+        )
+    if not alive:
+        raise UsageError(say("run {name} has already ended", name=run.name), say("list the runs: trainwiz runs"))
+    signals.terminate(int(command["pid"]))
+    console.talk(
+        t("asked run {name} to save a checkpoint and end; trainwiz runs shows when it has", name=run.name),
+        style="good",
+    )
