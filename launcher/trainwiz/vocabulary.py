@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 Task = Literal[
-    "causal_lm", "sft", "preference", "text_classification", "text_regression", "image_classification", "custom"
+    "causal_lm",
+    "sft",
+    "preference",
+    "text_classification",
+    "text_regression",
+    "image_classification",
+    "image_regression",
+    "image_multilabel",
+    "custom",
 ]
 Engine = Literal["accelerate", "colossalai"]
 Device = Literal["cuda", "cpu", "npu", "xpu", "mlu", "mps"]
@@ -25,6 +33,7 @@ BestMode = Literal["auto", "min", "max"]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
+Augmentation = Literal["none", "shift", "flip", "crop", "color"]
 OnHang = Literal["wait", "stop"]
 OnFailedSave = Literal["continue", "stop"]
 ClusterKind = Literal["none", "slurm", "kubernetes", "skypilot"]

@@ -1,5 +1,7 @@
 """What watch tells of a running training: its pace, and the complaints in its logs."""
 
+import pytest
+
 from trainwiz.record.complaints import Complaint, complaints
 from trainwiz.record.pace import Pace
 
@@ -55,3 +57,15 @@ def test_the_newest_complaints_are_kept_in_order() -> None:
 
 def test_a_complaint_has_no_control_characters() -> None:
     assert [c.text for c in complaints({0: "\x1b[31m  RuntimeError: x\x1b[0m\x07 "}, 3)] == ["RuntimeError: x"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-22 16:25:42] [WARNING] [real_accelerator.py:213] Setting accelerator to CPU. If you have GPU",
+        " [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.",
+        " [WARNING]  using untested triton version (3.2.0), only 1.0.0 is known to be compatible",
+    ],
+)
+def test_lines_that_mean_nothing_are_no_warnings(line: str) -> None:
+    assert complaints({0: f"{line}\nUserWarning: odd\n"}, 5) == [Complaint(text="UserWarning: odd", ranks=(0,))]

@@ -53,6 +53,9 @@ TASKS: list[dict[str, object]] = [
     *({"task": task.name} for task in tasks.every()),
     *NAMED,
     {"task": "image_classification", "model.name": "resnet18", "data.train": "pictures"},
+    *({"task": "image_classification", "data.augmentation": how} for how in ("none", "flip", "color")),
+    {"task": "image_multilabel", "model.name": "timm/a", "model.from_scratch": False, "data.augmentation": "crop"},
+    {"task": "image_regression", "model.name": "timm/a"},
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
     {"task": "sft", "model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"},
@@ -245,7 +248,6 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "n_features",
         "hidden_size",
         "n_blocks",
-        "image_size",
         "loss_chunk",
         "noise",
     }

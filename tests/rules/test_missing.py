@@ -159,6 +159,7 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param(ZERO, {"model.frozen": "embed"}, id="tw539"),
         pytest.param(ZERO, {"precision.weights": "bfloat16"}, id="tw208"),
         pytest.param({"task": "text_classification"}, {"model.neftune_alpha": 5.0}, id="tw541"),
+        pytest.param({"task": "preference", "data.packing": False}, {"data.packing": True}, id="tw542"),
         pytest.param(
             {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"
         ),

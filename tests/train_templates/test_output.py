@@ -177,7 +177,7 @@ def test_a_network_for_pictures_is_saved_with_its_classes(tmp_path: Path) -> Non
     task.save_model(config, model, dict(model.state_dict()), tmp_path / "out")
     shape = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (shape.pop("class_names"), shape["image_size"]) == (["cat", "dog"], config.image_size)
-    rebuilt = task.ResNet(task.TaskConfig(**shape), 2)
+    rebuilt = task.network.ResNet(task.TaskConfig(**shape), 2)
     rebuilt.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
 
 

@@ -99,6 +99,20 @@ def chat(folder: Path, template: str | None) -> Any:
     return task.chat.Chat(task.TaskConfig())
 
 
+def test_a_project_for_own_data_has_no_other_in_it(tmp_path: Path) -> None:
+    """Its sample answers a question of that data."""
+    rows = [{"messages": [{"role": "system", "content": "be brief"}, *TALK[1:]]}, {"messages": TALK[1:3]}]
+    (data := tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = load(tmp_path, "sft", data__train=str(data), data__eval="5%")
+    text = "".join((tmp_path / f"{name}.py").read_text() for name in ("task", "chat", "conversations"))
+    assert "embedded" not in text
+    assert "str.split" not in text
+    assert task.chat.first_question(task.TaskConfig()) == "one?"
+    assert (
+        load(tmp_path / "other", "sft").chat.first_question(task.TaskConfig(train_data="embedded")).startswith("What")
+    )
+
+
 def encode(talker: Any, messages: list[dict[str, Any]]) -> list[list[int]]:
     """The samples of a conversation."""
     return talker.encode(sys.modules["conversations"].conversation_of({"messages": messages}))  # type: ignore[no-any-return]

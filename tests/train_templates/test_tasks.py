@@ -31,7 +31,7 @@ from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.probe import labelled
+from trainwiz.probe import pictures
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -52,12 +52,14 @@ GENERATED = (
         "meter",
         "metrics",
         "model_folder",
+        "network",
     ),
     *(
         "noise",
         "optimizers",
         "packing",
         "pairs",
+        "pictures",
         "preferences",
         "recompute",
         "references",
@@ -68,6 +70,8 @@ GENERATED = (
     *("sharding", "sources", "streams", "texts", "token_cache", "tracking", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
+AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}
+TAGS = {**SMALL, "task": "image_multilabel", "data.eval": "embedded", "data.augmentation": "color"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 SCORES = {**SMALL, "task": "text_regression", "data.eval": "embedded"}
 
@@ -111,6 +115,8 @@ def draw(folder: Path, classes: dict[str, int], size: tuple[int, int] = (12, 10)
     [
         ("image_classification", "tiny"),
         ("image_classification", "resnet18"),
+        ("image_regression", "tiny"),
+        ("image_multilabel", "tiny"),
         ("text_classification", "tiny"),
         ("text_regression", "tiny"),
     ],
@@ -150,7 +156,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     np.savez(tmp_path / "floats.npz", images=np.zeros((2, 8, 8)), labels=np.array([0, 1]))
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "class": 1}\n')
     pictures = {"loose": "one folder per class", "floats.npz": "not uint8", "pest": "did you mean pets"}
-    for name, detail in {**pictures, "rows.jsonl": "not an .npz file"}.items():
+    for name, detail in {**pictures, "rows.jsonl": 'no column "image"'}.items():
         plan = plans.with_changes(BASE, {"task": "image_classification", "data.train": name})
         found = project(plan, str(tmp_path)).train
         assert found
@@ -167,7 +173,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
         "more": "cow",
     }.items():
         with pytest.raises(SystemExit, match=says):
-            made.Pictures(made.TaskConfig(), str(tmp_path / name), "train")
+            made.load_eval_data(made.TaskConfig(eval_data=str(tmp_path / name)))
     made = load(tmp_path / "code", "text_classification", data__train=str(tmp_path / "rows.jsonl"))
     with pytest.raises(SystemExit, match=r'rows\.jsonl:1: no column "label"; it has text, class'):
         made.load_train_data(made.TaskConfig())
@@ -238,10 +244,10 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
     [
         (
             np.array([0.5, 1.0, 0.0, 1.0]),
-            "1 of 4 are fractions, such as 0.5",
+            r"image 1 of 4 has 0\.5, a fraction",
             "1 of its 4 labels are fractions, such as 0.5",
         ),
-        (np.eye(4, dtype=np.int64), r"image 1 has \[1 0 0 0\]; store labels.argmax", "its labels are a table"),
+        (np.eye(4, dtype=np.int64), r"image 1 of 4 has \[1, 0, 0, 0\], a list with one 1", "its labels are a table"),
         (np.array([2, 2, 2, 2]), "all 4 images are '2'", "all 4 labels are 2"),
     ],
     ids=["fractions", "one-hot", "alike"],
@@ -273,18 +279,20 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     assert facts.train
     assert facts.eval
     assert (facts.train.samples, facts.eval.samples, facts.train.parts) == (7, 5, ("train", "val"))
-    assert labelled.PARTS == made.PARTS
+    assert pictures.PARTS == made.pictures.PARTS
 
     shutil.rmtree(tmp_path / "pets" / "val")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert facts.eval
     assert "no images to evaluate on" in facts.eval.detail
+    made.pictures.read.cache_clear()
     with pytest.raises(SystemExit, match="it holds train, but no images to evaluate on, such as in val"):
         made.load_eval_data(config)
     shutil.rmtree(tmp_path / "pets" / "train" / "dog")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert facts.train
     assert "all 3 images are of one class, cat" in facts.train.detail
+    made.pictures.read.cache_clear()
     with pytest.raises(SystemExit, match="all 3 images are 'cat'"):
         made.load_train_data(config)
 
@@ -303,9 +311,9 @@ def test_a_loss_of_zero_at_the_first_update_ends_the_training(tmp_path: Path) ->
     ("shape", "labels", "says"),
     [
         ((4, 3, 8, 8), [0, 1, 0, 1], r"images are \(4, 3, 8, 8\), not"),
-        ((4, 8, 8), [0, 1, 0], "labels are not 4 numbers from 0 to 1"),
-        ((4, 8, 8), [0, 1, -1, 1], "labels are not 4 numbers from 0 to 1"),
-        ((4, 8, 8), [0, 1, 0, 5], "labels are not 4 numbers from 0 to 1"),
+        ((4, 8, 8), [0, 1, 0], r"labels \(3,\); each image needs one"),
+        ((4, 8, 8), [0, 1, -1, 1], "no such class in .*: -1"),
+        ((4, 8, 8), [0, 1, 0, 5], "no such class in .*: 5"),
     ],
 )
 def test_arrays_that_do_not_go_together_are_named(
@@ -314,9 +322,10 @@ def test_arrays_that_do_not_go_together_are_named(
     np.savez(tmp_path / "good.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array([0.0, 1.0, 0.0, 1.0]))
     np.savez(tmp_path / "bad.npz", images=np.zeros(shape, dtype=np.uint8), labels=np.array(labels))
     made = load(tmp_path, "image_classification", data__train=str(tmp_path / "good.npz"))
-    assert made.Pictures(made.TaskConfig(), str(tmp_path / "good.npz"), "train")[1][1] == 1
+    config = made.TaskConfig(eval_data=str(tmp_path / "bad.npz"))
+    assert made.load_train_data(config)[1][1] == 1
     with pytest.raises(SystemExit, match=says):
-        made.Pictures(made.TaskConfig(), str(tmp_path / "bad.npz"), "validation")
+        made.load_eval_data(config)
 
 
 def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
@@ -331,7 +340,7 @@ def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
 def test_models_for_pictures_are_named(tmp_path: Path) -> None:
     for changes, detail in (
         ({"model.name": "resnet19"}, "did you mean resnet18"),
-        ({"model.name": "org/model"}, "no such image model"),
+        ({"model.name": "vit_base"}, "networks of timm are named timm/NAME"),
         ({"model.name": "tiny", "model.from_scratch": False}, "no published weights"),
     ):
         found = project(plans.with_changes(BASE, {"task": "image_classification", **changes}), str(tmp_path)).model
@@ -529,7 +538,9 @@ def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_h
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("values", [IMAGES, TEXTS, SCORES], ids=["pictures", "texts", "scores"])
+@pytest.mark.parametrize(
+    "values", [IMAGES, TEXTS, SCORES, AGES, TAGS], ids=["pictures", "texts", "scores", "scored pictures", "tags"]
+)
 def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", values)
     curves = []

@@ -394,7 +394,7 @@ def test_strange_values_are_no_crash(name: str, text: str, folder: Path, capsys:
 def test_a_file_that_is_too_long_is_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "x.json").write_text('{"zero_optimization": {"stage": 2}, "x": "' + 2_000_000 * "y" + '"}')
     (only,) = checked(capsys, "x.json")[1]
-    assert (only["rule"], only["message"]) == ("TW651", "the file has 2.0 MB, too large for a configuration")
+    assert (only["rule"], only["message"]) == ("TW651", "the file has 1.9 MiB, too large for a configuration")
 
 
 def test_a_file_named_from_the_root_of_a_repository(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -481,6 +481,27 @@ def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsy
     assert "own.yaml is of no kind that trainwiz knows; its keys are" in said
     assert "Axolotl (base_model, datasets)" in said
     assert run(["check", "own.yaml", "--skip-others"]) == 0
+
+
+def test_the_action_runs_what_there_is(folder: Path) -> None:
+    action = yaml.safe_load((HERE.parent / "docs" / "action" / "action.yml").read_text())
+    step = action["runs"]["steps"][-1]
+    assert {f"${{{{ inputs.{name} }}}}" for name in ("paths", "ignore")} == set(step["env"].values())
+    (folder / "ax.yaml").write_text(AXOLOTL)
+    (folder / "trainwiz").write_text(f'#!/bin/sh\nexec {sys.executable} -m trainwiz "$@"\n')
+    (folder / "trainwiz").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "TRAINWIZ_PATHS": "ax.yaml"}
+    for ignored, expected in (("", "title=TW813"), ("TW8", "")):
+        done = subprocess.run(
+            ["bash", "-ec", step["run"]],
+            env={**environ, "TRAINWIZ_IGNORE": ignored},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+        assert bool(done.stdout.strip()) == bool(expected)
 
 
 def test_most_keys_of_a_plan_make_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,6 +208,29 @@ def test_a_frame_of_a_run_that_has_not_begun() -> None:
     assert lines[1:] == ["no metrics yet", ""]
 
 
+def test_a_silent_start_says_where_it_is() -> None:
+    summary = view(updates=None, loss=None, eval_loss=None).summary
+    lines = frame(View(summary=summary, records=[], place="build_accelerator, train.py:126"), 60, 24)
+    assert lines[1] == "no metrics yet; rank 0 is in build_accelerator, train.py:126"
+
+
+@pytest.mark.parametrize("width", [30, 60])
+def test_the_runs_name_stays_however_small_the_screen(width: int) -> None:
+    for height in (3, 5, 8):
+        lines = frame(view(16), width, height)
+        assert lines[0].startswith(NAMES[0])
+        assert lines[1].startswith("update 199/400")
+        assert len(lines) <= height
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [("image_classification", "1,234 pictures/s"), ("text_regression", "1,234 samples/s"), ("sft", "1,234 tokens/s")],
+)
+def test_speed_is_in_what_the_task_counts(task: str, says: str) -> None:
+    assert says in frame(view(task=task), 80, 24)[2]
+
+
 # the command
 
 

@@ -13,8 +13,10 @@ import json
 import re
 
 # end: tokenizer
+# feature: embedded_data
 import sys
 
+# end: embedded_data
 # feature: tokenizer
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -29,6 +31,11 @@ from typing import NamedTuple
 # end: tokenizer
 import conversations
 import model_folder
+
+# feature: answers
+import preferences
+
+# end: answers
 from conversations import Conversation
 
 # feature: tokenizer
@@ -53,28 +60,64 @@ from token_cache import Recipe
 # feature: documents
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the conversations of a source become tokens."""
+    # feature: embedded_data
     return recipe_of(config, source, split, embedded=conversations.embedded_conversations, encode=encoded)
+    # end: embedded_data
+    # feature: own_data
+    return recipe_of(config, source, split, encode=encoded)
+    # end: own_data
 
 
 # end: documents
+def first_question(config: Any) -> str:
+    """Return the first question of the training data."""
+    # feature: embedded_data
+    if config.train_data == "embedded":
+        return "What is str.split?"
+    # end: embedded_data
+    row = next(iter(Sources(config.train_data, "train", 1)))
+    # feature: documents
+    talk = conversations.read(row)
+    # end: documents
+    # feature: answers
+    talk = conversations.read(row, preferences.preference_of).answers[0]
+    # end: answers
+    return next((str(message["content"]) for message in talk.messages if message["role"] == "user"), "")
+
+
 def recipe_of(
     config: Any,
     source: str,
     split: str,
     *,
+    # feature: embedded_data
     embedded: Callable[[str], Iterable[Any]],
+    # end: embedded_data
     encode: Callable[[Chat, list[Row]], tuple[list[list[int]], Notes]],
     decided_by: Iterable[Any] = (),
     code: Iterable[str] = (),
 ) -> Recipe:
+    # feature: embedded_data
     """Return how the rows of a source become tokens by `encode`; `embedded` makes those of the embedded data."""
-    is_embedded = source == "embedded"
+    # end: embedded_data
+    # feature: own_data
+    """Return how the rows of a source become tokens by `encode`."""
+    # end: own_data
 
     def encoder() -> Encoder:
         talker = Chat(config)
         return Encoder(encode=lambda rows: encode(talker, rows), vocabulary=len(talker.tokenizer), complemented=True)
 
-    talks = ((f"{source}: {talk.place}", talk) for talk in embedded(split))
+    # feature: embedded_data
+    if source == "embedded":
+        talks: Any = ((f"{source}: {talk.place}", talk) for talk in embedded(split))
+        decided_by = [*decided_by, split, sys.version]
+    else:
+        talks = Sources(source, split, config.max_rows)
+    # end: embedded_data
+    # feature: own_data
+    talks = Sources(source, split, config.max_rows)
+    # end: own_data
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
     # end: tokenizer
@@ -83,8 +126,8 @@ def recipe_of(
     # end: bytes
     return Recipe(
         name=source,
-        rows=talks if is_embedded else Sources(source, split, config.max_rows),
-        decided_by=[tokenizer, *decided_by, *([split, sys.version] if is_embedded else [])],
+        rows=talks,
+        decided_by=[tokenizer, *decided_by],
         code=[__file__, conversations.__file__, *code],
         encoder=encoder,
     )

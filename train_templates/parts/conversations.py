@@ -12,11 +12,18 @@ A row that cannot be used ends the program with its place and the reason. What i
 
 from __future__ import annotations
 
+# feature: embedded_data
 import importlib
 import inspect
+
+# end: embedded_data
 import itertools
 import json
+
+# feature: embedded_data
 import re
+
+# end: embedded_data
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +70,7 @@ class Conversation:
     """Answers that are not learned, because they say nothing."""
 
 
+# feature: embedded_data
 MODULES = (
     "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
     "textwrap time"
@@ -88,6 +96,7 @@ def embedded_conversations(split: str) -> Iterator[Conversation]:
             yield Conversation(messages, [role == "assistant" for role in roles], name)
 
 
+# end: embedded_data
 def read(row: Row, convert: Callable[[Any], Any] | None = None) -> Any:
     """Return the conversation of a row, or what `convert` makes of it. Exit if it cannot be used."""
     place, value = row

@@ -45,8 +45,14 @@ SINGLE = True  # a row may have one answer only
 
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the preferences of a source become tokens."""
-    embedded, code = preferences.embedded_preferences, [__file__, preferences.__file__]
+    code = [__file__, preferences.__file__]
+    # feature: own_data
+    return chat.recipe_of(config, source, split, encode=encoded, decided_by=[SINGLE], code=code)
+    # end: own_data
+    # feature: embedded_data
+    embedded = preferences.embedded_preferences
     return chat.recipe_of(config, source, split, embedded=embedded, encode=encoded, decided_by=[SINGLE], code=code)
+    # end: embedded_data
 
 
 def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:

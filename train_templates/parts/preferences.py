@@ -15,7 +15,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
+
+# feature: embedded_data
 from collections.abc import Iterator
+
+# end: embedded_data
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +31,9 @@ REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferr
 LABELS = ("label", "kto_tag")
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 ASKING = ("user", "system", "developer")
+# feature: embedded_data
 EMBEDDED_DISTANCE = 7  # places between a question of the embedded data and the answer that is wrong for it
+# end: embedded_data
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Preference:
         return [talk for talk in (self.chosen, self.rejected) if talk]
 
 
+# feature: embedded_data
 def embedded_preferences(split: str) -> Iterator[Preference]:
     """Yield questions about Python with the right answer, and with the answer to another question."""
     talks = [talk for talk in conversations.embedded_conversations(split) if len(talk.messages) == 2]
@@ -58,6 +65,7 @@ def embedded_preferences(split: str) -> Iterator[Preference]:
         yield Preference(talk, other, place=talk.place)
 
 
+# end: embedded_data
 def preference_of(row: Any) -> Preference:
     """Return the preference of a row. Raises `ValueError` with the reason if it cannot be used."""
     if not isinstance(row, dict):

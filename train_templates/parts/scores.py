@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-# feature: classes
+# feature: areas
 from torch import nn
 
-# end: classes
+# end: areas
 
 
 def ranks(values: Tensor) -> Tensor:
@@ -17,7 +17,7 @@ def ranks(values: Tensor) -> Tensor:
     return (last - (times - 1) / 2)[place].double()
 
 
-# feature: classes
+# feature: areas
 def area(scores: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve: how often a positive sample scores above a negative one; ties count half."""
     positives, negatives = int(positive.sum()), int((~positive).sum())
@@ -25,6 +25,8 @@ def area(scores: Tensor, positive: Tensor) -> float:
     return above / (positives * negatives)
 
 
+# end: areas
+# feature: classes
 def classification(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Return loss, accuracy, macro F1, and macro AUC (one class against the rest).
 
@@ -45,6 +47,28 @@ def classification(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 # end: classes
+# feature: several
+def several_labels(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the loss, how often all labels are right, macro and micro F1, and macro AUC over the classes.
+
+    Shapes: (samples, classes), (samples, classes). F1 is the mean over classes that occur or are guessed,
+    AUC that over classes that some samples have and others do not.
+    """
+    logits, actual, guessed = logits.double(), labels > 0, logits > 0
+    pairs = list(zip(actual.T, guessed.T, strict=True))
+    f1 = [2 * float((a & g).sum()) / float(a.sum() + g.sum()) for a, g in pairs if a.any() or g.any()]
+    both = float(actual.sum() + guessed.sum())
+    areas = [area(logits[:, c], a) for c, (a, _) in enumerate(pairs) if 0 < int(a.sum()) < len(a)]
+    return {
+        "eval_loss": float(nn.functional.binary_cross_entropy_with_logits(logits, labels.double())),
+        "eval_accuracy": float((actual == guessed).all(1).double().mean()),
+        "eval_f1": sum(f1) / len(f1) if f1 else 0.0,
+        "eval_f1_micro": 2 * float((actual & guessed).sum()) / both if both else 0.0,
+        "eval_auc": sum(areas) / len(areas) if areas else float("nan"),
+    }
+
+
+# end: several
 # feature: numbers
 def regression(predicted: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the mean squared and the mean absolute error, R², and the correlations of Pearson and Spearman.

@@ -373,8 +373,9 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 
 # end: lora
 # feature: final_weights
-def sample(config: TaskConfig, folder: Path, question: str = "What is str.split?", length: int = 200) -> str:
-    """Return an answer of the trained model, which is loaded from where `save_model` saved it."""
+def sample(config: TaskConfig, folder: Path, question: str = "", length: int = 200) -> str:
+    """Return an answer of the trained model, loaded from where `save_model` saved it, to a question of its data."""
+    question = question or chat.first_question(config)
     talker = chat.Chat(config)
     # feature: whole_model
     answer = rows.write_on(folder, talker.prompt(question), length)

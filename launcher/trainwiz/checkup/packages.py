@@ -17,7 +17,8 @@ _NEEDED_BY = {
     "deepspeed": say("only needed for the deepspeed strategy"),
     "transformers": say("only needed for text tasks"),
     "datasets": say("only needed for data from the hub"),
-    "pillow": say("only needed for the image_classification task"),
+    "pillow": say("only needed for tasks on images"),
+    "timm": say("only needed for pretrained networks on images"),
     "scikit-learn": say("only needed for the embedded images"),
 }
 

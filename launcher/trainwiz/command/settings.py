@@ -77,6 +77,6 @@ def _fsdp(plan: Plan) -> dict[str, Any]:
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_activation_checkpointing": False,
     }
-    if layer := tasks.of(plan).sharded_layer:
+    if layer := tasks.of(plan).layer_of(plan):
         values["fsdp_transformer_layer_cls_to_wrap"] = layer
     return values

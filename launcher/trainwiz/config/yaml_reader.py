@@ -42,7 +42,7 @@ def read(path: str, text: str) -> Document:
         if (bomb := _bomb(bare)) is not None:
             return _troubled(path, text, Trouble(bomb.message, found.before + bomb.at, bomb.fix))
         loader = _Loader(bare)
-        node = loader.get_single_node()
+        node = _only_job(bare) or loader.get_single_node()
         values = loader.construct_document(node) if node is not None else None
         _walk(node, (), found)
     except yaml.MarkedYAMLError as error:
@@ -62,6 +62,19 @@ def read(path: str, text: str) -> Document:
     return Document(
         path=path, text=text, syntax="yaml", values=values, entries=found.entries, duplicates=tuple(found.duplicates)
     )
+
+
+def _only_job(text: str) -> yaml.Node | None:
+    """Of Kubernetes' objects in one file, the only one that is a job; None where the file is no such file."""
+    if "\n---" not in text or "apiVersion" not in text:
+        return None
+    jobs = [node for node in yaml.compose_all(text, _Loader) if _kind_of_object(node).endswith("Job")]
+    return jobs[0] if len(jobs) == 1 else None
+
+
+def _kind_of_object(node: yaml.Node | None) -> str:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((str(value.value) for key, value in pairs if key.value == "kind"), "")
 
 
 def _troubled(path: str, text: str, trouble: Trouble) -> Document:

@@ -1,4 +1,4 @@
-"""Which columns hold texts and labels, guessed from their names and from the first row."""
+"""Which columns hold texts, images and labels, guessed from their names and from the first row."""
 
 from __future__ import annotations
 
@@ -9,25 +9,43 @@ from trainwiz.decide.decision import Decision
 from trainwiz.message import say
 
 TEXTS = ("text", "content", "document", "sentence", "review", "body", "article", "comment", "question", "code", "story")
-LABELS = ("label", "labels", "class", "category", "target", "score", "rating", "stars", "sentiment", "topic", "y")
+IMAGES = ("image", "file_name", "filename", "image_path", "filepath", "path", "file", "img", "picture", "id")
+LABELS = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "score",
+    "rating",
+    "stars",
+    "sentiment",
+    "topic",
+    "y",
+    "tags",
+    "age",
+)
 """Usual names, the best first."""
 _SHOWN = 60
 
 
 def decide_columns(d: Decision) -> None:
     """The names of the columns, with what stands there in the first row."""
-    if not d.task.text_column or not d.first:
-        d.settle_default("data.text_column", say("the usual name"))
-        d.settle_default("data.label_column", say("the usual name"))
+    if not d.first or not (d.task.text_column or d.task.backbones):
+        for key in ("data.text_column", "data.image_column", "data.label_column"):
+            d.settle_default(key, say("the usual name"))
         return
+    own, names = ("data.image_column", IMAGES) if d.task.backbones else ("data.text_column", TEXTS)
+    other = "data.text_column" if d.task.backbones else "data.image_column"
+    d.settle_default(other, say("the usual name"))
     label = _named(d.first, LABELS) or d.defaults["data.label_column"]
     texts = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
-    text = _named(texts, TEXTS) or max(texts, key=lambda name: len(texts[name]), default=d.defaults["data.text_column"])
+    text = _named(texts, names) or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
     if d.task.labelled and label not in d.first:
         others = [name for name in d.first if name != text]
         label = others[0] if len(others) == 1 else label
-    for key, name in (("data.text_column", text), ("data.label_column", label)):
-        shown = _shown(d.first.get(name)) if key == "data.text_column" or d.task.labelled else None
+    for key, name in ((own, text), ("data.label_column", label)):
+        shown = _shown(d.first.get(name)) if key == own or d.task.labelled else None
         reason = say("the first row has there: {value}", value=shown) if shown else say("the usual name")
         d.settle(key, name, reason, kind="found" if shown else "default")
 

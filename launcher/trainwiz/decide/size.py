@@ -27,7 +27,7 @@ def decide_size(d: Decision) -> None:
     d.parameters = found or (None if preset else d.answers.get(_KEY))
     if d.parameters is not None:
         d.transformer = layers(d.task, name, d.parameters, model.transformer if model and not preset else None)
-    if preset or not d.task.from_hub:
+    if preset or not d.task.names_models:
         d.settle_default(_KEY, say("only for models from a folder or from the hub"))
     elif found and model and (reason := _FOUND_BY.get(model.size_source or "")):
         d.settle(_KEY, found, reason, "found")

@@ -34,6 +34,9 @@ _ADAPTER_FACTOR = 10
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
+_BACKBONE_SIZE = 224
+"""Pixels of a side, which most networks of timm were trained with."""
+_BACKBONE_RATE = 1e-4
 _LONGEST, _SHORTEST = 4096, 512
 """Tokens of a default sample: few documents are longer, and activations grow with it."""
 _SMALL_REAL_BATCH = 32
@@ -47,6 +50,7 @@ _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
     d.settle_default("data.train", say("built in; no download needed"))
+    decide_pictures(d)
     d.settle_default("data.max_rows", say("all of the data is read"))
     d.settle_default("data.min_tokens", say("none is left out for its length"))
     d.settle_default("data.max_tokens", say("none is left out for its length"))
@@ -61,6 +65,18 @@ def decide_data(d: Decision) -> None:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
     else:
         d.settle("data.packing", False, say("only causal_lm and sft support packing"))
+
+
+def decide_pictures(d: Decision) -> None:
+    """How large pictures are, and how training pictures are changed."""
+    if d.task.backbones and d.task.shape(d.values["model.name"]) is None:
+        d.settle("data.image_size", _BACKBONE_SIZE, say("what most networks of timm were trained with"))
+    else:
+        d.settle_default("data.image_size", say("small pictures for a small network"))
+    if d.task.backbones and d.values["data.train"] != "embedded":
+        d.settle("data.augmentation", "flip", say("most things look alike in a mirror; shift keeps left and right"))
+    else:
+        d.settle_default("data.augmentation", say("a digit in a mirror is no digit"))
 
 
 def decide_length_of_samples(d: Decision) -> None:
@@ -177,6 +193,8 @@ def _usual_rate(d: Decision) -> tuple[float, Message]:
         return rate, say("usual with {loss}; larger ones make answers worse", loss=loss)
     if d.values["model.adapter"] != "none":
         return _ADAPTER_RATE, say("common for adapters (used by QLoRA)")
+    if d.task.backbones and not d.values["model.from_scratch"]:
+        return _BACKBONE_RATE, say("continues from the pretrained weights of a network on images")
     if d.task.own_code or size_of(d) < SMALL_MODEL:
         return 1e-3, say("the model is small")
     if not d.values["model.from_scratch"]:

@@ -24,6 +24,7 @@ _TRAINER = {
     "evaluation.best_metric": "metric_for_best_model",
     "model.compile": "torch_compile",
     "model.frozen": "what is frozen",
+    "model.from_scratch": "the start from random weights",
     "model.lora_targets": "target_modules",
     "model.name": "the model's path",
     "optimizer.gradient_clipping": "max_grad_norm",

@@ -133,8 +133,11 @@ class Data(_Section):
     train: Sources = v.EMBEDDED
     eval: Sources | None
     text_column: Text = "text"
+    image_column: Text = "image"
     label_column: Text = "label"
     max_rows: CountOrZero = 0
+    image_size: Annotated[int, Field(ge=4, le=4096)] = 32
+    augmentation: v.Augmentation = "shift"
     min_tokens: CountOrZero = 0
     max_tokens: CountOrZero = 0
     cache_dir: Text = ".cache"

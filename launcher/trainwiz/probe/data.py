@@ -39,6 +39,7 @@ class Reading:
     two_answers: bool = True
     """Whether a sample of preferences is two answers, or one."""
     text_column: str = "text"
+    """The column of the texts, or of the files of images."""
     label_column: str = "label"
     fewer: bool = False
     """Whether some rows or documents are left out, so that the number of samples is not known."""
@@ -54,6 +55,8 @@ class Kind:
     file: Callable[[Path, Reading], DataFacts]
     files: Callable[[Sequence[Path], Reading], DataFacts] | None = None
     """The facts about the files of a pattern. None: there can be one source only, and no pattern."""
+    keeps_part: bool = False
+    """Whether a part of its training data can be kept for evaluation although there are no patterns."""
     on_hub: bool = True
     """Whether it may be a hub id."""
 
@@ -80,7 +83,7 @@ def _facts(name: str, kind: Kind, reading: Reading) -> DataFacts:
     try:
         if name == EMBEDDED:
             return kind.embedded(reading, reading.split)
-        if is_part(name) and reading.split == "validation" and kind.files:
+        if is_part(name) and reading.split == "validation" and (kind.files or kind.keeps_part):
             return DataFacts(name=name, kind="part")
         if path.is_dir():
             return kind.folder(path, reading)

@@ -45,6 +45,7 @@ PACKAGES = (
     "colossalai",
     "pillow",
     "scikit-learn",
+    "timm",
 )
 """Distributions whose versions are looked up."""
 

@@ -66,14 +66,14 @@ def facts(name: str, looking: Looking, *, from_scratch: bool, task: Task) -> Mod
         return _preset(name, presets[name], from_scratch)
     near = difflib.get_close_matches(name, presets, n=1)
     meant = t("no such model; did you mean {near}?", near=near[0]) if near else ""
-    if not task.from_hub:
-        return _missing(name, meant or t("no such image model"))
     folder = located(root, name)
     try:
         if folder.is_dir():
             return _folder(name, folder, looking, from_scratch)
     except OSError as error:  # no permission, or a name that is too long
         return _missing(name, error.strerror or str(error))
+    if task.backbones and "/" not in name:
+        return _missing(name, meant or t("no such image model; networks of timm are named timm/NAME"))
     if is_hub_id(name, root):
         return _on_hub(name, looking)
     if name.startswith("~"):

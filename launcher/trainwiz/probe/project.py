@@ -17,7 +17,8 @@ from trainwiz.probe.cache import HubCache, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
-from trainwiz.probe.labelled import PICTURES, SCORED_TEXTS, TEXTS
+from trainwiz.probe.labelled import SCORED_TEXTS, TEXTS
+from trainwiz.probe.pictures import PICTURES, SCORED_PICTURES, TAGGED_PICTURES
 from trainwiz.probe.preferences import PREFERENCES
 from trainwiz.project import Project, is_part
 
@@ -28,6 +29,8 @@ _KINDS = {
     "labelled_texts": TEXTS,
     "scored_texts": SCORED_TEXTS,
     "pictures": PICTURES,
+    "scored_pictures": SCORED_PICTURES,
+    "tagged_pictures": TAGGED_PICTURES,
     "conversations": CONVERSATIONS,
     "preferences": PREFERENCES,
 }
@@ -63,7 +66,7 @@ def project(
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
         two_answers=row.rows(plan.preference.loss) > 1,
-        text_column=plan.data.text_column,
+        text_column=plan.data.image_column if row.backbones else plan.data.text_column,
         label_column=plan.data.label_column,
         fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or is_part(plan.data.eval)),
     )

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz.record import beat
+from trainwiz.record.beat import Beat
+
 WINDOW_SECONDS = 60.0
 """How long a rank must keep the others waiting, twice in a row, before it is named."""
 WAITED_SHARE = 0.3
@@ -21,20 +24,6 @@ _KEPT = 4096
 _LEAST_MOVES = 2
 _LEAST_BEATS = 0.5
 """Beats per second: a rank with fewer was in native code, which lets nobody look."""
-
-
-@dataclass(frozen=True)
-class Beat:
-    """One rank's counts so far."""
-
-    looks: int
-    """How often its main thread was looked at."""
-    waits: int
-    """Looks that found it waiting for other ranks."""
-    moves: int
-    """Looks since which it had moved."""
-    place: str
-    """Where its own code is: function, file and line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +55,11 @@ class Heartbeats:
 
     def read(self, now: float) -> bool:
         """Read all beats; return whether any rank has moved since the last call."""
-        beats = {rank: beat for rank in self._ranks if (beat := self._beat(rank))}
+        beats = {rank: found for rank in self._ranks if (found := self._beat(rank))}
         before = self._history[-1][1] if self._history else {}
         if before or len(beats) == len(self._ranks):  # the first window begins when all do
             self._history.append((now, beats))
-        return any(beat.moves != before[rank].moves for rank, beat in beats.items() if rank in before)
+        return any(each.moves != before[rank].moves for rank, each in beats.items() if rank in before)
 
     def due(self, now: float) -> bool:
         """Whether a window is full, so that `straggler` is to be asked."""
@@ -108,8 +97,5 @@ class Heartbeats:
 
     def _beat(self, rank: int) -> Beat | None:
         with contextlib.suppress(OSError, ValueError):
-            looks, waits, moves, place = (
-                (self._folder / f"rank-{rank}.beat").read_text("utf-8", "replace").split(" ", 3)
-            )
-            return Beat(int(looks), int(waits), int(moves), place.strip())
+            return beat.parsed((self._folder / f"rank-{rank}.beat").read_text("utf-8", "replace"))
         return None

@@ -8,7 +8,16 @@ from trainwiz import strategies, tasks
 from trainwiz import vocabulary as v
 from trainwiz.message import say
 from trainwiz.questions import forms
-from trainwiz.questions.basic import compares, fine_tunes, names_data, packs_rows, reads_text, writes_text
+from trainwiz.questions.basic import (
+    compares,
+    fine_tunes,
+    names_data,
+    names_models,
+    packs_rows,
+    reads_text,
+    sees_pictures,
+    writes_text,
+)
 from trainwiz.questions.cluster import CLUSTER
 from trainwiz.questions.table import YES_NO, Choice, Question, Values
 from trainwiz.questions.training import TRAINING, never, several_machines
@@ -36,7 +45,8 @@ def _reads_columns(values: Values) -> bool:
 
 
 def _reads_labels(values: Values) -> bool:
-    return _reads_columns(values) and tasks.named(values.get("task", v.USUAL_TASK)).labelled
+    task = tasks.named(values.get("task", v.USUAL_TASK))
+    return task.labelled and (task.text_column or task.backbones)
 
 
 def _in_bf16(values: Values) -> bool:
@@ -121,7 +131,7 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="model.from_scratch",
         prompt=say("Start from random weights"),
-        when=reads_text,
+        when=names_models,
         choices=YES_NO,
         help="true creates random weights with the model's architecture; false loads its trained weights (for a "
         "preset, from the hub) and continues from them. Continuing needs a learning rate about ten times smaller.",
@@ -297,18 +307,48 @@ ADVANCED: tuple[Question, ...] = (
         "first row of the data.",
     ),
     Question(
+        key="data.image_column",
+        prompt=say("Column of the images"),
+        when=sees_pictures,
+        help="Where images come from a table: the name of the column with their files, which are named from the "
+        "table's folder on. The default is guessed from the first row of the data.",
+    ),
+    Question(
         key="data.label_column",
         prompt=say("Column of the labels"),
         when=_reads_labels,
-        help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default is "
-        "guessed from the first row of the data.",
+        help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default "
+        "is guessed from the first row of the data. image_multilabel reads lists (cat|dog) from one column, or 0 and "
+        "1 from several: cat,dog.",
     ),
     Question(
         key="data.max_rows",
         prompt=say("Rows to read of each source (0: all)"),
-        when=reads_text,
-        help="How many rows are read from the beginning of each source: documents, conversations or labelled texts. A "
-        "small number makes a first try quick. 0 reads all.",
+        when=names_models,
+        help="How many rows are read from the beginning of each source: documents, conversations, labelled texts or "
+        "images. A small number makes a first try quick. 0 reads all.",
+    ),
+    Question(
+        key="data.image_size",
+        prompt=say("Size of the images"),
+        when=sees_pictures,
+        help="Images from files are resized to squares with sides of so many pixels. Small details need large images; "
+        "time and memory grow with the square. Most pretrained networks expect 224. Arrays are not resized.",
+    ),
+    Question(
+        key="data.augmentation",
+        prompt=say("Change training images at random"),
+        when=sees_pictures,
+        choices=(
+            Choice(value="none", label=say("each epoch sees the same images")),
+            Choice(value="shift", label=say("move them by up to an eighth; for digits, letters and measurements")),
+            Choice(value="flip", label=say("shift, and mirror half of them; where left and right do not matter")),
+            Choice(value="crop", label=say("parts of 35 to 100 % of the area, mirrored; common for photos")),
+            Choice(value="color", label=say("crop, with other brightness, contrast and saturation")),
+        ),
+        help="Images that look different in each epoch are harder to memorize. Choose what leaves the label true: a "
+        "mirrored letter is another letter, and a crop may miss what a small label is about. What is drawn depends on "
+        "seed, epoch and image only, so a resumed training and any number of ranks see the same.",
     ),
     Question(
         key="data.min_tokens",

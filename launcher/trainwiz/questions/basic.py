@@ -20,6 +20,16 @@ def reads_text(values: Values) -> bool:
     return _task(values).from_hub
 
 
+def names_models(values: Values) -> bool:
+    """Whether models beyond the presets may be named."""
+    return _task(values).names_models
+
+
+def sees_pictures(values: Values) -> bool:
+    """Whether the task looks at pictures."""
+    return _task(values).backbones
+
+
 def writes_text(values: Values) -> bool:
     """Whether the task's model writes text."""
     return _task(values).generative
@@ -55,10 +65,11 @@ BASIC: tuple[Question, ...] = (
         help="The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
         "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the answers "
         "only, with all its weights or with an adapter (LoRA, QLoRA). preference tunes it on answers that people "
-        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify texts "
-        "or images and report accuracy and F1. text_regression predicts a number for each text, such as a rating, and "
-        "reports R². custom writes a small regression with marked places for your own data, module and loss. Changing "
-        "it later costs nothing: only task.py depends on it.",
+        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify "
+        "texts or images and report accuracy and F1. text_regression predicts a number for each text, such as a "
+        "rating, and reports R²; image_regression does so for images, and image_multilabel gives them any number of "
+        "labels. custom writes a small regression with marked places for your own data, module and loss. Changing it "
+        "later costs nothing: only task.py depends on it.",
     ),
     Question(
         key="model.name",
@@ -72,10 +83,11 @@ BASIC: tuple[Question, ...] = (
         when=names_data,
         help="The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute and "
         "needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 "
-        "(images) are architectures that start from random weights. A folder with a config.json, or a hub id such as "
-        "openai-community/gpt2, continues from its weights. The size determines memory, speed, the learning rate and "
-        "the recommended strategy; it is found in the model's files, on the hub, or in its name. Where it is nowhere "
-        "to be found, type it behind the name: org/model 13B.",
+        "(images) are architectures that start from random weights. timm/NAME is a network of timm for images, with "
+        "its pretrained weights. A folder with a config.json, or a hub id such as openai-community/gpt2, continues "
+        "from its weights. The size determines memory, speed, the learning rate and the recommended strategy; it is "
+        "found in the model's files, on the hub, or in its name. Where it is nowhere to be found, type it behind the "
+        "name: org/model 13B.",
     ),
     Question(
         key="data.train",
@@ -89,8 +101,9 @@ BASIC: tuple[Question, ...] = (
         "pattern (texts/*.jsonl.gz), a data set of the hub (organisation/name, organisation/name:subset:split), or a "
         "folder from save_to_disk. A .txt file holds one document; the others a row per document, labelled text or "
         "conversation, in columns that data.text_column and data.label_column name. Images are in one folder per "
-        "class, or in the arrays images and labels of an .npz file. embedded downloads nothing: it is the language "
-        "reference that ships with every Python or, for images, scikit-learn's handwritten digits.",
+        "class, in files that a table names (data.image_column), or in the arrays images and labels of an .npz file. "
+        "embedded downloads nothing: it is the language reference that ships with every Python or, for images, "
+        "scikit-learn's handwritten digits.",
     ),
     Question(
         key="model.adapter",

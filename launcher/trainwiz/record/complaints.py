@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 _COMPLAINT = re.compile(r"\b(?:\w*warn(?:ing)?|\w*error|exception|overflow|nan)\b", re.IGNORECASE)
 _NO_COMPLAINT = re.compile(r"\b(?:0|no) (?:errors?|warnings?)\b", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"Setting accelerator to CPU|Setting OMP_NUM_THREADS|async_io requires|libaio|untested triton version"
+    r"|sparse_attn requires|`torch_dtype` is deprecated|Redirects are currently not supported"
+)
+"""Lines of libraries that look like warnings, and mean nothing for the training."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _CHANGING = re.compile(r"\d+")
 
@@ -29,7 +34,7 @@ def complaints(tails: Mapping[int, str], most: int) -> list[Complaint]:
     found: dict[str, Complaint] = {}
     for rank, tail in sorted(tails.items()):
         for line in tail.replace("\r", "\n").split("\n"):
-            if not _COMPLAINT.search(line) or _NO_COMPLAINT.search(line):
+            if not _COMPLAINT.search(line) or _NO_COMPLAINT.search(line) or _HARMLESS.search(line):
                 continue
             text = _CONTROL.sub("", line).strip()
             kind = _CHANGING.sub("#", text)

@@ -85,6 +85,8 @@ class Summary:
     """Why it ended; None: it is running."""
     resumed_from: str | None
     """The name of the run that it continues."""
+    task: str | None = None
+    """The task of its plan."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """Peaks of memory, time of an update and bytes of a checkpoint, by the names of `record.forecast.QUANTITIES`."""
     compared: tuple[Compared, ...] = ()
@@ -119,6 +121,7 @@ def summary(run: Recorded, now: float) -> Summary:
         seconds=seconds(run, now),
         why=why(run),
         resumed_from=run.command.get("resumed_from"),
+        task=task(run),
         measured=measurements(run.outcome),
         compared=compared(run.outcome),
     )
@@ -137,6 +140,13 @@ def total_updates(run: Recorded) -> int | None:
         if word.startswith(_LENGTH) and value.isdecimal():
             found = int(value)
     return found
+
+
+def task(run: Recorded) -> str | None:
+    """The task of its plan; None for a script without one."""
+    plan = run.command.get("plan")
+    found = plan.get("task") if isinstance(plan, Mapping) else None
+    return found if isinstance(found, str) else None
 
 
 def seconds(run: Recorded, now: float) -> float | None:

@@ -26,7 +26,7 @@ def _comments(plan: Plan) -> dict[str, str]:
         "fsdp_config.fsdp_cpu_ram_efficient_loading": "train.py itself says who builds the model",
         "fsdp_config.fsdp_auto_wrap_policy": "one unit per layer; the model names its own layers (_no_split_modules)",
     }
-    if tasks.of(plan).sharded_layer:
+    if tasks.of(plan).layer_of(plan):
         comments["fsdp_config.fsdp_auto_wrap_policy"] = "one unit per layer"
         comments["fsdp_config.fsdp_transformer_layer_cls_to_wrap"] = "as SHARDED_LAYERS in task.py says"
     if settings.distributed_type(plan) == "MULTI_CPU":

@@ -51,6 +51,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "plan": plan,
         "job_logs": scheduler.logs if scheduler else (),
         "task_packages": tasks.of(plan).packages,
+        "backbone": tasks.of(plan).backbones and tasks.of(plan).shape(plan.model.name) is None,
         "oldest": _OLDEST,
         "world": machine.num_processes,
         "machines": machine.num_machines,

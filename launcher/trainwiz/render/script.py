@@ -112,6 +112,7 @@ def features(plan: Plan) -> frozenset[str]:
         **_row_features(plan),
         **_preference_features(plan),
         **_model_features(plan),
+        **_picture_features(plan),
         **_evaluation_features(plan),
         **_schedule_features(plan),
         **_optimizer_features(plan),
@@ -141,10 +142,17 @@ def _hook_features(plan: Plan) -> dict[str, bool]:
 
 def _row_features(plan: Plan) -> dict[str, bool]:
     task = tasks.of(plan)
+    embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
-    return {"packed": packed, "unpacked": task.generative and not packed, "flash": flash}
+    return {
+        "packed": packed,
+        "unpacked": task.generative and not packed,
+        "flash": flash,
+        "embedded_data": embedded,
+        "own_data": not embedded,
+    }
 
 
 def _preference_features(plan: Plan) -> dict[str, bool]:
@@ -159,6 +167,22 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "loaded_weights": not plan.model.from_scratch,
         "random_weights": plan.model.from_scratch,
         **loss.regions,
+    }
+
+
+def _picture_features(plan: Plan) -> dict[str, bool]:
+    """How training pictures are changed."""
+    how = plan.data.augmentation
+    if not tasks.of(plan).backbones:
+        return {}
+    return {
+        "augmented_samples": how != "none",
+        "keyed_samples": how != "none",
+        "plain_samples": how == "none",
+        "shifted": how in ("shift", "flip"),
+        "cropped": how in ("crop", "color"),
+        "mirrored": how in ("flip", "crop", "color"),
+        "colored": how == "color",
     }
 
 
@@ -178,6 +202,7 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "gathered": gathered,
         "summed": on and not gathered,
         "scores": gathered and bool(region),
+        "areas": gathered and "eval_auc" in (task.gathered_metrics or {}),
         **({region: gathered} if region else {}),
     }
 

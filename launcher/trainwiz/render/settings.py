@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainwiz import optimizers, strategies, tasks, vocabulary
+from trainwiz import optimizers, strategies, tasks
 from trainwiz.plan import Plan, flat
 from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
@@ -43,7 +43,6 @@ def settings(plan: Plan) -> dict[str, Any]:
         "frozen_dtype": half or "float32",
         "beta": plan.preference.beta or LOSSES[plan.preference.loss].beta,
         **(shape.settings if shape else {}),
-        "flip": plan.data.train != vocabulary.EMBEDDED,
     }
 
 

@@ -10,6 +10,7 @@ from trainwiz import config, files
 from trainwiz.config import Document, Trouble
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.quantities import size as in_units
 
 SUFFIXES = (".yaml", ".yml", ".json", *config.SHELL_SUFFIXES)
 _LARGEST = 1_000_000
@@ -31,7 +32,7 @@ def read(path: str) -> Document:
     try:
         size = os.stat(path).st_size
         if size > _LARGEST:
-            trouble = Trouble(say("the file has {size} MB, too large for a configuration", size=round(size / 1e6, 1)))
+            trouble = Trouble(say("the file has {size}, too large for a configuration", size=in_units(size)))
             return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
         return _decoded(path, files.read_bytes(path))
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from pathlib import Path
 from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.record import beat
 from trainwiz.record.run import Recorded
 from trainwiz.store import jsonl, liveness, runs
 from trainwiz.store.runs import LATEST, Run
 
 _LONGEST_LINEAGE = 1000
+_BEAT_BYTES = 1 << 10
 _BRIEF_BYTES = 1 << 19
 
 
@@ -129,6 +132,18 @@ def logs(run: Run) -> dict[int, Path]:
         if number.isdecimal():
             found[int(number)] = file
     return dict(sorted(found.items()))
+
+
+def place(run: Run, rank: int = 0) -> str:
+    """Where a rank's own code was a second ago: function, file and line; empty where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        return beat.parsed(_beginning(run.logs / f"rank-{rank}.beat")).place
+    return ""
+
+
+def _beginning(file: Path) -> str:
+    with files.opened(file) as stream:
+        return stream.read(_BEAT_BYTES).decode(errors="replace")
 
 
 def tail(file: Path, size: int) -> str:

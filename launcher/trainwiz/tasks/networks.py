@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
-_CLASSES = 10
-"""What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 _KERNEL = 3 * 3
 
 
@@ -18,15 +16,17 @@ class NetworkShape:
     width: int
     stages: int
     blocks_per_stage: int
+    outputs: int = 10
+    """What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 
     @property
     def settings(self) -> dict[str, int]:
         """Its fields as the generated config dataclass has them."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "outputs"}
 
     @property
     def parameters(self) -> int:
-        """The exact number of parameters for three colours and ten classes."""
+        """The exact number of parameters for three colours."""
         before, total = self.width, 3 * self.width * _KERNEL + 2 * self.width
         for stage in range(self.stages):
             after = self.width * 2**stage
@@ -34,7 +34,7 @@ class NetworkShape:
                 shortcut = before * after if before != after or (stage > 0 and block == 0) else 0
                 total += (before + after) * after * _KERNEL + 4 * after + shortcut
                 before = after
-        return total + (before + 1) * _CLASSES
+        return total + (before + 1) * self.outputs
 
 
 NETWORKS: Mapping[str, NetworkShape] = MappingProxyType(
@@ -44,3 +44,8 @@ NETWORKS: Mapping[str, NetworkShape] = MappingProxyType(
         "resnet18": NetworkShape(width=64, stages=4, blocks_per_stage=2),
     }
 )
+
+
+def with_outputs(networks: Mapping[str, NetworkShape], outputs: int) -> Mapping[str, NetworkShape]:
+    """The same networks with a head of so many outputs."""
+    return {name: replace(shape, outputs=outputs) for name, shape in networks.items()}

@@ -18,11 +18,26 @@ if TYPE_CHECKING:
 
 Shape = ModelShape | NetworkShape
 MetricMode = Literal["min", "max"]
-Samples = Literal["documents", "conversations", "preferences", "labelled_texts", "scored_texts", "pictures", "own"]
+Samples = Literal[
+    "documents",
+    "conversations",
+    "preferences",
+    "labelled_texts",
+    "scored_texts",
+    "pictures",
+    "scored_pictures",
+    "tagged_pictures",
+    "own",
+]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
 DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, with commas between")
 
+IMAGE_MODELS = say("Model: tiny, resnet18, a network of timm (timm/convnext_tiny.fb_in22k), a folder or a hub id")
+IMAGE_TABLES = say(
+    "use a table of images and labels (.csv, .tsv, .jsonl, .json or .parquet), a folder with a metadata.csv, an .npz "
+    "file, or embedded"
+)
 TABLE_NAMES = say(
     "use files (.jsonl, .json, .csv, .tsv, .parquet or .arrow), folders of them, patterns, hub ids "
     "(organisation/name:subset:split), or embedded"
@@ -30,6 +45,7 @@ TABLE_NAMES = say(
 
 
 OF_CLASSES: Mapping[str, MetricMode] = {"eval_loss": "min", "eval_accuracy": "max", "eval_f1": "max"}
+OF_LABELS: Mapping[str, MetricMode] = {**OF_CLASSES, "eval_f1_micro": "max"}
 OF_NUMBERS: Mapping[str, MetricMode] = {"eval_loss": "min", "eval_mae": "min", "eval_r2": "max"}
 
 
@@ -47,6 +63,8 @@ class Task:
     """Models that it makes from a name alone."""
     from_hub: bool = False
     """Models and tokenizers come from transformers: a folder or a hub id may be named."""
+    backbones: bool = False
+    """Models come from timm: a network of timm, a folder or a hub id may be named."""
     auto_class: str = "AutoModelForCausalLM"
     """The class of transformers that makes them."""
     generative: bool = False
@@ -67,6 +85,8 @@ class Task:
     """The form that files must have, as a remedy."""
     packages: tuple[str, ...] = ()
     """What it needs beside torch and the engine."""
+    named_packages: tuple[str, ...] = ()
+    """What a model that is no preset needs on top."""
     embedded_packages: tuple[str, ...] = ()
     """What its embedded data needs on top."""
     parts: tuple[str, ...] = ()
@@ -99,6 +119,15 @@ class Task:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"
 
+    @property
+    def names_models(self) -> bool:
+        """Models beyond the presets may be named: folders and hub ids."""
+        return self.from_hub or self.backbones
+
+    def layer_of(self, plan: Plan) -> str | None:
+        """The class that FSDP shards one by one; None: the model names its own."""
+        return None if self.backbones and self.shape(plan.model.name) is None else self.sharded_layer
+
     def rows(self, loss: PreferenceLoss) -> int:
         """Rows of tokens that one sample brings to a forward pass; `loss` compares answers."""
         return LOSSES[loss].rows if self.compares else 1
@@ -117,6 +146,13 @@ class Task:
     def shape(self, model: str) -> Shape | None:
         """The shape of a preset; None for any other name."""
         return self.presets.get(model)
+
+    @property
+    def counted(self) -> Literal["tokens", "pictures", "samples"]:
+        """What the loss is a mean over, and the speed counts."""
+        if self.generative:
+            return "tokens"
+        return "pictures" if self.samples == "pictures" else "samples"
 
     def transformer(self, model: str) -> ModelShape | None:
         """The shape of a preset that is a transformer; None for any other name."""

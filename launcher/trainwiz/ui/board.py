@@ -16,9 +16,10 @@ from trainwiz.record import metrics
 from trainwiz.record.chart import svg
 from trainwiz.record.differences import SECTIONS, Difference
 from trainwiz.record.metrics import Series, series
-from trainwiz.record.run import Recorded, State, Summary
+from trainwiz.record.run import Recorded, State, Summary, task
 from trainwiz.ui import differences as changes
 from trainwiz.ui import page as report
+from trainwiz.ui.rate import chart_title
 from trainwiz.ui.runs import progress, state_name
 
 _TEMPLATE = "templates/board.html.j2"
@@ -68,7 +69,7 @@ def comparison(chosen: Sequence[tuple[str, Sequence[Recorded]]], templates: Temp
         *((name, name) for name in others),
         (t("Gradient norm"), "grad_norm_pre_clip"),
         (t("Learning rate"), "lr"),
-        (t("Speed, tokens per second"), "tokens_per_second"),
+        (chart_title(next((task(each[-1]) for _, each in chosen), None)), "tokens_per_second"),
     ]
     charts = []
     for title, key in groups:

@@ -22,6 +22,7 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import metrics
 from trainwiz.record.pace import Pace
 from trainwiz.ui import console
+from trainwiz.ui.rate import rate
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
 _WIPE = b"\r\x1b[K"
@@ -110,19 +111,32 @@ def used(use: metrics.Use) -> list[str]:
 
 
 class Progress:
-    """How far the training is, by its metrics. `new` returns those written since its last call."""
+    """How far the training is, by its metrics. `new` returns those written since its last call.
 
-    def __init__(self, new: NewMetrics, total_updates: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    `place` says where rank 0's own code is.
+    """
+
+    def __init__(
+        self,
+        new: NewMetrics,
+        total_updates: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        task: str | None = None,
+        place: Callable[[], str] = str,
+    ) -> None:
         self._new, self._total, self._clock = new, total_updates, clock
+        self._task, self._place, self._began = task, place, clock()
         self._last: Mapping[str, Any] = {}
         self._pace = Pace()
 
     def line(self) -> str:
-        """Update, loss, speed and remaining time; empty before the first metrics."""
+        """Update, loss, speed and remaining time; before the first metrics, where rank 0 is, if it says so."""
         self._read_new()
         update = self._last.get("update")
         if not isinstance(update, int):
-            return ""
+            place, spent = self._place(), clock_time(self._clock() - self._began)
+            return t("starting · rank 0 is in {place} · {time}", place=place, time=spent) if place else ""
         parts = [
             t("update {update}/{total}", update=update, total=self._total)
             if self._total
@@ -131,7 +145,7 @@ class Progress:
         if isinstance(loss := self._last.get("loss"), (int, float)):
             parts.append(t("loss {loss:.4f}", loss=loss))
         if isinstance(speed := self._last.get("tokens_per_second"), (int, float)):
-            parts.append(t("{speed:,.0f} tokens/s", speed=speed))
+            parts.append(rate(speed, self._task))
         if self._total and (seconds := self._pace.left(self._total, self._clock())) is not None:
             parts.append(t("{time} left", time=clock_time(seconds)))
         parts += used(metrics.use([self._last]))

@@ -20,6 +20,7 @@ from trainwiz.record.forecast import compared
 from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui import forecasts
+from trainwiz.ui.rate import chart_title, per_second
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
 
@@ -42,7 +43,7 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         why=text(line.why) if line.why else "",
         tiles=_tiles(run, line),
         diagnosis=_diagnosis(run),
-        charts=[*_charts(records, timeline.resumed_at(lineage)), *_memory_charts(run)],
+        charts=[*_charts(records, timeline.resumed_at(lineage), line.task), *_memory_charts(run)],
         lanes=_lanes(lineage, now),
         events=[
             {"at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at)), "what": text(event.what)}
@@ -79,7 +80,7 @@ def _tiles(run: Recorded, line: Summary) -> list[tuple[str, str]]:
         (t("updates (of {total:,})", total=line.total) if line.total else t("updates"), done),
         (t("loss"), None if line.loss is None else f"{line.loss:.4f}"),
         (t("evaluation loss"), None if line.eval_loss is None else f"{line.eval_loss:.4f}"),
-        (t("tokens per second"), None if line.speed is None else f"{line.speed:,.0f}"),
+        (per_second(line.task), None if line.speed is None else f"{line.speed:,.0f}"),
         *_use(metrics.use(run.records)),
         (t("time"), None if line.seconds is None else clock_time(line.seconds)),
         (t("ranks"), machine.get("num_processes")),
@@ -110,13 +111,13 @@ def _diagnosis(run: Recorded) -> dict[str, Any] | None:
     }
 
 
-def _charts(records: Sequence[Record], marks: Sequence[float]) -> list[dict[str, Any]]:
+def _charts(records: Sequence[Record], marks: Sequence[float], task: str | None) -> list[dict[str, Any]]:
     """Charts of the known metrics, then of the task's own evaluations."""
     groups = [
         (t("Loss"), [(t("training"), "loss"), (t("evaluation"), "eval_loss")]),
         (t("Learning rate"), [(t("learning rate"), "lr")]),
         (t("Gradient norm"), [(t("before clipping"), "grad_norm_pre_clip"), (t("after"), "grad_norm_post_clip")]),
-        (t("Speed, tokens per second"), [(t("tokens per second"), "tokens_per_second")]),
+        (chart_title(task), [(per_second(task), "tokens_per_second")]),
         (t("MFU: share of the GPUs' FLOP/s"), [("MFU", "mfu")]),
         (t("Wait for data, share of the time"), [(t("slowest rank"), "data_wait_share")]),
         *((name, [(name, name)]) for name in metrics.names(records, "eval_") if name != "eval_loss"),

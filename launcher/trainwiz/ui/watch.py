@@ -16,6 +16,7 @@ from trainwiz.record.metrics import Record
 from trainwiz.record.run import Summary
 from trainwiz.ui import console
 from trainwiz.ui.live import used
+from trainwiz.ui.rate import rate
 from trainwiz.ui.runs import STYLES, state_name
 
 _LEAST_CURVE, _MOST_CURVE = 3, 16
@@ -40,16 +41,20 @@ class View:
     most: Mapping[int, int] = field(default_factory=dict)
     """The most bytes of the host that each rank ever held."""
     complaints: Sequence[Complaint] = ()
+    place: str = ""
+    """Where rank 0's own code is, of a run that has no metrics yet."""
     live: bool = False
     """Whether it is drawn again and again, so that a key can end it."""
 
 
 def frame(view: View, width: int, height: int) -> list[str]:
     """At most `height` lines, none wider than `width`."""
-    above = [_head(view.summary), *_progress(view.summary, width), *_numbers(view, width)]
+    above = [_head(view.summary, width), *_progress(view.summary, view.place, width), *_numbers(view, width)]
     below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
     if view.live:
         below.append(console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout))
+    # What is below gives way before the run's name and numbers do.
+    below = below[: max(0, height - len(above) - 1)]
     room = height - len(above) - len(below) - 4
     loss = metrics.series(view.records, "loss")
     drawn = curve.draw(loss, width, min(room, _MOST_CURVE), braille=braille()) if room >= _LEAST_CURVE else []
@@ -63,18 +68,24 @@ def braille() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower() and os.environ.get("TERM") != "linux"
 
 
-def _head(summary: Summary) -> str:
+def _head(summary: Summary, width: int) -> str:
+    """The run's name, its state and its time; where the screen is too narrow, what is behind the name goes first."""
+    plain = [summary.name, state_name(summary.state)]
+    if columns.width("  ".join(plain)) > width:
+        return console.styled(columns.cut(summary.name, width), "bold", sys.stdout)
     state = console.styled(state_name(summary.state), STYLES[summary.state], sys.stdout)
     parts = [console.styled(summary.name, "bold", sys.stdout), state]
-    if summary.seconds is not None:
+    if summary.seconds is not None and columns.width("  ".join([*plain, clock_time(summary.seconds)])) <= width:
         parts.append(clock_time(summary.seconds))
     return "  ".join(parts)
 
 
-def _progress(summary: Summary, width: int) -> list[str]:
+def _progress(summary: Summary, place: str, width: int) -> list[str]:
     lines = []
     if summary.why:
         lines += columns.wrap(text(summary.why), width)
+    if summary.updates is None and place:
+        return [*lines, *columns.wrap(t("no metrics yet; rank 0 is in {place}", place=place), width)]
     if summary.updates is None:
         return [*lines, t("no metrics yet")]
     if not summary.total:
@@ -99,7 +110,7 @@ def _numbers(view: View, width: int) -> list[str]:
     if summary.eval_loss is not None:
         parts.append(t("evaluation {loss:.4f}", loss=summary.eval_loss))
     if (speed := metrics.speed(view.records, _WINDOW)) is not None:
-        parts.append(t("{speed:,.0f} tokens/s", speed=speed))
+        parts.append(rate(speed, summary.task))
     parts += used(metrics.use(view.records, _WINDOW))
     if view.seconds_left is not None:
         parts.append(t("{time} left", time=clock_time(view.seconds_left)))

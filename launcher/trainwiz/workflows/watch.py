@@ -22,6 +22,7 @@ from trainwiz.ui.watch import View, frame
 _EVERY_SECONDS = 1.0
 _SNAPSHOT = (80, 24)
 """Columns and lines of a snapshot where there is no terminal."""
+_PROMPT_LINES = 2
 _TAIL_BYTES = 1 << 15
 _COMPLAINTS = 3
 """Warnings of the logs that are shown."""
@@ -42,8 +43,9 @@ def watch(target: str, run: str | None) -> None:
         if _draw_until_the_end(watched):
             return
         view = watched.view()
-    size = tuple(shutil.get_terminal_size(_SNAPSHOT)) if fullscreen.available() else _SNAPSHOT
-    for line in frame(view, *size):
+    width, height = shutil.get_terminal_size(_SNAPSHOT) if fullscreen.available() else _SNAPSHOT
+    # The shell's next prompt takes a line or two, and must not push the run's name off the screen.
+    for line in frame(view, width, max(1, height - _PROMPT_LINES)):
         console.data(line)
 
 
@@ -98,6 +100,7 @@ class Watched:
             memory=self._memory_of_ranks(recorded.command.get("pid")) if running else {},
             most=self._most if running else {},
             complaints=complaints(tails, _COMPLAINTS),
+            place=history.place(self._run) if running and line.updates is None else "",
         )
 
     def _read(self) -> None:

@@ -41,7 +41,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: it holds .*, but no images to evaluate on.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be classes:|this conversation cannot be used).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
@@ -62,6 +62,18 @@ SIGNATURES = {
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause="no usable samples in the data {source}",
         remedy="check data.train: is it the right folder, and does it contain files with text?",
+    ),
+    "batch_norm_from_scratch": Signature(
+        r"(?<!\S)(?P<model>\S+): \d+ layers of batch norm have no statistics of their own",
+        cause="{model} has batch norm, and starts from random weights",
+        remedy="set model.from_scratch to false, or take a network without batch norm: timm/convnext_tiny, "
+        "timm/vit_small_patch16_224, or a preset",
+    ),
+    "timm_cannot_load": Signature(
+        r"(?<!\S)(?P<model>\S+): timm cannot load this network: (?P<why>.*)",
+        cause="timm has no network {model}, or no weights for it: {why}",
+        remedy="set model.name to one that `python -c 'import timm; print(timm.list_pretrained())'` shows, with timm/ "
+        "before it, or set model.from_scratch to true",
     ),
     "pad_token": Signature(
         r"tokenizer does not have a padding token",

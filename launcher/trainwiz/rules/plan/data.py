@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz import tasks, vocabulary
-from trainwiz.finding import Fix, Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan, defaults
@@ -168,6 +168,25 @@ def own_code_has_its_own_data_and_model(plan: Plan) -> Violations:
             )
 
 
+@rule("TW542", level=Level.ERROR, field="data.packing")
+def packing_is_for_rows_of_documents(plan: Plan) -> Violations:
+    """Only documents and conversations can share a row.
+
+    Without it: data.packing is ignored, and each sample has a row of its own, although the plan says otherwise.
+    Why: an answer that is compared with another one needs its own row, a labelled text its own output, and images have
+    no rows.
+    Instead: set data.packing to false. Samples of similar length share a micro-batch, so there is little
+    padding.
+    Source: the generated task.py
+    """
+    if plan.data.packing and not tasks.of(plan).packs:
+        yield violation(
+            "data.packing is true, but the task {task} gives each sample a row of its own",
+            setting("data.packing", False),
+            task=plan.task,
+        )
+
+
 @rule("TW514", level=Level.ERROR, field="model.name")
 def hub_ids_are_cached_offline(project: Project) -> Violations:
     """When offline, models and data from the hub must already be in the cache.
@@ -292,8 +311,12 @@ def _remedy(words: Message | None) -> Fix | None:
 def _models(plan: Plan) -> Message:
     task = tasks.of(plan)
     presets = ", ".join(task.presets)
-    if not task.from_hub:
-        return say("use one of {presets}, and set model.from_scratch to true", presets=presets)
+    if task.backbones:
+        return say(
+            "use a preset ({presets}) with random weights, a network of timm (timm/convnext_tiny.fb_in22k), a folder "
+            "with its config.json, or a hub id (organisation/name)",
+            presets=presets,
+        )
     return say(
         "use a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
     )

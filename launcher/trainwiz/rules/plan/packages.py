@@ -17,6 +17,7 @@ OLDEST = {
     "deepspeed": deepspeed.OLDEST,
     "transformers": "4.51",
     "pillow": "10.0",
+    "timm": "1.0.16",
     "scikit-learn": "1.3",
 }
 """The oldest versions that generated projects were tried with; also the lower bounds in pyproject.toml."""
@@ -76,7 +77,7 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Vio
     Source: https://huggingface.co/docs/datasets/installation
     """
     named = [data.name for data in (project.train, project.eval) if data and "datasets" in data.packages]
-    if tasks.of(plan).from_hub and named and (python := lacks(machine, "datasets")):
+    if tasks.of(plan).names_models and named and (python := lacks(machine, "datasets")):
         yield violation(
             "{data} is read with datasets, but it is not installed in {python}",
             install(python, "datasets>=3.0"),
@@ -151,25 +152,27 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW117", level=Level.ERROR, field="task")
 def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Violations:
-    """The task image_classification needs pillow; its embedded images also need scikit-learn.
+    """Tasks on images need pillow; networks of timm need timm, embedded images scikit-learn.
 
-    Without it: every rank fails with `ModuleNotFoundError: No module named 'PIL'` (or `'sklearn'`).
-    Why: pillow reads images, and scikit-learn has the embedded handwritten digits. Only this task needs them.
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'PIL'` (or `'timm'`, `'sklearn'`).
+    Why: pillow reads images, timm has networks for them, and scikit-learn the embedded handwritten digits. Only these
+    tasks need them.
     Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt
     """
     task = tasks.of(plan)
     if task.from_hub:
         return
-    needed = list(task.packages)
+    needed = [*task.packages, *(task.named_packages if task.shape(plan.model.name) is None else ())]
     if vocabulary.EMBEDDED in (plan.data.train, plan.data.eval):
         needed += task.embedded_packages
     missing = [name for name in needed if lacks(machine, name)]
     if missing and machine.interpreter:
         python = machine.interpreter.python
         yield violation(
-            "the task image_classification needs {packages}; not installed in {python}",
+            "the task {task} needs {packages}; not installed in {python}",
             install(python, *(_wanted(name) for name in missing)),
+            task=plan.task,
             packages=", ".join(missing),
             python=python,
         )

@@ -57,7 +57,10 @@ class InitRequest:
     task: str | None = _answer(
         "TASK",
         "task",
-        say("causal_lm, sft, preference, text_classification, text_regression, image_classification or custom."),
+        say(
+            "causal_lm, sft, preference, text_classification, text_regression, image_classification, image_regression, "
+            "image_multilabel or custom."
+        ),
     )
     model: str | None = _answer(
         "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")

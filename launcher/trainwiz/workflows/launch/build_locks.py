@@ -1,4 +1,4 @@
-"""Before another attempt: the build locks that a killed attempt left, which would make it wait for ever."""
+"""Build locks that no process holds: whoever waits for one waits for ever."""
 
 from __future__ import annotations
 
@@ -10,8 +10,35 @@ from collections.abc import Callable, Mapping
 from trainwiz.message import Message, say
 from trainwiz.probe import locks
 
+_EVERY_SECONDS = 10.0
 _SETTLED_SECONDS = 0.2
 """A live builder gives its lock up by closing it first: in between it looks left behind."""
+
+
+class Watch:
+    """Looks for locks that no process holds while a launch starts, which would otherwise wait in silence."""
+
+    def __init__(
+        self,
+        added: Mapping[str, str],
+        tell: Callable[[Message], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._added, self._tell, self._clock = added, tell, clock
+        self._due = 0.0
+        self._told: set[str] = set()
+
+    def look(self) -> None:
+        """Remove such locks, at most once in `_EVERY_SECONDS`; each sentence is said once."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + _EVERY_SECONDS
+        remove_left_locks(self._added, 0.0, self._say)
+
+    def _say(self, message: Message) -> None:
+        if str(message) not in self._told:
+            self._told.add(str(message))
+            self._tell(message)
 
 
 def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Message], None]) -> None:
@@ -36,4 +63,4 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
         with contextlib.suppress(OSError):
             if lock.path.stat().st_ino == lock.inode:
                 lock.path.unlink()
-                tell(say("removed the build lock left by the killed attempt: {lock}", lock=lock.path))
+                tell(say("removed a build lock that no process holds: {lock}", lock=lock.path))

@@ -14,11 +14,12 @@ from trainwiz.process.child import Process
 from trainwiz.process.progress import FLOOR_SECONDS
 from trainwiz.process.ranks import Inbox
 from trainwiz.process.watch import Watching
+from trainwiz.store import history
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.liveness import Beating
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
-from trainwiz.workflows.launch import debugger, provenance
+from trainwiz.workflows.launch import build_locks, debugger, provenance
 from trainwiz.workflows.launch.attempts import Attempts
 from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
@@ -41,9 +42,19 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
     def news() -> Sequence[Mapping[str, Any]]:
         statement.look()
-        return metrics.new()
+        found = metrics.new()
+        if not metrics.first:  # it may be waiting for a build that nobody makes
+            locks.look()
+        return found
 
-    screen = Screen(Progress(news, prepared.total_updates))
+    progress = Progress(
+        news,
+        prepared.total_updates,
+        task=prepared.plan.task if prepared.plan else None,
+        place=lambda: history.place(prepared.run),
+    )
+    screen = Screen(progress)
+    locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
     beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
     attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
@@ -66,6 +77,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
         return conclusion.judged(attempt, outcome, kills, metrics.update())
 
+    locks.look()
     try:
         outcome = attempts.run(once, screen, metrics.update)
         statement.look()

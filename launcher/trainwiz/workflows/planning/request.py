@@ -16,7 +16,13 @@ class PlanRequest:
 
     place: str = argument("[DIR]", say("A project, whose answers are the start (default: the current folder)."), ".")
     model: str = option("NAME", say("A hub id, a folder or a preset; its size is found without downloading weights."))
-    task: str = option("TASK", say("causal_lm, sft, text_classification, text_regression or image_classification."))
+    task: str = option(
+        "TASK",
+        say(
+            "causal_lm, sft, text_classification, text_regression, image_classification, image_regression "
+            "or image_multilabel."
+        ),
+    )
     gpus: str = option("NxNAME", say("GPUs to plan for, like 8xH100 or 16xA100-80GB (default: this machine's)."))
     machine: str = option("FILE", say("Plan for the machine described in FILE, as `trainwiz doctor --json` prints it."))
     strategy: str = option("NAME", say("Show this strategy only, like zero3 or zero2+offload."))

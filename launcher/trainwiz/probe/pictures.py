@@ -1,0 +1,180 @@
+"""Pictures with labels, as the tasks on pictures read them, and how many there are."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainwiz.language import t
+from trainwiz.probe import first_rows, labels, sources
+from trainwiz.probe.data import Kind, Reading
+from trainwiz.probe.first_rows import Head
+from trainwiz.probe.labelled import is_table
+from trainwiz.project import Amount, DataFacts
+from trainwiz.vocabulary import EMBEDDED
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
+"""Names of folders that split the images, not classes, as the generated task.py knows them."""
+ALL_PARTS = {name for names in PARTS.values() for name in names}
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Tables in a folder of pictures, as the generated pictures.py knows them."""
+_DIGITS = {"train": 1438, "validation": 359}
+"""scikit-learn's 1797 pictures, of which every fifth is used for evaluation."""
+_SECONDS = 0.2
+"""If counting takes longer, the number of samples stays unknown."""
+_HEADER_BYTES = 1000
+Wrong = Callable[[list[Any], bool], str]
+"""Why labels are not those of a task; whether they are all of the training data."""
+
+
+def _folder(path: Path, reading: Reading) -> DataFacts:
+    split = reading.split
+    inside = {entry.name.lower(): entry for entry in os.scandir(path) if entry.is_dir()}
+    parts = tuple(sorted(inside)) if inside.keys() & set(PARTS["train"]) and inside.keys() <= ALL_PARTS else ()
+    evaluation = next((part for part in PARTS["validation"] if part in parts), "")
+    found = DataFacts(name=path.name, kind="folder", parts=parts, evaluation_part=evaluation)
+    here = next((inside[part] for part in PARTS[split] if part in inside), None) if parts else path
+    if here is None:
+        detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
+        return replace(found, detail=detail)
+    began, loose, counts = time.monotonic(), False, {}
+    for entry in os.scandir(here):
+        if entry.is_dir():
+            counts[entry.name] = sum(_is_picture(file.name) for file in os.scandir(entry))
+        loose = loose or _is_picture(entry.name)
+        if time.monotonic() - began > _SECONDS:
+            return found
+    count, classes = sum(counts.values()), [label for label, images in counts.items() if images]
+    detail = t("the images are in the folder itself, not in one folder per class") if loose and not count else ""
+    if len(classes) == 1 and split == "train":
+        detail = t(
+            "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
+        )
+    return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(_SUFFIXES) and not name.startswith(".")
+
+
+def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
+    """From the headers of the arrays: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html."""
+    try:
+        with zipfile.ZipFile(path) as arrays:
+            heads = {key: arrays.open(f"{key}.npy").read(_HEADER_BYTES) for key in ("images", "labels")}
+            detail = labels.of_array(arrays.open("labels.npy"), reading.split) if classes else ""
+        dtype, count = re.search(rb"'descr': '([^']+)'", heads["images"]), re.search(rb"\((\d+),", heads["labels"])
+    except (zipfile.BadZipFile, KeyError):
+        dtype = count = None
+    if dtype is None or count is None:
+        return DataFacts(name=path.name, kind="file", detail=t("not an .npz file with the arrays images and labels"))
+    if dtype[1] != b"|u1":
+        detail = t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
+    number = int(count[1])
+    amount = Amount(documents=number, different=number, tokens=0)
+    return DataFacts(name=path.name, kind="file", samples=number, detail=detail, amount=amount)
+
+
+def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
+    found = sources.looked_at([table], lambda file, head: _problem(file, head, reading, wrong), reading)
+    return replace(found, name=table.name, amount=None)  # the texts of a table of pictures are names of files
+
+
+def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
+    """Why the first rows of a table are no pictures with such labels; empty if no reason is found."""
+    columns = reading.label_column.split(",")
+    found: list[Any] = []
+    for number, row in head.rows:
+        for column in columns:
+            if problem := labels.lacks_label(table, number, row, replace(reading, label_column=column)):
+                return problem
+        name = row[reading.text_column]
+        if not (table.parent / name).is_file():
+            return t(
+                '{file}: line {line}: no file {name}: column "{column}" names it from the table\'s folder on',
+                file=table.name,
+                line=number,
+                name=name[:80] or "-",
+                column=reading.text_column,
+            )
+        values = [row[column] for column in columns]
+        found.append(values if len(columns) > 1 else values[0])
+    if is_table(table) and len(columns) == 1:
+        found = labels.as_numbers(found)
+    said = wrong(found, head.whole and reading.split == "train")
+    return f"{table.name}: {said}" if said else ""
+
+
+def _no_classes(found: list[Any], whole: bool) -> str:
+    for label in found:
+        if isinstance(label, list):
+            return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
+        if isinstance(label, float) and not label.is_integer():
+            return t("a label is a fraction: {label}; image_regression learns numbers", label=label)
+    return _alike(found) if whole else ""
+
+
+def _no_numbers(found: list[Any], whole: bool) -> str:
+    for label in found:
+        if isinstance(label, bool) or not isinstance(label, int | float):
+            return t("a label is no number: {label}; image_classification learns classes", label=label)
+    return _alike(found) if whole else ""
+
+
+def _no_tags(found: list[Any], whole: bool) -> str:
+    for label in found:
+        if not isinstance(label, str | int | list):
+            return t("a label is no list of classes: {label}", label=label)
+    return _alike(found) if whole else ""
+
+
+def _alike(found: list[Any]) -> str:
+    if len(found) > 1 and len(set(map(str, found))) == 1:
+        return t("all {count} labels are {label}; there is nothing to learn", count=len(found), label=found[0])
+    return ""
+
+
+def _kind(wrong: Wrong, *, folders: bool) -> Kind:
+    """Pictures whose labels `wrong` judges; only classes can be the names of folders."""
+
+    def file(path: Path, reading: Reading) -> DataFacts:
+        if first_rows.kind(path) in first_rows.TABLES:
+            return _table(path, reading, wrong)
+        return _fewer(_arrays(path, reading, classes=folders), reading)
+
+    def folder(path: Path, reading: Reading) -> DataFacts:
+        if table := next((path / name for name in METADATA if (path / name).is_file()), None):
+            return replace(_table(table, reading, wrong), kind="folder")
+        found = _fewer(_folder(path, reading), reading)
+        if not folders and found.samples and not found.detail:
+            return replace(found, detail=t("folders name classes; this task needs a table, such as metadata.csv"))
+        return found
+
+    return Kind(
+        embedded=lambda reading, split: _fewer(
+            DataFacts(name=EMBEDDED, kind="embedded", samples=_DIGITS[split]), reading
+        ),
+        folder=folder,
+        file=file,
+        keeps_part=True,
+        on_hub=False,
+    )
+
+
+def _fewer(found: DataFacts, reading: Reading) -> DataFacts:
+    return replace(found, samples=None) if reading.fewer and found.samples else found
+
+
+PICTURES = _kind(_no_classes, folders=True)
+"""Pictures with a class each: embedded, a folder with one folder per class, a table of files, or an .npz file."""
+SCORED_PICTURES = _kind(_no_numbers, folders=False)
+"""The same with a number for each picture."""
+TAGGED_PICTURES = _kind(_no_tags, folders=False)
+"""The same with any number of labels."""

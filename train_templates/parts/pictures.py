@@ -1,0 +1,281 @@
+"""Pictures with labels: where they are read from, their size, and how training pictures are augmented.
+
+A source is one of these:
+
+- a folder with one folder of pictures per class, or with `train/` and `val/` that hold such folders
+- a table (.csv, .tsv, .jsonl, .json, .parquet), whose rows name a file, from the table's folder on, and a label; or a
+  folder with such a table, named metadata.csv, metadata.jsonl or metadata.parquet
+- an .npz file with the arrays `images` and `labels`
+- embedded: scikit-learn's handwritten digits
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+# feature: eval
+import itertools
+
+# end: eval
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+# feature: eval
+from sources import hash_of, held_out, is_part
+
+# end: eval
+from sources import Sources, kind, value_of
+
+Batch = dict[str, Tensor]
+Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
+Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and what is said of each
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
+"""Names of folders that split the images, not classes."""
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Tables in a folder of pictures, as data sets on the hub name them."""
+
+
+class Pictures(Dataset[Sample]):
+    """Pictures with their labels, in memory as arrays, or read from files one at a time."""
+
+    def __init__(self, config: Any, pictures: Sequence[Any], labels: Sequence[Any], *, training: bool) -> None:
+        self.size, self.pictures, self.labels, self.training = config.image_size, pictures, labels, training
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Sample:
+        picture = self.pictures[index]
+        pixels = self.read(picture) if isinstance(picture, Path) else picture
+        if pixels.ndim == 2:  # grey
+            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1), self.labels[index]
+
+    def read(self, file: Path) -> np.ndarray[Any, Any]:
+        """Return the pixels of a file, resized to a square."""
+        edge = self.size
+        # feature: cropped
+        edge = round(self.size * LARGER) if self.training else self.size
+        # end: cropped
+        try:
+            with Image.open(file) as picture:
+                return np.asarray(picture.convert("RGB").resize((edge, edge), Image.Resampling.BILINEAR))
+        except OSError as error:
+            raise type(error)(f"{error}, in {file}") from None
+
+    # feature: augmented_samples
+    def augment(self, sample: Sample, generator: torch.Generator) -> Sample:
+        """Return a training picture as the model sees it this time.
+
+        All randomness comes from the generator, which the loop seeds by seed, epoch and index.
+        """
+        if not self.training:
+            return sample
+        picture, label = sample
+        # feature: shifted
+        picture = shifted(picture, generator)
+        # end: shifted
+        # feature: cropped
+        size = self.size if isinstance(self.pictures[0], Path) else picture.shape[1]
+        picture = cropped(picture, size, generator)
+        # end: cropped
+        # feature: mirrored
+        if torch.rand((), generator=generator) < 0.5:
+            picture = picture.flip(2)
+        # end: mirrored
+        # feature: colored
+        picture = colored(picture, generator)
+        # end: colored
+        return picture, label
+
+    # end: augmented_samples
+
+
+# feature: shifted
+def shifted(picture: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the picture moved by up to an eighth of its size, with black behind it."""
+    _, height, width = picture.shape
+    margin = max(1, height // 8)
+    top, left = torch.randint(2 * margin + 1, (2,), generator=generator).tolist()
+    padded = torch.nn.functional.pad(picture, (margin,) * 4)
+    return padded[:, top : top + height, left : left + width]
+
+
+# end: shifted
+# feature: cropped
+LARGER = 1.5
+"""How much larger than the model's input training pictures are read, so that a part of them is not blurred."""
+
+
+def cropped(picture: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Return a part of the picture as a square: 35 % to 100 % of its area, with sides like 3 : 4 to 4 : 3."""
+    _, height, width = picture.shape
+    share, lean, down, right = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+    area, ratio = (0.35 + 0.65 * share) * height * width, (4 / 3) ** (2 * lean - 1)
+    tall, wide = min(height, round((area / ratio) ** 0.5)), min(width, round((area * ratio) ** 0.5))
+    top, left = int(down * (height - tall + 1)), int(right * (width - wide + 1))
+    part = picture[None, :, top : top + tall, left : left + wide].float()
+    part = torch.nn.functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
+    return part[0].round().clamp(0, 255).byte()
+
+
+# end: cropped
+# feature: colored
+def colored(picture: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the picture with other brightness, contrast and saturation: between 0.6 and 1.4 of its own."""
+    brightness, contrast, saturation = (0.6 + 0.8 * torch.rand(3, generator=generator)).tolist()
+    pixels = picture.float() * brightness
+    pixels = pixels.mean() + (pixels - pixels.mean()) * contrast
+    grey = pixels.mean(0, keepdim=True)
+    return (grey + (pixels - grey) * saturation).round().clamp(0, 255).byte()
+
+
+# end: colored
+def reading(config: Any) -> tuple[str, str, int]:
+    """Return what decides how a table is read: the columns of files and labels, and how many rows."""
+    return config.image_column, config.label_column, config.max_rows
+
+
+@functools.cache
+def read(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+    """Return the pictures of a source, with the labels as they stand there."""
+    if source == "embedded":
+        return embedded_digits(split)
+    path = Path(source)
+    if path.suffix == ".npz":
+        pictures, labels = arrays(source)
+        return pictures[: max_rows or None], labels[: max_rows or None]
+    if table := table_of(path, split):
+        return rows_of(table, source, split, image_column, label_column, max_rows)
+    files = [file for file in sorted(part(source, split).glob("*/*")) if is_picture(file)]
+    if not files:
+        raise SystemExit(f"{source}: no pictures; they belong into one folder per class")
+    return files[: max_rows or None], [file.parent.name for file in files[: max_rows or None]]
+
+
+def arrays(source: str) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """Return the images and labels of an .npz file."""
+    pictures, labels = (np.load(source)[name] for name in ("images", "labels"))
+    if pictures.dtype != np.uint8:
+        raise SystemExit(f"{source}: images are {pictures.dtype}, not bytes (uint8)")
+    if pictures.ndim != 3 and pictures.shape[3:] != (3,):
+        raise SystemExit(f"{source}: images are {pictures.shape}, not (pictures, height, width, 3), or without the 3")
+    if labels.shape[:1] != pictures.shape[:1] or labels.ndim > 2:
+        raise SystemExit(f"{source}: images are {pictures.shape} and labels {labels.shape}; each image needs one")
+    return pictures, labels.tolist()
+
+
+def table_of(path: Path, split: str) -> Path | None:
+    """Return the table that names pictures: the source, or one inside a folder; None if there is none."""
+    if path.is_file():
+        return path
+    return next((file for name in METADATA if (file := part(str(path), split) / name).is_file()), None)
+
+
+def rows_of(table: Path, source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+    """Return the files that a table names, with their labels. Several label columns make a list each."""
+    files, labels = [], []
+    for row in Sources(str(table), split, max_rows):
+        name = value_of(row, image_column)
+        file = table.parent / str(name)
+        if not isinstance(name, str) or not name or not file.is_file():
+            raise SystemExit(f'{row[0]}: no such file or folder: column "{image_column}" is {name!r:.80}')
+        values = [value_of(row, column) for column in label_column.split(",")]
+        if any(value is None for value in values):
+            raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each picture needs a label')
+        files.append(file)
+        labels.append(values if len(values) > 1 else values[0])
+    if not files:
+        raise SystemExit(f"{source}: no pictures; they belong into one folder per class")
+    if kind(table) in (".csv", ".tsv"):
+        labels = as_numbers(labels)
+    return files, labels
+
+
+def as_numbers(labels: list[Any]) -> list[Any]:
+    """Return labels of a .csv file as numbers, if all of them are."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
+    return labels
+
+
+def embedded_digits(split: str) -> Labelled:
+    """Return scikit-learn's 1797 handwritten digits of 8 × 8 pixels. Every fifth is for evaluation."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    kept = (np.arange(len(digits.target)) % 5 == 4) == (split == "validation")
+    return (digits.images[kept] * 15.9).astype(np.uint8), digits.target[kept].tolist()  # values are 0 … 16
+
+
+def part(source: str, split: str) -> Path:
+    """Return the folder with one folder per class: the source, or its part for training or evaluation."""
+    folder = Path(source)
+    inside = {entry.name.lower(): entry for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else {}
+    if not inside.keys() & set(PARTS["train"]) or not inside.keys() <= {*PARTS["train"], *PARTS["validation"]}:
+        return folder
+    found = next((inside[name] for name in PARTS[split] if name in inside), None)
+    if found is None:
+        raise SystemExit(
+            f"{source}: it holds {', '.join(sorted(inside))}, but no images to evaluate on, such as in val"
+        )
+    return found
+
+
+def is_picture(file: Path) -> bool:
+    """Return whether the name is that of an image."""
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+
+
+# feature: eval
+def part_of(found: Labelled, share: str, *, evaluation: bool) -> Labelled:
+    """Return the pictures that are kept for evaluation (`5%`, `200`), or the rest, by their files' names or pixels."""
+    pictures, labels = found
+    names = [str(each).encode() if isinstance(each, Path) else each.tobytes() for each in pictures]
+    chosen = held_out(np.array([hash_of(name) for name in names], dtype=np.uint64), share) == evaluation
+    return list(itertools.compress(pictures, chosen)), list(itertools.compress(labels, chosen))
+
+
+# end: eval
+Labels = Callable[[str, list[Any], str], Sequence[Any]]
+"""Makes what is learned of a source's name, its labels as they stand there, and the split. Exits at wrong ones."""
+
+
+def load(config: Any, split: str, labels_of: Labels) -> Pictures:
+    """Return the training or the evaluation data."""
+    source, training = config.train_data, split == "train"
+    # feature: eval
+    if is_part(config.eval_data):
+        whole = read(source, "train", *reading(config))
+        pictures, labels = part_of(whole, config.eval_data, evaluation=not training)
+        return Pictures(config, pictures, labels_of(source, labels, split), training=training)
+    source = source if training else config.eval_data
+    # end: eval
+    pictures, labels = read(source, split, *reading(config))
+    return Pictures(config, pictures, labels_of(source, labels, split), training=training)
+
+
+# feature: final_weights
+def show(data: Dataset[Sample], model: torch.nn.Module, folder: Path, count: int, word: Callable[[Any], str]) -> str:
+    """Save some pictures beside the model, named by their labels and by what the model says of them."""
+    data.training = False  # type: ignore[attr-defined]
+    shown = folder.parent / "pictures"
+    shown.mkdir(exist_ok=True)
+    for i in range(min(count, len(data))):  # type: ignore[arg-type]
+        picture, label = data[i]
+        name = f"{i:02}-{word(label)}-seen-as-{word(model(picture[None])[0])}"
+        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(shown / f"{name.replace('/', '_')}.png")
+    return f"pictures with what the model sees in them: {shown}"
+
+
+# end: final_weights
