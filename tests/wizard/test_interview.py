@@ -366,3 +366,19 @@ def test_the_last_step_is_the_review() -> None:
     person = Person(*[""] * 9)
     interview(person, saved=saved).run()
     assert saved[-1][1] == REVIEW
+
+
+def test_the_gauge_shows_what_an_answer_would_make_of_the_plan() -> None:
+    person = Person(*[""] * 9)
+    talk = interview(person, gauge=lambda plan: f"{plan.strategy.label} {plan.batch.per_device_batch_size}")
+    talk.run()
+    gauged = {asked.prompt: asked.gauge for asked in person.asked if asked.gauge}
+    assert {"Strategy", "Task"} & gauged.keys() == {"Strategy"}
+    batch = next(gauge for prompt, gauge in gauged.items() if prompt.startswith("Real batch"))
+    strategy = gauged["Strategy"]
+    assert batch("64/8").endswith(" 8")
+    assert batch("64/2").endswith(" 2")
+    assert [batch(wrong) for wrong in ("", "64/", "x", "65/8", "0")] == [""] * 5
+    assert strategy("zero3").startswith("zero3 ")
+    assert strategy("ddp").startswith("ddp ")
+    assert talk.answers == {}

@@ -387,3 +387,27 @@ def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> 
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130
+
+
+def test_the_memory_bar_moves_with_what_is_typed(start: Start) -> None:
+    terminal = start("init", "p", "--machine", H100, "--set", "model.name=meta-llama/Llama-3.1-8B", columns=200)
+
+    def drawn() -> str:
+        # What is typed first is no answer yet, so that the line is empty and then drawn as a whole.
+        terminal.expect(r"(█[█▓▒·]{19} [\d.]+ GiB) (of 79.6 GiB )?per rank")
+        return str(terminal.child.match[1])  # type: ignore[index, union-attr]
+
+    for prompt in ("Task", "Training data", "GPUs"):
+        terminal.enter(prompt)
+    terminal.asked("Real batch")
+    bars = [drawn()]
+    for typed in ("512/", "64"):
+        terminal.child.send(typed)
+    bars.append(drawn())
+    terminal.child.send("\x7f\x7f")
+    terminal.child.send("8")
+    bars.append(drawn())
+    assert len(set(bars)) == 3, bars
+    terminal.child.send("\r")
+    terminal.asked("Strategy")
+    drawn()

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainwiz import quantities
 from trainwiz.decide.candidates import Candidate, Place
+from trainwiz.decide.memory_bar import bar
 from trainwiz.estimate import disk
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
@@ -18,14 +19,6 @@ from trainwiz.ui.table import Cell
 
 _BAR_COLUMN = 5
 """The bar stands behind the peak."""
-_BAR = 20
-"""Characters of a bar that is a GPU's whole memory."""
-PARTS = (
-    ("state", "█", say("weights, gradients, optimizer")),
-    ("buffers", "▓", say("gathered and cast weights, buckets")),
-    ("activations", "▒", say("activations, logits")),
-)
-"""The parts of memory: their names, their signs in a bar, and what they are."""
 _GIB = 2**30
 
 
@@ -108,7 +101,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     console.talk(subject(plan, place))
     fitting = [row for row in rows if row.possible]
     if fitting:
-        lines = [_with_bar(values(row, limits), bar(row.candidate, place)) for row in fitting]
+        lines = [_with_bar(values(row, limits), bar(row.candidate.need, place.memory_bytes)) for row in fitting]
         table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
         _disk(fitting[0])
@@ -238,16 +231,6 @@ def _with_bar(columns: Sequence[str], drawn: str) -> list[str]:
 
 def _plain(columns: Sequence[str]) -> list[Cell]:
     return [Cell(text=column) for column in columns]
-
-
-def bar(one: Candidate, place: Place) -> str:
-    """The parts of the peak, in proportion to the GPU's memory; `·` is left."""
-    parts = one.need.moments[one.need.peak]
-    drawn, total = "", 0
-    for name, sign, _ in PARTS:
-        total += parts.get(name, 0)
-        drawn += sign * (min(_BAR, round(_BAR * total / place.memory_bytes)) - len(drawn))
-    return drawn + "·" * (_BAR - len(drawn))
 
 
 def _disk(best: Row) -> None:

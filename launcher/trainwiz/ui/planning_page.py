@@ -9,9 +9,10 @@ import jinja2
 
 from trainwiz import __version__, language, quantities
 from trainwiz.decide.candidates import MOMENTS, Place
+from trainwiz.decide.memory_bar import PARTS
 from trainwiz.language import t, text
 from trainwiz.plan import Plan
-from trainwiz.ui.planning import PARTS, Limits, Row, heads, subject, values
+from trainwiz.ui.planning import Limits, Row, heads, subject, values
 
 TEMPLATE = "templates/plan.html.j2"
 _PLOT = {"width": 900, "height": 360, "left": 110, "right": 760, "top": 24, "bottom": 300}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import columns
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 REVIEW = "review"
 _ORDER = (*(q.key for q in BASIC), *(q.key for q in ADVANCED), REVIEW)
+_ABOUT_MEMORY = (
+    *("strategy.kind", "batch.real_batch_size", "batch.per_device_batch_size", "batch.sequence_length"),
+    *("model.adapter", "model.activation_checkpointing", "precision.mixed_precision"),
+)
+"""Questions that show what each answer needs of memory."""
 _QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
 
 
@@ -37,6 +42,8 @@ class Interview:
     ask: Callable[[Asked, Callable[[], None] | None], Reply]
     """Asks once; calls the function when the question is on the screen."""
     talk: Callable[[Message | str], None]
+    gauge: Callable[[Plan], str] | None = None
+    """What a plan needs of memory, in one line; empty where nobody knows."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Answers of the command line, by key; not asked."""
     answers: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +94,24 @@ class Interview:
         keys = (question.key, *reversed(question.sets))
         source = decided.sources[next((key for key in keys if values[key] is not None), question.key)]
         reason = say("found {what}", what=source.reason) if source.kind == "found" else source.reason
-        return _shown_as(question, question.show(values), reason, values, sizes), values
+        asked = _shown_as(question, question.show(values), reason, values, sizes)
+        if self.gauge and question.key in _ABOUT_MEMORY:
+            asked = replace(asked, gauge=lambda typed: self._gauged(question, typed, values))
+        return asked, values
+
+    def _gauged(self, question: Question, typed: str, values: Mapping[str, Any]) -> str:
+        """The gauge for an answer that is not given yet; empty for one that is wrong or not complete."""
+        from trainwiz.plan import parse_value
+
+        texts = question.read(typed, values)
+        if isinstance(texts, Message) or self.gauge is None:
+            return ""
+        given = {k: v for k, v in {**self.answers, **self.fixed}.items() if k not in question.sets}
+        try:
+            new = {key: parse_value(key, value) for key, value in texts.items()}
+            return self.gauge(self.decide({**given, **new}).plan)
+        except PlanError:
+            return ""
 
     def _accept(self, question: Question, typed: str, values: Mapping[str, Any]) -> bool:
         from trainwiz.plan import parse_value

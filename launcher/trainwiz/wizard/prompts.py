@@ -5,6 +5,7 @@ Everything goes to stderr: stdout is for results.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from prompt_toolkit.application import Application, get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Always, Condition, is_done
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
@@ -43,6 +45,8 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     """
     question = _list(asked) if asked.choices else _line(asked)
     _add_hint(question.application, _hint(asked))
+    if asked.gauge:
+        _add_gauge(question.application, asked)
     if shown:
         _once_rendered(question.application, shown)
     try:
@@ -198,6 +202,25 @@ def _add_hint(app: Application[Any], hint: str) -> None:
         focused_element=app.layout.current_window,
     )
     app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+
+
+def _add_gauge(app: Application[Any], asked: Asked) -> None:
+    """A line below the question, drawn anew with each key."""
+    assert asked.gauge
+    gauge = functools.cache(asked.gauge)
+
+    def line() -> StyleAndTextTuples:
+        if asked.choices:
+            value = str(_control(app).get_pointed_at().value)
+        else:
+            value = plain(app.current_buffer.text.strip()) or asked.default
+        return [("class:gauge", _cut(f"  {gauge(value)}", _room()))]
+
+    window = Window(FormattedTextControl(line), height=1, dont_extend_height=True)
+    app.layout = Layout(
+        HSplit([app.layout.container, ConditionalContainer(window, filter=~is_done)], align=VerticalAlign.TOP),
+        focused_element=app.layout.current_window,
+    )
 
 
 def _list_rows() -> int:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -34,6 +35,8 @@ class Asked:
     """Whether typing leaves those lines of the list that contain it."""
     at_once: str = ""
     """What Ctrl-W chooses from anywhere in the list."""
+    gauge: Callable[[str], str] | None = None
+    """What an answer means for memory, in one line, while it is typed or pointed at."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainwiz import quantities
 from trainwiz.decide import Decided
 from trainwiz.errors import Cancelled, Refused
 from trainwiz.finding import Finding, errors
+from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.questions import question_for
 from trainwiz.store import answers as store
@@ -18,6 +20,9 @@ from trainwiz.wizard import Action, Interview, review
 from trainwiz.wizard.prompts import ask
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, InitRequest
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 _FIRST = "task"
 
@@ -50,6 +55,7 @@ def hold(
         save=save,
         ask=ask,
         talk=console.talk,
+        gauge=lambda plan: _gauge(planner, plan),
         fixed=answers.given,
         answers=dict(answers.earlier),
         shown=planner.look,
@@ -65,6 +71,38 @@ def hold(
             say("interrupted; the answers were saved in {path}", path=session),
             say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
         ) from None
+
+
+def _gauge(planner: Planner, plan: Plan) -> str:
+    """The forecast of a rank's peak as a bar of its GPU, or of its share of the host's memory."""
+    # Not before a question shows it: the first one is asked without estimates.
+    from trainwiz import strategies
+    from trainwiz.decide.candidates import MOMENTS
+    from trainwiz.decide.memory_bar import bar
+    from trainwiz.decide.strategy import FILLED
+    from trainwiz.estimate.device import needs
+    from trainwiz.estimate.state import work_of
+
+    model, machine = planner.model(plan), planner.machine
+    if model is None or not model.parameters:
+        return ""
+    need = needs(strategies.of(plan), work_of(plan, model.parameters, model.transformer))
+    if plan.machine.device != "cpu" and machine.gpus:
+        memory = min(gpu.memory_bytes for gpu in machine.gpus)
+    else:
+        memory = machine.memory.total_bytes // plan.machine.ranks_per_machine
+    if not memory:
+        return ""
+    words = {
+        "bar": bar(need, memory),
+        "need": quantities.size(need.total),
+        "memory": quantities.size(memory),
+        "moment": text(MOMENTS[need.peak]),
+        "how": plan.model.activation_checkpointing,
+    }
+    if need.total > FILLED * memory:
+        return t("{bar} {need} per rank, {moment}: does not fit into {memory} (recomputed: {how})", **words)
+    return t("{bar} {need} of {memory} per rank, {moment} (recomputed: {how})", **words)
 
 
 def _with_fix(finding: Finding) -> Message:
