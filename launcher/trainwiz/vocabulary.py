@@ -120,6 +120,7 @@ PLAN_SECTIONS = (
     "checkpoint",
     "tracking",
     "supervision",
+    "cluster",
     "deepspeed",
     "ignore",
 )

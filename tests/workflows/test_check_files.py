@@ -481,6 +481,12 @@ def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsy
     assert "own.yaml is of no kind that trainwiz knows; its keys are" in said
     assert "Axolotl (base_model, datasets)" in said
     assert run(["check", "own.yaml", "--skip-others"]) == 0
+    (folder / "other.yaml").write_text(text)
+    (folder / "bad.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 0\n")
+    assert run(["check", "own.yaml", "bad.yaml", "other.yaml"]) == 2, "what is known is judged nevertheless"
+    shown = capsys.readouterr()
+    assert "bad.yaml:2:1: error" in shown.out + shown.err
+    assert "2 files are of no kind that trainwiz knows: own.yaml, other.yaml" in shown.err
 
 
 def test_the_action_runs_what_there_is(folder: Path) -> None:

@@ -94,9 +94,10 @@ def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*QWEN, "--gpus", "1x4090", "--strategy", "single"]
-    assert plan(*words) == 1
+    assert plan(*words, "--set", "model.adapter=none") == 1
     assert "nothing fits" in capsys.readouterr().err
-    assert plan(*words, "--set", "model.adapter=qlora") == 0
+    assert plan(*words) == 0
+    assert "Qwen/Qwen2.5-7B-Instruct (qlora) on 1 × 4090" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

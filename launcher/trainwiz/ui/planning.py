@@ -193,9 +193,11 @@ def _bold(heads: Sequence[str]) -> list[Cell]:
 
 def subject(plan: Plan, place: Place) -> str:
     """What the rows are about."""
+    name, adapter = plan.model.name, plan.model.adapter
     return t(
         "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
-        model=plan.model.name,
+        # Whether all weights are trained decides what fits.
+        model=name if adapter == "none" else f"{name} ({adapter})",
         ranks=place.ranks,
         gpu=place.gpu.name if place.gpu else "GPU",
         memory=quantities.size(place.memory_bytes),

@@ -43,7 +43,7 @@ class _Judged:
 
 
 def check(request: Request) -> int:
-    """Check, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
+    """Check, and return the exit code: 1 on a finding of level error. Raises `UsageError`, if need be at the end."""
     format = findings.chosen_format(request.format, as_json=request.json)
     request = replace(request, select=selection.prefixes(request.select), ignore=selection.prefixes(request.ignore))
     judged = _judged(request)
@@ -51,6 +51,9 @@ def check(request: Request) -> int:
         judged = _judged(request)
     if request.fix and not request.unsafe_fixes:
         fixes.tell_of_unsafe(judged.all)
+    unknown = judged.files.unknown
+    if unknown and not (judged.plans or judged.files.documents):
+        raise configurations.unknown(unknown)
     for engine in configurations.assumed(judged.files):
         version = judged.files.version(engine)
         console.talk(
@@ -62,6 +65,8 @@ def check(request: Request) -> int:
             )
         )
     findings.write(judged.all, format)
+    if unknown:
+        raise configurations.unknown(unknown)
     return 1 if errors(judged.all) else 0
 
 
@@ -75,6 +80,7 @@ def _judged(request: Request) -> _Judged:
         versions=configurations.engine_versions(request.engine_version, request.python),
         model=request.model or None,
         here=request.machine == HERE,
+        tolerant=True,
         read=read,
     )
     if not targets.plans:

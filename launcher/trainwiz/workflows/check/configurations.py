@@ -30,7 +30,7 @@ from trainwiz.store import configurations, scripts
 from trainwiz.workflows.check import models
 
 _SHOWN = 8
-"""Keys of an unknown file that are named."""
+"""Keys of an unknown file, or unknown files, that are named."""
 _TRIED = {"accelerate": TRIED_ACCELERATE, "deepspeed": TRIED_DEEPSPEED}
 """The versions that the rules were tried with; taken where none is installed."""
 
@@ -50,6 +50,8 @@ class Files:
     """The versions of engines to judge for; for others, those that are installed here."""
     models: Mapping[str, Architecture] = field(default_factory=dict)
     """The model that a file is for, by the file's path, where it is known."""
+    unknown: tuple[Document, ...] = ()
+    """Files of no known kind, which nothing is said of but that."""
     programs: frozenset[str] | None = None
     """Programs that start ranks on other machines, as far as they are here; None: another machine is meant."""
 
@@ -165,22 +167,31 @@ def load(
     versions: Mapping[str, str],
     model: str | None = None,
     here: bool = False,
+    tolerant: bool = False,
     read: Callable[[str], Document] = configurations.read,
 ) -> Files:
-    """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for what is neither.
+    """The files at these paths, and the DeepSpeed files that they name. Raises `UsageError` for those of no known kind.
 
     `model` is the one that they are for, a preset, a folder or a hub id; else the script or a plan beside them names
-    it. `here`: they will be launched from this machine.
+    it. `here`: they will be launched from this machine. `tolerant`: files of no known kind are kept in `unknown`.
     """
     if not (paths or script):
         return Files(versions=versions)
-    documents = {}
+    documents, others = {}, []
     for path in paths:
         document = read(path)
         if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed", "recipe"):
-            raise unknown(document)
-        documents[path] = document
-    files = Files(documents=documents, script=scripts.read(script) if script else None, versions=versions)
+            others.append(document)
+        else:
+            documents[path] = document
+    if others and not tolerant:
+        raise unknown(others)
+    files = Files(
+        documents=documents,
+        script=scripts.read(script) if script else None,
+        versions=versions,
+        unknown=tuple(others),
+    )
     for path in list(documents):
         for partner in files.partners(path):
             if partner not in documents:
@@ -192,18 +203,27 @@ def load(
     )
 
 
-def unknown(document: Document) -> UsageError:
-    """The error for a file of no known kind: what it has, and what it would need."""
-    keys = [str(key) for key in document.values]
-    listed = ", ".join(keys[:_SHOWN]) + (" …" if len(keys) > _SHOWN else "")
+def unknown(documents: Sequence[Document]) -> UsageError:
+    """The error for files of no known kind: what they have, and what they would need."""
+    first, names = documents[0], [document.path for document in documents]
+    keys = [str(key) for key in first.values]
+    what = (
+        say("{file} is of no kind that trainwiz knows; its keys are {keys}", file=first.path, keys=_listed(keys))
+        if len(names) == 1
+        else say("{count} files are of no kind that trainwiz knows: {files}", count=len(names), files=_listed(names))
+    )
     return UsageError(
-        say("{file} is of no kind that trainwiz knows; its keys are {keys}", file=document.path, keys=listed),
+        what,
         say(
             "known are trainwiz's plans, and files of accelerate (distributed_type), DeepSpeed (zero_optimization, "
             "train_batch_size) and {tools}",
             tools="; ".join(f"{tool.name} ({tool.marks})" for tool in load_tools().values()),
         ),
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
 
 
 def _programs(documents: Mapping[str, Document]) -> frozenset[str]:
