@@ -610,7 +610,7 @@ def test_what_no_plan_can_say_has_to_be_decided(folder: Path, capsys: pytest.Cap
         (("multi.yaml", "ds.json"), "multi.yaml has distributed_type MULTI_GPU, which does not use ds.json"),
         (("broken.yaml",), "broken.yaml:2:"),
         (("plan.yaml",), "plan.yaml is already a plan"),
-        (("package.json",), "is neither an accelerate or DeepSpeed configuration nor a plan"),
+        (("package.json",), "package.json is of no kind that trainwiz knows"),
         (("--default",), "accelerate's default config file"),
         (("acc.yaml", "--force", "--on-conflict", "keep"), "--force cannot be combined with --on-conflict keep"),
     ],

@@ -202,6 +202,7 @@ def test_runs_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [r["state"] for r in found] == ["failed", "stopped", "running"]
     assert found[1] == {
         "run": NAMES[1],
+        "job": None,
         "state": "stopped",
         "started": "2026-11-20T10:00:00+0000",
         "updates": 20,

@@ -126,6 +126,7 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
         "model__name": name,
         "model__from_scratch": False,
         "data__train": str(tmp_path / "a.jsonl"),
+        "data__eval": None,  # embedded data brings code of its own
     }
     first = folders(tmp_path, **known)
     assert len(first) == 1

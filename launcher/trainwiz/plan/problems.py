@@ -48,7 +48,7 @@ OTHER_WORDS = {
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
     "cluster.time_limit": ("time", "walltime", "wall_time"),
-    "cluster.kind": ("scheduler", "launcher"),
+    "cluster.kind": ("launcher",),
     "cluster.image": ("container", "container_image", "docker_image"),
     "cluster.spot": ("use_spot", "preemptible"),
     "cluster.shared_memory": ("shm", "shm_size"),

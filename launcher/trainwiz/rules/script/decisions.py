@@ -238,8 +238,10 @@ def _agrees(script: Script, value: ast.AST) -> bool:
 
 
 def _says_agreed(call: ast.Call) -> bool:
-    name = (method(call) or dotted(call.func)).lower()
-    return any(word in name for word in _AGREES)
+    whole = dotted(call.func).lower()
+    name = (method(call) or whole).lower()
+    # An object that is called an agreement makes one, whatever its method is called.
+    return "agree" in whole or any(word in name for word in _AGREES)
 
 
 def _is_local(value: ast.AST, local: set[str], *, known: bool = False) -> bool:
