@@ -178,7 +178,7 @@ FAULTS: dict[str, Expected] = {
     "launcher killed": Expected(code=-9, cause="", rank=None),
     "terminal lost": Expected(code=129, cause="", rank=None),
 }
-"""Generated scripts end in order when their terminal is lost: code 0."""
+"""Generated scripts end in order when their terminal is lost: code 75, that of a stopped run."""
 
 
 @dataclass(frozen=True, kw_only=True)

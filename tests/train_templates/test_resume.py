@@ -34,11 +34,11 @@ NOISY: dict[str, object] = {
 
 def noisy(folder: Path, values: dict[str, object]) -> Path:
     """A project whose model also drops out."""
-    task = make(folder, {**NOISY, **values}) / "task.py"
-    text = task.read_text()
+    network = make(folder, {**NOISY, **values}) / "network.py"
+    text = network.read_text()
     features = "self.blocks(self.stem(pictures)).mean((2, 3))"
     assert text.count(features) == 1
-    task.write_text(text.replace(features, f"nn.functional.dropout({features}, 0.2, self.training)"))
+    network.write_text(text.replace(features, f"nn.functional.dropout({features}, 0.2, self.training)"))
     return folder
 
 
