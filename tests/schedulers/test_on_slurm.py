@@ -96,7 +96,10 @@ def state(environ: dict[str, str], project: Path) -> dict[str, Any]:
 
 def own_address() -> str:
     """One that is not the loopback's, which two machines could not share."""
-    return asked({}, "hostname", "-I").split()[0]
+    found = asked({}, "hostname", "-I").split()
+    if not found:
+        pytest.skip("this machine has no address but the loopback's")
+    return found[0]
 
 
 def test_a_submitted_job_trains_on_two_nodes_and_saves_when_it_is_stopped(
