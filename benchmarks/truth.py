@@ -152,7 +152,7 @@ COMMANDS = {
     "`lint`: cases of its rules": of_lint,
     "`check`: plans and machines": of_plans,
     "`check`: files of accelerate and DeepSpeed": functools.partial(of_files, "files"),
-    "`check`: files of training tools and jobs": functools.partial(of_files, "recipes"),
+    "`check`: files of training tools and jobs": functools.partial(of_files, "tools"),
     "`diagnose`: logs": of_logs,
 }
 

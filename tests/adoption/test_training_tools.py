@@ -126,9 +126,9 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
         '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}'
     )
     files = import_files.together([str(file)], default=False, versions=())
-    assert files.recipe is not None
-    assert files.recipe.tool is tools.load()[name]
-    adoption = adopt(None, files.deepspeed, None, files.recipe)
+    assert files.tool_file is not None
+    assert files.tool_file.tool is tools.load()[name]
+    adoption = adopt(None, files.deepspeed, None, files.tool_file)
     carried = {key: one.value for key, one in adoption.carried.items()}
     assert answers.items() <= carried.items()
     from trainwiz.decide import decide
@@ -139,7 +139,7 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
     # Nothing is dropped in silence: each value is carried over, the same anyway, or named.
     same = {"deepspeed", "load_in_4bit", "adam_beta2"}
     named = {one.path for one in adoption.carried.values()} | {one.path for one in rest} | same
-    assert {path for path, _ in leaves(files.recipe.document)} <= named
+    assert {path for path, _ in leaves(files.tool_file.document)} <= named
     assert all(one.place.line == 1 + text[: text.index(f"{one.path}:")].count("\n") for one in rest)
 
 
@@ -153,7 +153,7 @@ JOBS = {
 def test_a_job_says_the_world(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(JOBS[name])
     files = import_files.together([str(tmp_path / name)], default=False, versions=())
-    carried = {key: one.value for key, one in adopt(None, None, None, files.recipe).carried.items()}
+    carried = {key: one.value for key, one in adopt(None, None, None, files.tool_file).carried.items()}
     assert carried == {"machine.num_machines": 2, "machine.num_processes": 8, "machine.device": "cuda"}
 
 
@@ -161,7 +161,7 @@ def carried(text: str, folder: Path) -> dict[str, object]:
     file = folder / "train.yaml"
     file.write_text(text)
     files = import_files.together([str(file)], default=False, versions=())
-    adoption = adopt(None, None, None, files.recipe)
+    adoption = adopt(None, None, None, files.tool_file)
     return {key: one.value for key, one in adoption.carried.items()}
 
 

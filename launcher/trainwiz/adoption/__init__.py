@@ -12,10 +12,10 @@ from typing import Any
 from trainwiz.adoption import accelerate as accelerates
 from trainwiz.adoption import deepspeed as deepspeeds
 from trainwiz.adoption import free, fsdp, settings
-from trainwiz.adoption import recipe as recipes
 from trainwiz.adoption import script as scripts
+from trainwiz.adoption import tool_file as tool_files
 from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left, Page
-from trainwiz.config import Accelerate, DeepSpeed, Recipe
+from trainwiz.config import Accelerate, DeepSpeed, ToolFile
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.script import Script
@@ -31,15 +31,15 @@ class Adoption:
         accelerate: Accelerate | None,
         deepspeed: DeepSpeed | None,
         script: Script | None,
-        recipe: Recipe | None = None,
+        tool_file: ToolFile | None = None,
     ) -> None:
-        self._accelerate, self._script, self._recipe = accelerate, script, recipe
+        self._accelerate, self._script, self._tool_file = accelerate, script, tool_file
         self._ledger = Ledger()
         self._settings = settings.of(accelerate, deepspeed)
         if accelerate is not None:
             accelerates.read(Page(self._ledger, accelerate), accelerate)
-        if recipe is not None:
-            recipes.read(Page(self._ledger, recipe), recipe)
+        if tool_file is not None:
+            tool_files.read(Page(self._ledger, tool_file), tool_file)
         if self._settings is not None:
             deepspeeds.read(self._settings.page(self._ledger), self._settings, accelerate)
         if script is not None:
@@ -48,7 +48,7 @@ class Adoption:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that were read."""
-        found = (self._accelerate, self._recipe, self._settings.file if self._settings else None)
+        found = (self._accelerate, self._tool_file, self._settings.file if self._settings else None)
         read = dict.fromkeys(one.document.path for one in found if one is not None)
         return (*read, *([self._script.file] if self._script else []))
 
@@ -78,8 +78,8 @@ class Adoption:
             page = Page(ledger, self._accelerate)
             fsdp.compare(page, self._accelerate, plan)
             accelerates.finish(page, self._accelerate, plan)
-        if self._recipe is not None:
-            recipes.finish(Page(ledger, self._recipe), self._recipe)
+        if self._tool_file is not None:
+            tool_files.finish(Page(ledger, self._tool_file), self._tool_file)
         return tuple(sorted(ledger.left, key=lambda left: (left.place.file, left.place.line, left.place.column)))
 
 
@@ -87,7 +87,7 @@ def adopt(
     accelerate: Accelerate | None,
     deepspeed: DeepSpeed | None,
     script: Script | None = None,
-    recipe: Recipe | None = None,
+    tool_file: ToolFile | None = None,
 ) -> Adoption:
     """Read an accelerate file or a training tool's, a DeepSpeed file, or a pair; and the script that they are for."""
-    return Adoption(accelerate, deepspeed, script, recipe)
+    return Adoption(accelerate, deepspeed, script, tool_file)

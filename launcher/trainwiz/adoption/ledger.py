@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwiz.config import Accelerate, DeepSpeed, Document, Recipe
+from trainwiz.config import Accelerate, DeepSpeed, Document, ToolFile
 from trainwiz.finding import Place
 from trainwiz.message import Message
 
@@ -98,7 +98,7 @@ class Page:
 
     ledger: Ledger
     """Where the entries go."""
-    file: Accelerate | DeepSpeed | Recipe
+    file: Accelerate | DeepSpeed | ToolFile
     """The file."""
     path_of: Callable[[str], str] = str
     """The dotted path in the file under which a name is written."""

@@ -8,14 +8,14 @@ from trainwiz.config import json_reader, kinds, shell_reader, yaml_reader
 from trainwiz.config.document import Document, Trouble
 from trainwiz.config.kinds import Accelerate, DeepSpeed, Kind
 from trainwiz.config.spelling import nearest
-from trainwiz.config.tools import Recipe, tool_of
+from trainwiz.config.tools import ToolFile, tool_of
 from trainwiz.vocabulary import PLAN_SECTIONS
 
 __all__ = [
     "Accelerate",
     "DeepSpeed",
     "Document",
-    "Recipe",
+    "ToolFile",
     "Trouble",
     "kind_of",
     "meant_as_plan",
@@ -44,7 +44,7 @@ def syntax_of(path: str) -> Literal["yaml", "json", "shell"]:
 
 def kind_of(document: Document) -> Kind:
     """What a document is, by the keys in it."""
-    return "recipe" if tool_of(document) else kinds.kind_of(document)
+    return "tool_file" if tool_of(document) else kinds.kind_of(document)
 
 
 def meant_as_plan(document: Document) -> bool:

@@ -11,7 +11,7 @@ from trainwiz.config.document import Document
 from trainwiz.engines.accelerate import ACCELERATE_MARKS
 from trainwiz.engines.deepspeed import DEEPSPEED_MARKS, TOP_LEVEL_KEYS, ZERO_KEYS
 
-Kind = Literal["accelerate", "deepspeed", "plan", "recipe", "unknown"]
+Kind = Literal["accelerate", "deepspeed", "plan", "tool_file", "unknown"]
 Version = tuple[int, ...]
 PARALLEL = "parallelism_config.parallelism_config_"
 """What the paths of sizes begin with."""

@@ -1,4 +1,4 @@
-"""The rules, one folder for each thing they judge: `plan/`, `files/`, `recipes/` and `script/`.
+"""The rules, one folder for each thing they judge: `plan/`, `files/`, `tools/` and `script/`.
 
 Their ids by subject: TW1xx environment, TW2xx precision, TW3xx sharding and offload, TW4xx batch and schedule,
 TW5xx checkpoint and data, TW6xx cluster and launch, TW7xx a user's own script, TW8xx files of other training
@@ -46,7 +46,7 @@ def of_scripts() -> tuple[Rule, ...]:
 
 def of_configurations() -> tuple[Rule, ...]:
     """The rules on files of other programs, by id."""
-    return tuple(sorted((*_in_folder("files"), *_in_folder("recipes")), key=lambda r: r.id))
+    return tuple(sorted((*_in_folder("files"), *_in_folder("tools")), key=lambda r: r.id))
 
 
 def _in_folder(folder: str) -> tuple[Rule, ...]:

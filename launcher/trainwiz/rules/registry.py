@@ -29,7 +29,7 @@ from trainwiz.message import Message
 
 if TYPE_CHECKING:
     from trainwiz.config import Accelerate, DeepSpeed, Document
-    from trainwiz.config.tools import Recipe
+    from trainwiz.config.tools import ToolFile
     from trainwiz.estimate import Estimate
     from trainwiz.machine import Machine
     from trainwiz.plan import Plan
@@ -59,7 +59,7 @@ class Facts:
     """The document as accelerate reads it."""
     deepspeed: DeepSpeed | None = None
     """The document as DeepSpeed reads it."""
-    recipe: Recipe | None = None
+    tool_file: ToolFile | None = None
     """The document as a training tool reads it."""
     architecture: Architecture | None = None
     """The shape of the model that a configuration file is for."""
@@ -92,7 +92,7 @@ class Rule:
 
     @property
     def module(self) -> str:
-        """The last name of its module, which under `recipes/` says whose files it judges."""
+        """The last name of its module, which under `tools/` says whose files it judges."""
         return self.check.__module__.rpartition(".")[2]
 
     @property

@@ -77,7 +77,7 @@ def find(folder: str, read: Callable[[str], Document] = read) -> list[Document]:
             path = os.path.normpath(os.path.join(here, name))
             if name.endswith(SUFFIXES) and not name.startswith(".") and _may_be_one(path):
                 document = read(path)
-                if config.kind_of(document) in ("accelerate", "deepspeed", "recipe") or _broken(document):
+                if config.kind_of(document) in ("accelerate", "deepspeed", "tool_file") or _broken(document):
                     found.append(document)
     return found
 

@@ -7,9 +7,9 @@ import importlib
 import pkgutil
 
 from trainwiz.config.document import Document
-from trainwiz.config.tools.tool import Recipe, Tool
+from trainwiz.config.tools.tool import Tool, ToolFile
 
-__all__ = ["Recipe", "Tool", "load", "of_tool", "tool_of"]
+__all__ = ["Tool", "ToolFile", "load", "of_tool", "tool_of"]
 
 
 @functools.cache

@@ -56,7 +56,7 @@ class Tool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ToolFile:
     """A file of a training tool."""
 
     document: Document

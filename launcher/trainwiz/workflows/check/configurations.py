@@ -12,7 +12,7 @@ from typing import Literal
 from trainwiz import config, rules
 from trainwiz.config import Accelerate, DeepSpeed, Document
 from trainwiz.config.kinds import version_of
-from trainwiz.config.tools import Recipe, of_tool
+from trainwiz.config.tools import ToolFile, of_tool
 from trainwiz.config.tools import load as load_tools
 from trainwiz.engines.accelerate import TRIED as TRIED_ACCELERATE
 from trainwiz.engines.deepspeed import TRIED as TRIED_DEEPSPEED
@@ -83,15 +83,15 @@ class Files:
                 yield replace(facts, accelerate=accelerate), alone
             elif kind == "deepspeed":
                 yield replace(facts, deepspeed=self.deepspeed(path)), _needing(chosen, "deepspeed", "document")
-            elif kind == "recipe":
-                recipe = self.recipe(path)
+            elif kind == "tool_file":
+                tool_file = self.tool_file(path)
                 others = [
                     rule
                     for rule in _needing(chosen, "document")
-                    if not (recipe.tool.stops_at_duplicates and rule.id == "TW652")
+                    if not (tool_file.tool.stops_at_duplicates and rule.id == "TW652")
                 ]
-                own = [rule for rule in _needing(chosen, "recipe") if of_tool(rule.module, recipe.tool)]
-                yield replace(facts, recipe=recipe), [*others, *own]
+                own = [rule for rule in _needing(chosen, "tool_file") if of_tool(rule.module, tool_file.tool)]
+                yield replace(facts, tool_file=tool_file), [*others, *own]
         for path, accelerate in pairs:
             partner = self.document(path) if path in self.documents else None
             if partner is not None and not partner.trouble:
@@ -133,8 +133,8 @@ class Files:
         kind = "unknown" if document.trouble else config.kind_of(document)
         if kind == "accelerate":
             return [partner for partner in self.accelerate(path).files.values() if partner]
-        tool = config.tool_of(document) if kind == "recipe" else None
-        named = Recipe(document=document, tool=tool).deepspeed_file if tool else None
+        tool = config.tool_of(document) if kind == "tool_file" else None
+        named = ToolFile(document=document, tool=tool).deepspeed_file if tool else None
         found = configurations.resolve(named, path) if named and named.endswith(".json") else None
         return [self._known(found)] if found else []
 
@@ -142,14 +142,16 @@ class Files:
         """A file under the name that it has here, should it be one of the files to judge."""
         return next((p for p in self.documents if os.path.realpath(p) == os.path.realpath(found)), found)
 
-    def recipe(self, path: str) -> Recipe:
+    def tool_file(self, path: str) -> ToolFile:
         """The training tool's file at this path, with the DeepSpeed file that it names."""
         document = self.documents[path]
         tool = config.tool_of(document)
         assert tool is not None
         partner = next((p for p in self.partners(path) if p in self.documents), None)
         readable = partner is not None and not self.documents[partner].trouble
-        return Recipe(document=document, tool=tool, deepspeed=self.deepspeed(partner) if readable and partner else None)
+        return ToolFile(
+            document=document, tool=tool, deepspeed=self.deepspeed(partner) if readable and partner else None
+        )
 
     def deepspeed(self, path: str) -> DeepSpeed:
         """The DeepSpeed file at this path."""
@@ -180,7 +182,7 @@ def load(
     documents, others = {}, []
     for path in paths:
         document = read(path)
-        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed", "recipe"):
+        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed", "tool_file"):
             others.append(document)
         else:
             documents[path] = document

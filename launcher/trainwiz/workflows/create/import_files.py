@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainwiz import config
-from trainwiz.config import Accelerate, DeepSpeed, Recipe
+from trainwiz.config import Accelerate, DeepSpeed, ToolFile
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import configurations as files_on_disk
@@ -22,7 +22,7 @@ class Imports:
 
     accelerate: Accelerate | None = None
     """Accelerate's."""
-    recipe: Recipe | None = None
+    tool_file: ToolFile | None = None
     """That of a training tool; there is only one of the two."""
     deepspeed: DeepSpeed | None = None
     """DeepSpeed's."""
@@ -48,7 +48,7 @@ def together(typed: Sequence[str], *, default: bool, versions: Sequence[str]) ->
         )
     by_kind = _by_kind(paths)
     given = by_kind.get("deepspeed")
-    if "recipe" in by_kind:
+    if "tool_file" in by_kind:
         return _of_tool(by_kind, configurations.load(paths, script=None, versions=_versions(versions)))
     if given is None and "accelerate" in by_kind:
         # A folder's files belong together, whatever lies where this was typed.
@@ -81,21 +81,21 @@ def _versions(typed: Sequence[str]) -> dict[str, str]:
 
 
 def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
-    path = by_kind["recipe"]
-    recipe = files.recipe(path)
+    path = by_kind["tool_file"]
+    tool_file = files.tool_file(path)
     if "accelerate" in by_kind:
         raise UsageError(
             say("{one} and {other} are not imported together", one=path, other=by_kind["accelerate"]),
             say("import them one at a time, each into its own folder"),
         )
     given = by_kind.get("deepspeed")
-    if given and recipe.deepspeed and os.path.realpath(recipe.deepspeed.document.path) != os.path.realpath(given):
-        named = recipe.deepspeed.document.path
+    if given and tool_file.deepspeed and os.path.realpath(tool_file.deepspeed.document.path) != os.path.realpath(given):
+        named = tool_file.deepspeed.document.path
         raise UsageError(
             say("{file} refers to {named}, not to {other}", file=path, named=named, other=given),
             say("import only {file}, or make it refer to {other}", file=path, other=given),
         )
-    return Imports(recipe=recipe, deepspeed=_deepspeed(files, given) if given else recipe.deepspeed)
+    return Imports(tool_file=tool_file, deepspeed=_deepspeed(files, given) if given else tool_file.deepspeed)
 
 
 def _by_kind(paths: Sequence[str]) -> dict[str, str]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainwiz.config import DeepSpeed
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.config.tools.tool import as_number
 from trainwiz.finding import Level, Violations, remedy, violation
-from trainwiz.rules.recipes.sentences import clash
 from trainwiz.rules.registry import rule
+from trainwiz.rules.tools.sentences import clash
 
 # What the Trainer takes where the file says nothing.
 _DEFAULTS = {
@@ -34,7 +34,7 @@ _SWITCHES = {"fp16.enabled": "fp16", "bf16.enabled": "bf16"}
 
 
 @rule("TW802", level=Level.ERROR, field="deepspeed")
-def one_engine_shards(recipe: Recipe) -> Violations:
+def one_engine_shards(tool_file: ToolFile) -> Violations:
     """DeepSpeed and FSDP cannot be used together.
 
     Without it: the tool stops, or the Trainer does: `Using --fsdp xxx together with --deepspeed is not possible`.
@@ -42,12 +42,12 @@ def one_engine_shards(recipe: Recipe) -> Violations:
     Instead: keep one of the two.
     Source: read in transformers 5.23.0 (`Trainer.__init__`) and Axolotl 0.18.0
     """
-    if recipe.value("deepspeed") and recipe.value("fsdp"):
-        yield clash(recipe, recipe.key("deepspeed"), recipe.key("fsdp"))
+    if tool_file.value("deepspeed") and tool_file.value("fsdp"):
+        yield clash(tool_file, tool_file.key("deepspeed"), tool_file.key("fsdp"))
 
 
 @rule("TW805", level=Level.ERROR, field="deepspeed")
-def deepspeeds_file_says_the_same(recipe: Recipe) -> Violations:
+def deepspeeds_file_says_the_same(tool_file: ToolFile) -> Violations:
     """A number in the DeepSpeed file must be the one in the tool's file.
 
     Without it: transformers stops once the model is loaded: `Please correct the following DeepSpeed config values that
@@ -56,13 +56,13 @@ def deepspeeds_file_says_the_same(recipe: Recipe) -> Violations:
     Instead: write auto in the DeepSpeed file; the Trainer fills it in.
     Source: seen with transformers 5.23.0 (`HfTrainerDeepSpeedConfig.trainer_config_process`)
     """
-    file = recipe.deepspeed
-    for path, word, here, there in _mismatches(recipe, file) if file else ():
-        key = recipe.key(word)
+    file = tool_file.deepspeed
+    for path, word, here, there in _mismatches(tool_file, file) if file else ():
+        key = tool_file.key(word)
         yield violation(
             "{key} is {here}, but {path} in {file} is {there}; transformers stops",
             remedy("set {path} to auto in {file}", path=path, file=file.document.path if file else ""),
-            where=key if recipe.has(key) else recipe.key("deepspeed"),
+            where=key if tool_file.has(key) else tool_file.key("deepspeed"),
             key=key,
             here=here,
             path=path,
@@ -71,15 +71,21 @@ def deepspeeds_file_says_the_same(recipe: Recipe) -> Violations:
         )
 
 
-def _mismatches(recipe: Recipe, file: DeepSpeed) -> Iterator[tuple[str, str, Any, Any]]:
+def _mismatches(tool_file: ToolFile, file: DeepSpeed) -> Iterator[tuple[str, str, Any, Any]]:
     for path, word in _NUMBERS.items():
-        there, key = as_number(file.get(path)), recipe.key(word)
-        silent = recipe.value(word) is None
-        here = (_DEFAULTS[word] if recipe.tool.leaves_defaults else None) if silent else recipe.number(word)
+        there, key = as_number(file.get(path)), tool_file.key(word)
+        silent = tool_file.value(word) is None
+        here = (_DEFAULTS[word] if tool_file.tool.leaves_defaults else None) if silent else tool_file.number(word)
         if key and there is not None and here is not None and there != here:
             yield path, word, f"{here:g}", f"{there:g}"
     for path, word in _SWITCHES.items():
-        on, here = file.get(path), recipe.value(word)
-        known = isinstance(here, bool) or (here is None and recipe.tool.leaves_defaults)
-        if isinstance(on, bool) and known and on != bool(here) and recipe.key(word) and not recipe.get("pure_bf16"):
+        on, here = file.get(path), tool_file.value(word)
+        known = isinstance(here, bool) or (here is None and tool_file.tool.leaves_defaults)
+        if (
+            isinstance(on, bool)
+            and known
+            and on != bool(here)
+            and tool_file.key(word)
+            and not tool_file.get("pure_bf16")
+        ):
             yield path, word, str(bool(here)).lower(), str(on).lower()

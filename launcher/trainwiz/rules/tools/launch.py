@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
@@ -11,7 +11,7 @@ _HERE = ("localhost", "127.0.0.1", "0.0.0.0")
 
 
 @rule("TW901", level=Level.ERROR, field="nproc_per_node")
-def a_rank_for_each_gpu(recipe: Recipe) -> Violations:
+def a_rank_for_each_gpu(tool_file: ToolFile) -> Violations:
     """A launcher must not start more ranks on a machine than the job has GPUs there.
 
     Without it: the ranks beyond the last GPU stop with `CUDA error: invalid device ordinal`, and the others wait.
@@ -19,7 +19,7 @@ def a_rank_for_each_gpu(recipe: Recipe) -> Violations:
     Instead: give the same number in both, or `--nproc_per_node gpu`.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     ranks = next((n for key in _PER_NODE if (n := job.number(key)) is not None), None) if job else None
     if job and ranks and job.gpus and ranks > job.gpus:
         yield violation(
@@ -32,7 +32,7 @@ def a_rank_for_each_gpu(recipe: Recipe) -> Violations:
 
 
 @rule("TW902", level=Level.ERROR, field="nnodes")
-def every_machine_is_waited_for(recipe: Recipe) -> Violations:
+def every_machine_is_waited_for(tool_file: ToolFile) -> Violations:
     """A launcher's --nnodes must be the number of machines of the job.
 
     Without it: with more, all wait for machines that do not exist, until the rendezvous times out; with fewer, those
@@ -41,7 +41,7 @@ def every_machine_is_waited_for(recipe: Recipe) -> Violations:
     Instead: take it from the job: $SLURM_NNODES, $SKYPILOT_NUM_NODES, or Kubeflow's PET_NNODES by leaving it out.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     nodes = next((n for key in ("nnodes", "num_machines") if (n := job.number(key)) is not None), None) if job else None
     if job and nodes and job.machines and nodes != job.machines:
         yield violation(
@@ -54,7 +54,7 @@ def every_machine_is_waited_for(recipe: Recipe) -> Violations:
 
 
 @rule("TW903", level=Level.ERROR, field="master_addr")
-def machines_meet_on_the_first(recipe: Recipe) -> Violations:
+def machines_meet_on_the_first(tool_file: ToolFile) -> Violations:
     """The address at which several machines meet must be that of one of them, and not localhost.
 
     Without it: each machine waits for the others at its own address, until the rendezvous times out.
@@ -63,7 +63,7 @@ def machines_meet_on_the_first(recipe: Recipe) -> Violations:
     $SKYPILOT_NODE_IPS; Kubeflow: leave it out.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     if job is None or (job.machines or 1) < 2:
         return
     for key in ("master_addr", "main_process_ip", "rdzv_endpoint"):
@@ -79,7 +79,7 @@ def machines_meet_on_the_first(recipe: Recipe) -> Violations:
 
 
 @rule("TW904", level=Level.WARNING, field="nnodes")
-def machines_know_of_each_other(recipe: Recipe) -> Violations:
+def machines_know_of_each_other(tool_file: ToolFile) -> Violations:
     """On several machines, torchrun must be told of them.
 
     Without it: each machine trains by itself, with a batch that is too small, and they overwrite each other's
@@ -88,7 +88,7 @@ def machines_know_of_each_other(recipe: Recipe) -> Violations:
     Instead: give --nnodes and --rdzv_endpoint (or --node_rank and --master_addr).
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html; Kubeflow sets PET_NNODES and is exempt
     """
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     if job and (job.machines or 1) > 1 and job.program == "torchrun" and not job.knows_machines:
         yield violation(
             "torchrun has no --nnodes, so each of the {machines} machines trains by itself",
@@ -99,7 +99,7 @@ def machines_know_of_each_other(recipe: Recipe) -> Violations:
 
 
 @rule("TW905", level=Level.WARNING, field="mixed_precision")
-def old_gpus_have_no_bf16(recipe: Recipe) -> Violations:
+def old_gpus_have_no_bf16(tool_file: ToolFile) -> Violations:
     """bf16 needs GPUs from 2020 on.
 
     Without it: transformers stops: `Your setup doesn't support bf16/gpu`; others compute bf16 in software, slowly.
@@ -107,7 +107,7 @@ def old_gpus_have_no_bf16(recipe: Recipe) -> Violations:
     Instead: use fp16 there, or ask for L4, A10G, A100 or newer.
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide (compute capability 8.0); transformers 5.23.0
     """
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     if job and job.old_gpu and job.bf16:
         yield violation(
             "{gpu} has no bf16, and the command asks for it",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 
 @rule("TW941", level=Level.WARNING, field="resources.use_spot")
-def spot_machines_need_a_bucket(recipe: Recipe) -> Violations:
+def spot_machines_need_a_bucket(tool_file: ToolFile) -> Violations:
     """On spot machines, checkpoints must go to storage that outlives the machine.
 
     Without it: when the machine is taken away, its disk goes with it, and the training starts again from nothing.
@@ -16,8 +16,8 @@ def spot_machines_need_a_bucket(recipe: Recipe) -> Violations:
     Instead: mount a bucket in file_mounts (mode: MOUNT), or a volume, and write the checkpoints there.
     Source: https://docs.skypilot.co/en/latest/examples/managed-jobs.html
     """
-    kept = recipe.get("file_mounts") or recipe.get("volumes") or "://" in recipe.document.text
-    if recipe.get("resources.use_spot") is True and not kept:
+    kept = tool_file.get("file_mounts") or tool_file.get("volumes") or "://" in tool_file.document.text
+    if tool_file.get("resources.use_spot") is True and not kept:
         yield violation(
             "a spot machine can be taken away, and nothing outlives it",
             remedy("mount a bucket in file_mounts and write the checkpoints there"),

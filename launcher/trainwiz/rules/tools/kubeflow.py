@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.config.tools.job import count
 from trainwiz.config.tools.kubeflow import containers
 from trainwiz.finding import Level, Violations, remedy, violation
@@ -15,7 +15,7 @@ _ROLES = ("Master", "Worker")
 
 
 @rule("TW921", level=Level.WARNING, field=_REPLICAS)
-def workers_have_shared_memory(recipe: Recipe) -> Violations:
+def workers_have_shared_memory(tool_file: ToolFile) -> Violations:
     """A container that trains on GPUs needs a volume of medium Memory at /dev/shm.
 
     Without it: data loaders stop with `Bus error … insufficient shared memory (shm)`, and NCCL with `unhandled system
@@ -25,10 +25,10 @@ def workers_have_shared_memory(recipe: Recipe) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html; Docker's default --shm-size
     """
     for role in _ROLES:
-        for container in containers(recipe.document, role):
+        for container in containers(tool_file.document, role):
             mounts = container.get("volumeMounts")
             paths = [m.get("mountPath") for m in mounts if isinstance(m, Mapping)] if isinstance(mounts, list) else []
-            if _gpus(container, "limits") and "/dev/shm" not in paths and not recipe.get(_spec(role, "hostIPC")):
+            if _gpus(container, "limits") and "/dev/shm" not in paths and not tool_file.get(_spec(role, "hostIPC")):
                 yield violation(
                     "{role} trains on GPUs with 64 MB of shared memory",
                     remedy("mount a volume of medium Memory at /dev/shm"),
@@ -38,7 +38,7 @@ def workers_have_shared_memory(recipe: Recipe) -> Violations:
 
 
 @rule("TW922", level=Level.ERROR, field=_REPLICAS)
-def a_job_has_one_master_named_pytorch(recipe: Recipe) -> Violations:
+def a_job_has_one_master_named_pytorch(tool_file: ToolFile) -> Violations:
     """A PyTorchJob has one Master, and a container with the name pytorch in each role.
 
     Without it: the job is refused: `Master.replicas must be 1`, or `There is no container named pytorch`.
@@ -46,7 +46,7 @@ def a_job_has_one_master_named_pytorch(recipe: Recipe) -> Violations:
     Instead: set replicas: 1 for the Master; name the container pytorch.
     Source: https://github.com/kubeflow/training-operator (v1.9, PyTorchJob's webhook)
     """
-    masters = recipe.get(f"{_REPLICAS}.Master.replicas", 1)
+    masters = tool_file.get(f"{_REPLICAS}.Master.replicas", 1)
     if count(masters) not in (None, 1):
         yield violation(
             "{n} Masters; a PyTorchJob has one",
@@ -55,7 +55,7 @@ def a_job_has_one_master_named_pytorch(recipe: Recipe) -> Violations:
             n=masters,
         )
     for role in _ROLES:
-        names = [container.get("name") for container in containers(recipe.document, role)]
+        names = [container.get("name") for container in containers(tool_file.document, role)]
         if names and "pytorch" not in names:
             yield violation(
                 "no container of {role} has the name pytorch",
@@ -66,7 +66,7 @@ def a_job_has_one_master_named_pytorch(recipe: Recipe) -> Violations:
 
 
 @rule("TW923", level=Level.ERROR, field=_REPLICAS)
-def gpus_are_limits(recipe: Recipe) -> Violations:
+def gpus_are_limits(tool_file: ToolFile) -> Violations:
     """GPUs are asked for in limits; requests must be the same or missing.
 
     Without it: Kubernetes refuses the pod: `must be equal to nvidia.com/gpu limit`, or `Limit must be set for non
@@ -76,7 +76,7 @@ def gpus_are_limits(recipe: Recipe) -> Violations:
     Source: https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/
     """
     for role in _ROLES:
-        for container in containers(recipe.document, role):
+        for container in containers(tool_file.document, role):
             asked, limit = _gpus(container, "requests"), _gpus(container, "limits")
             if asked and asked != limit:
                 yield violation(

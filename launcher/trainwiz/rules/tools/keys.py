@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.config.spelling import nearest, surely
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 
 @rule("TW812", level=Level.ERROR, field="document")
-def a_key_stands_once_for_omegaconf(recipe: Recipe) -> Violations:
+def a_key_stands_once_for_omegaconf(tool_file: ToolFile) -> Violations:
     """A key must stand once in a file that OmegaConf reads.
 
     Without it: LLaMA-Factory and torchtune stop with `found duplicate key`.
@@ -19,20 +19,20 @@ def a_key_stands_once_for_omegaconf(recipe: Recipe) -> Violations:
     Instead: keep one of the two.
     Source: read in OmegaConf 2.3 (`get_yaml_loader`), which LLaMA-Factory 0.9.6 and torchtune 0.7.0 use
     """
-    for duplicate in recipe.document.duplicates if recipe.tool.stops_at_duplicates else ():
+    for duplicate in tool_file.document.duplicates if tool_file.tool.stops_at_duplicates else ():
         yield violation(
             "{key} is given twice, first in line {first}; {name} stops",
             remedy("keep one of the two"),
             where=".".join(duplicate.path),
-            place=recipe.document.at(duplicate.last),
+            place=tool_file.document.at(duplicate.last),
             key=".".join(duplicate.path),
-            first=recipe.document.at(duplicate.first).line,
-            name=recipe.name,
+            first=tool_file.document.at(duplicate.first).line,
+            name=tool_file.name,
         )
 
 
 @rule("TW813", level=Level.WARNING, field="document")
-def the_tool_reads_every_key(recipe: Recipe) -> Violations:
+def the_tool_reads_every_key(tool_file: ToolFile) -> Violations:
     """A key that the tool does not know, and that looks like one that it knows, is misspelt.
 
     Without it: the setting has no effect, in silence.
@@ -40,19 +40,19 @@ def the_tool_reads_every_key(recipe: Recipe) -> Violations:
     Instead: write the key as the tool does.
     Source: read in Axolotl 0.18.0 (pydantic's default for unknown keys)
     """
-    for key, near in () if recipe.tool.stops_at_unknown_keys else _unknown(recipe):
+    for key, near in () if tool_file.tool.stops_at_unknown_keys else _unknown(tool_file):
         if near:
             yield violation(
                 "{name} ignores {key}",
                 remedy("did you mean {key}?", key=near),
                 where=key,
-                name=recipe.name,
+                name=tool_file.name,
                 key=key,
             )
 
 
 @rule("TW814", level=Level.ERROR, field="document")
-def the_tool_refuses_unknown_keys(recipe: Recipe) -> Violations:
+def the_tool_refuses_unknown_keys(tool_file: ToolFile) -> Violations:
     """A key must be one that the tool knows.
 
     Without it: LLaMA-Factory and TRL stop before anything is loaded: `Some keys are not used by the HfArgumentParser`.
@@ -60,19 +60,19 @@ def the_tool_refuses_unknown_keys(recipe: Recipe) -> Violations:
     Instead: write the key as the tool does; LLaMA-Factory passes others over with ALLOW_EXTRA_ARGS=1.
     Source: seen with transformers 5.23.0 (`HfArgumentParser.parse_dict`); read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
-    for key, near in _unknown(recipe) if recipe.tool.stops_at_unknown_keys else ():
+    for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():
         if near and surely(key, near):
             yield violation(
                 "{name} does not know {key} and stops",
                 remedy("did you mean {key}?", key=near),
                 where=key,
-                name=recipe.name,
+                name=tool_file.name,
                 key=key,
             )
 
 
 @rule("TW815", level=Level.WARNING, field="document")
-def the_tools_version_knows_every_key(recipe: Recipe) -> Violations:
+def the_tools_version_knows_every_key(tool_file: ToolFile) -> Violations:
     """A key of a tool that refuses unknown keys should be one that its current version knows.
 
     Without it: the tool's current version stops: `Some keys are not used by the HfArgumentParser`.
@@ -80,21 +80,21 @@ def the_tools_version_knows_every_key(recipe: Recipe) -> Violations:
     Instead: remove the key, or look up what it is called now.
     Source: read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
-    for key, near in _unknown(recipe) if recipe.tool.stops_at_unknown_keys else ():
+    for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():
         if near and surely(key, near):
             continue
         yield violation(
             "{name} has no key {key}",
             remedy("did you mean {key}?", key=near) if near else remedy("remove {key}", key=key),
             where=key,
-            name=recipe.name,
+            name=tool_file.name,
             key=key,
         )
 
 
-def _unknown(recipe: Recipe) -> Iterator[tuple[str, str | None]]:
-    known = recipe.tool.keys
-    for key in recipe.document.values if known else ():
+def _unknown(tool_file: ToolFile) -> Iterator[tuple[str, str | None]]:
+    known = tool_file.tool.keys
+    for key in tool_file.document.values if known else ():
         if isinstance(key, str) and key not in known and not key.startswith(("_", "x-")):
             near = nearest(key, known)
-            yield key, near if near not in recipe.document.values else None
+            yield key, near if near not in tool_file.document.values else None

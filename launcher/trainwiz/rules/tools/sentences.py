@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Violation, remedy, violation
 
 
@@ -13,28 +13,28 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def clash(recipe: Recipe, key: str, other: str) -> Violation:
+def clash(tool_file: ToolFile, key: str, other: str) -> Violation:
     """Two settings of which the tool takes only one."""
     return violation(
         "{key}: {value} cannot be combined with {other}: {other_value}; {name} stops",
         remedy("remove {key} or {other}", key=key, other=other),
         where=key,
         key=key,
-        value=shown(recipe.get(key)),
+        value=shown(tool_file.get(key)),
         other=other,
-        other_value=shown(recipe.get(other)),
-        name=recipe.name,
+        other_value=shown(tool_file.get(other)),
+        name=tool_file.name,
     )
 
 
-def lacking(recipe: Recipe, key: str, needed: str) -> Violation:
+def lacking(tool_file: ToolFile, key: str, needed: str) -> Violation:
     """A setting without another one that the tool demands with it."""
     return violation(
         "{key}: {value} needs {needed}; {name} stops without it",
         remedy("set {needed}, or remove {key}", needed=needed, key=key),
         where=key,
         key=key,
-        value=shown(recipe.get(key)),
+        value=shown(tool_file.get(key)),
         needed=needed,
-        name=recipe.name,
+        name=tool_file.name,
     )

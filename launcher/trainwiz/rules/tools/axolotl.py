@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.config.tools.tool import switched_on
 from trainwiz.finding import Level, Violations, remedy, violation
-from trainwiz.rules.recipes.sentences import clash, lacking
 from trainwiz.rules.registry import rule
+from trainwiz.rules.tools.sentences import clash, lacking
 
 _MICRO, _ACCUMULATION, _REAL = "micro_batch_size", "gradient_accumulation_steps", "batch_size"
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
@@ -31,7 +31,7 @@ _BITS = ("load_in_4bit", "load_in_8bit")
 
 
 @rule("TW821", level=Level.ERROR, field=_MICRO)
-def two_of_three_sizes(recipe: Recipe) -> Violations:
+def two_of_three_sizes(tool_file: ToolFile) -> Violations:
     """Axolotl needs micro_batch_size and gradient_accumulation_steps, or one of them and batch_size.
 
     Without it: Axolotl stops: `At least two of micro_batch_size, gradient_accumulation_steps, batch_size must be set`,
@@ -40,21 +40,21 @@ def two_of_three_sizes(recipe: Recipe) -> Violations:
     Instead: set micro_batch_size and gradient_accumulation_steps.
     Source: read in Axolotl 0.18.0 (`check_batch_size_fields`, `check_gas_bsz`)
     """
-    given = [key for key in (_MICRO, _ACCUMULATION, _REAL) if recipe.get(key)]
+    given = [key for key in (_MICRO, _ACCUMULATION, _REAL) if tool_file.get(key)]
     if len(given) < 2:
         yield violation(
             "only {n} of micro_batch_size, gradient_accumulation_steps and batch_size is set; {name} needs two",
             remedy("set micro_batch_size and gradient_accumulation_steps"),
             where=given[0] if given else "base_model",
             n=len(given),
-            name=recipe.name,
+            name=tool_file.name,
         )
     elif _REAL in given and _ACCUMULATION in given:
-        yield clash(recipe, _REAL, _ACCUMULATION)
+        yield clash(tool_file, _REAL, _ACCUMULATION)
 
 
 @rule("TW822", level=Level.ERROR, field=_REAL)
-def the_batch_is_a_multiple(recipe: Recipe) -> Violations:
+def the_batch_is_a_multiple(tool_file: ToolFile) -> Violations:
     """batch_size must be a multiple of micro_batch_size.
 
     Without it: Axolotl accumulates `batch_size // micro_batch_size` micro-batches and trains with a smaller batch, in
@@ -63,20 +63,20 @@ def the_batch_is_a_multiple(recipe: Recipe) -> Violations:
     Instead: set gradient_accumulation_steps itself.
     Source: read in Axolotl 0.18.0 (`normalize_config`)
     """
-    real, micro = recipe.get(_REAL), recipe.get(_MICRO)
-    if type(real) is int and type(micro) is int and micro > 0 and real % micro and not recipe.get(_ACCUMULATION):
+    real, micro = tool_file.get(_REAL), tool_file.get(_MICRO)
+    if type(real) is int and type(micro) is int and micro > 0 and real % micro and not tool_file.get(_ACCUMULATION):
         yield violation(
             "{real} is not a multiple of micro_batch_size {micro}: {name} trains with {product} on each GPU",
             remedy("set gradient_accumulation_steps instead"),
             real=real,
             micro=micro,
             product=real // micro * micro,
-            name=recipe.name,
+            name=tool_file.name,
         )
 
 
 @rule("TW823", level=Level.ERROR, field="save_steps")
-def one_schedule_of_saves(recipe: Recipe) -> Violations:
+def one_schedule_of_saves(tool_file: ToolFile) -> Violations:
     """Saves and evaluations are scheduled by steps, by epochs, or by a strategy, and not by two of them.
 
     Without it: Axolotl stops: `save_strategy and save_steps mismatch`, `save_steps and saves_per_epoch are mutually
@@ -87,16 +87,16 @@ def one_schedule_of_saves(recipe: Recipe) -> Violations:
     """
     for of in ("save", "eval"):
         strategy, steps, per_epoch = f"{of}_strategy", f"{of}_steps", f"{of}s_per_epoch"
-        if recipe.get(strategy) and recipe.get(steps) and recipe.get(strategy) != "steps":
-            yield clash(recipe, steps, strategy)
-        if recipe.get(per_epoch) and recipe.get(steps):
-            yield clash(recipe, steps, per_epoch)
-        elif of == "eval" and recipe.get(per_epoch) and recipe.get(strategy) not in (None, False, "", "steps"):
-            yield clash(recipe, per_epoch, strategy)
+        if tool_file.get(strategy) and tool_file.get(steps) and tool_file.get(strategy) != "steps":
+            yield clash(tool_file, steps, strategy)
+        if tool_file.get(per_epoch) and tool_file.get(steps):
+            yield clash(tool_file, steps, per_epoch)
+        elif of == "eval" and tool_file.get(per_epoch) and tool_file.get(strategy) not in (None, False, "", "steps"):
+            yield clash(tool_file, per_epoch, strategy)
 
 
 @rule("TW824", level=Level.ERROR, field="val_set_size")
-def evaluations_have_data_that_can_be_split(recipe: Recipe) -> Violations:
+def evaluations_have_data_that_can_be_split(tool_file: ToolFile) -> Violations:
     """val_set_size is for data with a length, excludes test_datasets, and must not be 0 if evaluations are asked for.
 
     Without it: Axolotl stops: `eval_steps and eval_strategy are not supported with val_set_size == 0`, `non-zero
@@ -105,27 +105,27 @@ def evaluations_have_data_that_can_be_split(recipe: Recipe) -> Violations:
     Instead: set a share and no test_datasets; for streams, name test_datasets.
     Source: read in Axolotl 0.18.0 (`check_evals`, `check_val_w_test_datasets`, `check_streaming_w_val_set_size`)
     """
-    size, key = recipe.get("val_set_size"), "val_set_size"
+    size, key = tool_file.get("val_set_size"), "val_set_size"
     if size:
         for other in ("test_datasets", "pretraining_dataset", "streaming"):
-            if recipe.get(other):
+            if tool_file.get(other):
                 yield violation(
                     "{key} cannot be combined with {other}; {name} stops",
                     remedy("remove {key}", key=key),
                     where=key,
                     key=key,
                     other=other,
-                    name=recipe.name,
+                    name=tool_file.name,
                 )
                 break
-    asked = next((k for k in ("eval_steps", "eval_strategy") if recipe.get(k)), None)
-    evaluates = asked and recipe.get("eval_strategy") != "no" and not recipe.get("test_datasets")
-    if asked and evaluates and size == 0 and recipe.has(key):
-        yield clash(recipe, asked, key)
+    asked = next((k for k in ("eval_steps", "eval_strategy") if tool_file.get(k)), None)
+    evaluates = asked and tool_file.get("eval_strategy") != "no" and not tool_file.get("test_datasets")
+    if asked and evaluates and size == 0 and tool_file.has(key):
+        yield clash(tool_file, asked, key)
 
 
 @rule("TW825", level=Level.ERROR, field="pretraining_dataset")
-def pretraining_has_an_end(recipe: Recipe) -> Violations:
+def pretraining_has_an_end(tool_file: ToolFile) -> Violations:
     """pretraining_dataset needs max_steps.
 
     Without it: Axolotl stops: `max_steps must be set when using iterable pretraining_dataset`.
@@ -133,16 +133,16 @@ def pretraining_has_an_end(recipe: Recipe) -> Violations:
     Instead: set max_steps.
     Source: read in Axolotl 0.18.0 (`check_pretraining_w_max_steps`)
     """
-    if recipe.get("pretraining_dataset") and not recipe.get("max_steps"):
+    if tool_file.get("pretraining_dataset") and not tool_file.get("max_steps"):
         yield violation(
             "pretraining_dataset needs max_steps; {name} stops without it",
             remedy("set max_steps"),
-            name=recipe.name,
+            name=tool_file.name,
         )
 
 
 @rule("TW826", level=Level.ERROR, field="warmup_steps")
-def one_warm_up(recipe: Recipe) -> Violations:
+def one_warm_up(tool_file: ToolFile) -> Violations:
     """Axolotl takes warmup_steps or warmup_ratio.
 
     Without it: Axolotl stops: `warmup_steps and warmup_ratio are mutually exclusive`.
@@ -150,12 +150,12 @@ def one_warm_up(recipe: Recipe) -> Violations:
     Instead: keep one.
     Source: read in Axolotl 0.18.0 (`check_warmup`)
     """
-    if recipe.get("warmup_steps") and recipe.get("warmup_ratio"):
-        yield clash(recipe, "warmup_steps", "warmup_ratio")
+    if tool_file.get("warmup_steps") and tool_file.get("warmup_ratio"):
+        yield clash(tool_file, "warmup_steps", "warmup_ratio")
 
 
 @rule("TW827", level=Level.ERROR, field="adapter")
-def qlora_is_in_four_bits(recipe: Recipe) -> Violations:
+def qlora_is_in_four_bits(tool_file: ToolFile) -> Violations:
     """adapter: qlora needs load_in_4bit: true, and neither load_in_8bit nor gptq.
 
     Without it: Axolotl stops: `Require cfg.load_in_4bit to be True for qlora`, or `Can't load qlora in 8bit`.
@@ -163,17 +163,17 @@ def qlora_is_in_four_bits(recipe: Recipe) -> Violations:
     Instead: set load_in_4bit: true; or adapter: lora for 8 bits.
     Source: read in Axolotl 0.18.0 (`validate_qlora`)
     """
-    if recipe.get("adapter") != "qlora" or switched_on(recipe.get("merge_lora")):
+    if tool_file.get("adapter") != "qlora" or switched_on(tool_file.get("merge_lora")):
         return
-    wrong = next((key for key in ("load_in_8bit", "gptq") if switched_on(recipe.get(key))), None)
+    wrong = next((key for key in ("load_in_8bit", "gptq") if switched_on(tool_file.get(key))), None)
     if wrong:
-        yield clash(recipe, "adapter", wrong)
-    elif not recipe.get("load_in_4bit"):
-        yield lacking(recipe, "adapter", "load_in_4bit: true")
+        yield clash(tool_file, "adapter", wrong)
+    elif not tool_file.get("load_in_4bit"):
+        yield lacking(tool_file, "adapter", "load_in_4bit: true")
 
 
 @rule("TW828", level=Level.ERROR, field="rl")
-def reinforcement_does_not_pack(recipe: Recipe) -> Violations:
+def reinforcement_does_not_pack(tool_file: ToolFile) -> Violations:
     """Preference and reinforcement training takes no sample_packing; KTO needs remove_unused_columns: false.
 
     Without it: Axolotl stops: ``sample_packing: true` does not work with RLHF training`, or `Set
@@ -182,14 +182,14 @@ def reinforcement_does_not_pack(recipe: Recipe) -> Violations:
     Instead: remove sample_packing; for KTO set remove_unused_columns: false.
     Source: read in Axolotl 0.18.0 (`check_sample_packing_w_rl`, `check_kto_config`)
     """
-    if recipe.get("rl") and recipe.get("sample_packing"):
-        yield clash(recipe, "sample_packing", "rl")
-    if recipe.get("rl") == "kto" and recipe.get("remove_unused_columns") is not False:
-        yield lacking(recipe, "rl", "remove_unused_columns: false")
+    if tool_file.get("rl") and tool_file.get("sample_packing"):
+        yield clash(tool_file, "sample_packing", "rl")
+    if tool_file.get("rl") == "kto" and tool_file.get("remove_unused_columns") is not False:
+        yield lacking(tool_file, "rl", "remove_unused_columns: false")
 
 
 @rule("TW829", level=Level.ERROR, field="optimizer")
-def optimizers_and_sharding(recipe: Recipe) -> Violations:
+def optimizers_and_sharding(tool_file: ToolFile) -> Violations:
     """Muon, the flash_ optimizers and Q-GaLore need FSDP 2 where the model is sharded; 8-bit ones do not work with it.
 
     Without it: Axolotl stops: `Muon optimizer is currently incompatible with DeepSpeed`, `FSDP2 not compatible with
@@ -198,35 +198,35 @@ def optimizers_and_sharding(recipe: Recipe) -> Violations:
     Instead: set fsdp_version: 2; with an 8-bit optimizer choose adamw_torch_8bit.
     Source: read in Axolotl 0.18.0 (`check_muon_deepspeed_fsdp`, `check_fsdp2_w_8bit_optimizer` and others)
     """
-    optimizer, fsdp = str(recipe.get("optimizer") or ""), recipe.get("fsdp") or recipe.get("fsdp_config")
-    second = str(recipe.get("fsdp_version") or recipe.get("fsdp_config.fsdp_version") or 1) == "2"
+    optimizer, fsdp = str(tool_file.get("optimizer") or ""), tool_file.get("fsdp") or tool_file.get("fsdp_config")
+    second = str(tool_file.get("fsdp_version") or tool_file.get("fsdp_config.fsdp_version") or 1) == "2"
     if optimizer in ("muon", "q_galore_adamw8bit") or optimizer.startswith("flash_"):
-        if recipe.get("deepspeed"):
-            yield clash(recipe, "optimizer", "deepspeed")
+        if tool_file.get("deepspeed"):
+            yield clash(tool_file, "optimizer", "deepspeed")
         elif fsdp and not second:
-            yield lacking(recipe, "optimizer", "fsdp_version: 2")
-    elif recipe.get("fsdp_config") and second and optimizer in ("adamw_8bit", "adamw_bnb_8bit"):
+            yield lacking(tool_file, "optimizer", "fsdp_version: 2")
+    elif tool_file.get("fsdp_config") and second and optimizer in ("adamw_8bit", "adamw_bnb_8bit"):
         yield violation(
             "optimizer: {optimizer} does not work under FSDP 2; {name} stops",
             remedy("set optimizer: adamw_torch_8bit"),
             optimizer=optimizer,
-            name=recipe.name,
+            name=tool_file.name,
         )
-    elif "8bit" in optimizer and not second and _offloads(recipe):
+    elif "8bit" in optimizer and not second and _offloads(tool_file):
         yield violation(
             "optimizer: {optimizer} does not work with offloaded parameters; {name} stops",
             remedy("choose adamw_torch_fused, or do not offload"),
             optimizer=optimizer,
-            name=recipe.name,
+            name=tool_file.name,
         )
 
 
-def _offloads(recipe: Recipe) -> bool:
-    return any(switched_on(recipe.get(f"fsdp_config.{key}")) for key in ("offload_params", "fsdp_offload_params"))
+def _offloads(tool_file: ToolFile) -> bool:
+    return any(switched_on(tool_file.get(f"fsdp_config.{key}")) for key in ("offload_params", "fsdp_offload_params"))
 
 
 @rule("TW830", level=Level.ERROR, field="lora_mlp_kernel")
-def kernels_of_lora(recipe: Recipe) -> Violations:
+def kernels_of_lora(tool_file: ToolFile) -> Violations:
     """The LoRA kernels work neither on weights in 8 bits nor with trust_remote_code.
 
     Without it: Axolotl stops: `lora_mlp_kernel, lora_qkv_kernel, and lora_o_kernel are not compatible with …`.
@@ -234,15 +234,15 @@ def kernels_of_lora(recipe: Recipe) -> Violations:
     Instead: set the kernels to false.
     Source: read in Axolotl 0.18.0 (`check_lora_kernels_8bit`, `check_lora_kernels_trust_remote_code`)
     """
-    kernel = next((key for key in _KERNELS if switched_on(recipe.get(key))), None)
-    if kernel and recipe.get("adapter") == "lora" and switched_on(recipe.get("load_in_8bit")):
-        yield clash(recipe, kernel, "load_in_8bit")
-    if kernel and switched_on(recipe.get("trust_remote_code")):
-        yield clash(recipe, kernel, "trust_remote_code")
+    kernel = next((key for key in _KERNELS if switched_on(tool_file.get(key))), None)
+    if kernel and tool_file.get("adapter") == "lora" and switched_on(tool_file.get("load_in_8bit")):
+        yield clash(tool_file, kernel, "load_in_8bit")
+    if kernel and switched_on(tool_file.get("trust_remote_code")):
+        yield clash(tool_file, kernel, "trust_remote_code")
 
 
 @rule("TW831", level=Level.ERROR, field="cut_cross_entropy")
-def one_cross_entropy(recipe: Recipe) -> Violations:
+def one_cross_entropy(tool_file: ToolFile) -> Violations:
     """Only one implementation of the loss, and of attention, can be chosen.
 
     Without it: Axolotl stops: `Only one cross entropy optimization can be enabled at a time`, or `attn_implementation=…
@@ -251,16 +251,16 @@ def one_cross_entropy(recipe: Recipe) -> Violations:
     Instead: keep one.
     Source: read in Axolotl 0.18.0 (`check_cross_entropy_conflicts`, `normalize_attn_implementation`)
     """
-    on = [key for key in _LOSSES if switched_on(recipe.get(key))]
+    on = [key for key in _LOSSES if switched_on(tool_file.get(key))]
     for one, other in list(combinations(on, 2))[:1]:
-        yield clash(recipe, other, one)
-    old = next((key for key in _OLD_ATTENTIONS if switched_on(recipe.get(key))), None)
-    if recipe.get("attn_implementation") and old:
-        yield clash(recipe, old, "attn_implementation")
+        yield clash(tool_file, other, one)
+    old = next((key for key in _OLD_ATTENTIONS if switched_on(tool_file.get(key))), None)
+    if tool_file.get("attn_implementation") and old:
+        yield clash(tool_file, old, "attn_implementation")
 
 
 @rule("TW832", level=Level.ERROR, field="trl.num_generations")
-def groups_fill_the_batch(recipe: Recipe) -> Violations:
+def groups_fill_the_batch(tool_file: ToolFile) -> Violations:
     """GRPO's batch must be a multiple of num_generations, and num_generations at least 2.
 
     Without it: Axolotl stops: `GRPO: generation batch size must be divisible by trl.num_generations`.
@@ -268,17 +268,17 @@ def groups_fill_the_batch(recipe: Recipe) -> Violations:
     Instead: raise gradient_accumulation_steps to the next multiple.
     Source: read in Axolotl 0.18.0 (`check_grpo_batch_size_divisibility`)
     """
-    answers = recipe.get("trl.num_generations")
-    if recipe.get("rl") != "grpo" or type(answers) is not int:
+    answers = tool_file.get("trl.num_generations")
+    if tool_file.get("rl") != "grpo" or type(answers) is not int:
         return
-    explicit = recipe.get("trl.generation_batch_size")
-    batch = explicit or (recipe.get(_MICRO) or 1) * (recipe.get(_ACCUMULATION) or 1)
+    explicit = tool_file.get("trl.generation_batch_size")
+    batch = explicit or (tool_file.get(_MICRO) or 1) * (tool_file.get(_ACCUMULATION) or 1)
     if answers < 2:
         yield violation(
             "num_generations: {answers} leaves nothing to compare an answer with; {name} stops",
             remedy("set num_generations to at least 2"),
             answers=answers,
-            name=recipe.name,
+            name=tool_file.name,
         )
     elif type(batch) is int and batch % answers:
         yield violation(
@@ -286,12 +286,12 @@ def groups_fill_the_batch(recipe: Recipe) -> Violations:
             remedy("change gradient_accumulation_steps or num_generations"),
             batch=batch,
             answers=answers,
-            name=recipe.name,
+            name=tool_file.name,
         )
 
 
 @rule("TW833", level=Level.ERROR, field="activation_offloading")
-def offloading_needs_recomputation(recipe: Recipe) -> Violations:
+def offloading_needs_recomputation(tool_file: ToolFile) -> Violations:
     """activation_offloading and selective_checkpointing need gradient_checkpointing.
 
     Without it: Axolotl stops: `activation_offloading requires gradient_checkpointing`.
@@ -300,12 +300,12 @@ def offloading_needs_recomputation(recipe: Recipe) -> Violations:
     Source: read in Axolotl 0.18.0 (`check_activation_offloading_wo_gc`)
     """
     for key in ("activation_offloading", "selective_checkpointing"):
-        if recipe.get(key) and not recipe.get("gradient_checkpointing"):
-            yield lacking(recipe, key, "gradient_checkpointing: true")
+        if tool_file.get(key) and not tool_file.get("gradient_checkpointing"):
+            yield lacking(tool_file, key, "gradient_checkpointing: true")
 
 
 @rule("TW834", level=Level.ERROR, field="fsdp_version")
-def preferences_on_quantized_weights(recipe: Recipe) -> Violations:
+def preferences_on_quantized_weights(tool_file: ToolFile) -> Violations:
     """Under FSDP 2, DPO, IPO, KTO and ORPO do not train on weights in 4 or 8 bits.
 
     Without it: Axolotl stops: `FSDP2 does not support load_in_8bit or load_in_4bit with …`.
@@ -313,6 +313,6 @@ def preferences_on_quantized_weights(recipe: Recipe) -> Violations:
     Instead: use DeepSpeed, or fsdp_version: 1.
     Source: read in Axolotl 0.18.0 (`check_fsdp2_base_model_quant_rl`)
     """
-    bits = next((key for key in _BITS if switched_on(recipe.get(key))), None)
-    if recipe.get("fsdp_version") == 2 and recipe.get("rl") in ("dpo", "ipo", "kto", "orpo") and bits:
-        yield clash(recipe, bits, "fsdp_version")
+    bits = next((key for key in _BITS if switched_on(tool_file.get(key))), None)
+    if tool_file.get("fsdp_version") == 2 and tool_file.get("rl") in ("dpo", "ipo", "kto", "orpo") and bits:
+        yield clash(tool_file, bits, "fsdp_version")

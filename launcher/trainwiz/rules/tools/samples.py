@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trainwiz.config.tools import Recipe
+from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
-from trainwiz.rules.recipes.sentences import lacking, shown
 from trainwiz.rules.registry import rule
+from trainwiz.rules.tools.sentences import lacking, shown
 
 
 @rule("TW808", level=Level.WARNING, field="packing")
-def packed_samples_stay_apart(recipe: Recipe) -> Violations:
+def packed_samples_stay_apart(tool_file: ToolFile) -> Violations:
     """Samples packed into one row must not attend to each other.
 
     Without it: each sample is trained with the unrelated ones before it in its row as context, in silence.
@@ -18,7 +18,7 @@ def packed_samples_stay_apart(recipe: Recipe) -> Violations:
     flash_attention_2; TRL: attn_implementation: flash_attention_2 with packing_strategy bfd.
     Source: read in Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and TRL 1.10.0
     """
-    key = recipe.tool.separated(recipe.document)
+    key = tool_file.tool.separated(tool_file.document)
     if key:
         yield violation(
             "{key} puts several samples into one row, in which they attend to each other",
@@ -29,7 +29,7 @@ def packed_samples_stay_apart(recipe: Recipe) -> Violations:
 
 
 @rule("TW809", level=Level.ERROR, field="eval_strategy")
-def there_is_something_to_evaluate_on(recipe: Recipe) -> Violations:
+def there_is_something_to_evaluate_on(tool_file: ToolFile) -> Violations:
     """An evaluation needs data.
 
     Without it: the tool stops once the model is loaded: `You have set args.eval_strategy to … but you didn't pass an
@@ -38,20 +38,20 @@ def there_is_something_to_evaluate_on(recipe: Recipe) -> Violations:
     Instead: name evaluation data or hold back a share of the training data; or do not evaluate.
     Source: seen with transformers 5.23.0; read in LLaMA-Factory 0.9.6 and ms-swift 4.6.0
     """
-    strategy = recipe.value("eval_strategy")
-    if strategy not in (None, False, "no") and not recipe.tool.evaluation_data(recipe.document):
+    strategy = tool_file.value("eval_strategy")
+    if strategy not in (None, False, "no") and not tool_file.tool.evaluation_data(tool_file.document):
         yield violation(
             "{key}: {value}, and there is no evaluation data; {name} stops",
-            remedy("name evaluation data, or set {key}: no", key=recipe.key("eval_strategy")),
-            where=recipe.key("eval_strategy"),
-            key=recipe.key("eval_strategy"),
+            remedy("name evaluation data, or set {key}: no", key=tool_file.key("eval_strategy")),
+            where=tool_file.key("eval_strategy"),
+            key=tool_file.key("eval_strategy"),
             value=shown(strategy),
-            name=recipe.name,
+            name=tool_file.name,
         )
 
 
 @rule("TW810", level=Level.ERROR, field="streaming")
-def a_stream_has_an_end(recipe: Recipe) -> Violations:
+def a_stream_has_an_end(tool_file: ToolFile) -> Violations:
     """Streamed data needs a number of updates.
 
     Without it: the tool stops, since neither the end nor the learning rates can be computed.
@@ -59,6 +59,6 @@ def a_stream_has_an_end(recipe: Recipe) -> Violations:
     Instead: set max_steps.
     Source: read in Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and transformers 5.23.0
     """
-    key = recipe.key("streaming")
-    if key and recipe.on("streaming") and recipe.count("max_steps") is None:
-        yield lacking(recipe, key, recipe.key("max_steps"))
+    key = tool_file.key("streaming")
+    if key and tool_file.on("streaming") and tool_file.count("max_steps") is None:
+        yield lacking(tool_file, key, tool_file.key("max_steps"))

@@ -8,7 +8,7 @@ from trainwiz import vocabulary as words
 from trainwiz.adoption.ledger import Page, leaves
 from trainwiz.adoption.optimizer import leave_usual
 from trainwiz.adoption.script import OPTIMIZERS
-from trainwiz.config import Recipe
+from trainwiz.config import ToolFile
 from trainwiz.engines.transformers import OPTIMIZERS as TRAINER_OPTIMIZERS
 from trainwiz.message import say
 
@@ -51,39 +51,39 @@ _KEYS = {
 _SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
 
 
-def read(page: Page, recipe: Recipe) -> None:
+def read(page: Page, tool_file: ToolFile) -> None:
     """Enter what the plan has keys for."""
-    model = recipe.value("model")
+    model = tool_file.value("model")
     if isinstance(model, str) and model:
-        page.carry(recipe.key("model"), "model.name", model)
-        page.carry(recipe.key("model"), "model.from_scratch", False)
-    _numbers(page, recipe)
-    _length_of_training(page, recipe)
-    _precision(page, recipe)
-    _adapter(page, recipe)
-    _task(page, recipe)
-    schedule = recipe.value("lr_scheduler_type")
+        page.carry(tool_file.key("model"), "model.name", model)
+        page.carry(tool_file.key("model"), "model.from_scratch", False)
+    _numbers(page, tool_file)
+    _length_of_training(page, tool_file)
+    _precision(page, tool_file)
+    _adapter(page, tool_file)
+    _task(page, tool_file)
+    schedule = tool_file.value("lr_scheduler_type")
     if schedule in get_args(words.SchedulerType):
-        page.carry(recipe.key("lr_scheduler_type"), "schedule.lr_scheduler_type", schedule)
-    if isinstance(recipe.value("packing"), bool):
-        page.carry(recipe.key("packing"), "data.packing", recipe.value("packing"))
-    if isinstance(recipe.value("gradient_checkpointing"), bool):
-        recomputed = "full" if recipe.on("gradient_checkpointing") else "none"
-        page.carry(recipe.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
-    _machines(page, recipe)
-    if recipe.on("rslora"):
-        page.carry(recipe.key("rslora"), "model.lora_rslora", True)
-    _optimizer(page, recipe)
-    _evaluation(page, recipe)
-    _defaults(page, recipe)
+        page.carry(tool_file.key("lr_scheduler_type"), "schedule.lr_scheduler_type", schedule)
+    if isinstance(tool_file.value("packing"), bool):
+        page.carry(tool_file.key("packing"), "data.packing", tool_file.value("packing"))
+    if isinstance(tool_file.value("gradient_checkpointing"), bool):
+        recomputed = "full" if tool_file.on("gradient_checkpointing") else "none"
+        page.carry(tool_file.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
+    _machines(page, tool_file)
+    if tool_file.on("rslora"):
+        page.carry(tool_file.key("rslora"), "model.lora_rslora", True)
+    _optimizer(page, tool_file)
+    _evaluation(page, tool_file)
+    _defaults(page, tool_file)
     leave_usual(page.ledger)
-    if recipe.deepspeed is not None:
-        page.same(recipe.key("deepspeed"))
+    if tool_file.deepspeed is not None:
+        page.same(tool_file.key("deepspeed"))
 
 
-def _optimizer(page: Page, recipe: Recipe) -> None:
+def _optimizer(page: Page, tool_file: ToolFile) -> None:
     """The optimizer by its word; torch's class and the plan's name for it are different words."""
-    key, word = recipe.key("optim"), recipe.value("optim")
+    key, word = tool_file.key("optim"), tool_file.value("optim")
     if not key or word is None:
         return
     name = OPTIMIZERS.get(TRAINER_OPTIMIZERS.get(str(word), ""))
@@ -98,30 +98,30 @@ def _optimizer(page: Page, recipe: Recipe) -> None:
         )
 
 
-def _evaluation(page: Page, recipe: Recipe) -> None:
+def _evaluation(page: Page, tool_file: ToolFile) -> None:
     """The part of the data that is kept for evaluation: a share, or a number of samples."""
-    part = recipe.number("eval_part")
+    part = tool_file.number("eval_part")
     if part is not None and 0 < part < 1:
-        page.carry(recipe.key("eval_part"), "data.eval", f"{100 * part:g}%")
+        page.carry(tool_file.key("eval_part"), "data.eval", f"{100 * part:g}%")
     elif part is not None and part >= 1:
-        page.carry(recipe.key("eval_part"), "data.eval", str(int(part)))
+        page.carry(tool_file.key("eval_part"), "data.eval", str(int(part)))
 
 
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
-def _defaults(page: Page, recipe: Recipe) -> None:
+def _defaults(page: Page, tool_file: ToolFile) -> None:
     """Enter what the tool takes for what the file leaves out, where a plan decides it otherwise."""
     given = page.ledger.carried
-    warm = any(recipe.value(word) is not None for word in ("warmup_steps", "warmup_ratio"))
-    for word, value in recipe.tool.defaults.items():
+    warm = any(tool_file.value(word) is not None for word in ("warmup_steps", "warmup_ratio"))
+    for word, value in tool_file.tool.defaults.items():
         key = _KEYS.get(word)
-        if recipe.value(word) is not None or key is None or key in given:
+        if tool_file.value(word) is not None or key is None or key in given:
             continue
         if (word.startswith("warmup") and warm) or (key == "schedule.n_epochs" and "schedule.n_steps" in given):
             continue
         if word.startswith("lora_") and given.get("model.adapter") is None:
             continue
-        why = say("not set; {owner} defaults to {value}", owner=recipe.tool.name, value=str(value))
-        at = recipe.key("model")
+        why = say("not set; {owner} defaults to {value}", owner=tool_file.tool.name, value=str(value))
+        at = tool_file.key("model")
         if key == "data.eval":
             page.carry(at, key, None, why)
         else:
@@ -130,9 +130,9 @@ def _defaults(page: Page, recipe: Recipe) -> None:
             page.carry(at, "schedule.train_strategy", "epochs", why)
 
 
-def finish(page: Page, recipe: Recipe) -> None:
+def finish(page: Page, tool_file: ToolFile) -> None:
     """Enter everything else in the file."""
-    for path, value in leaves(recipe.document):
+    for path, value in leaves(tool_file.document):
         if page.knows(path):
             continue
         if value in _SAYS_NOTHING:
@@ -143,75 +143,75 @@ def finish(page: Page, recipe: Recipe) -> None:
             page.leave(path, "lost", say("the generated loop has no equivalent"))
 
 
-def _numbers(page: Page, recipe: Recipe) -> None:
+def _numbers(page: Page, tool_file: ToolFile) -> None:
     for word, key in _COUNTS.items():
-        if count := recipe.count(word):
-            page.carry(recipe.key(word), key, count)
+        if count := tool_file.count(word):
+            page.carry(tool_file.key(word), key, count)
     for word, key in _NUMBERS.items():
-        number = recipe.number(word)
+        number = tool_file.number(word)
         if number is not None and number >= 0:
-            page.carry(recipe.key(word), key, number)
-    warmup, seed = recipe.count("warmup_steps"), recipe.value("seed")
+            page.carry(tool_file.key(word), key, number)
+    warmup, seed = tool_file.count("warmup_steps"), tool_file.value("seed")
     if warmup:
-        page.carry(recipe.key("warmup_steps"), "schedule.n_warmup_steps", warmup)
+        page.carry(tool_file.key("warmup_steps"), "schedule.n_warmup_steps", warmup)
     if type(seed) is int and seed >= 0:
-        page.carry(recipe.key("seed"), "seed", seed)
+        page.carry(tool_file.key("seed"), "seed", seed)
 
 
-def _length_of_training(page: Page, recipe: Recipe) -> None:
-    steps, epochs = recipe.count("max_steps"), recipe.count("num_train_epochs")
+def _length_of_training(page: Page, tool_file: ToolFile) -> None:
+    steps, epochs = tool_file.count("max_steps"), tool_file.count("num_train_epochs")
     if steps:
-        page.carry(recipe.key("max_steps"), "schedule.n_steps", steps)
-        page.carry(recipe.key("max_steps"), "schedule.train_strategy", "steps")
-        if recipe.value("num_train_epochs") is not None:
-            page.leave(recipe.key("num_train_epochs"), "inert", say("the number of updates counts"))
+        page.carry(tool_file.key("max_steps"), "schedule.n_steps", steps)
+        page.carry(tool_file.key("max_steps"), "schedule.train_strategy", "steps")
+        if tool_file.value("num_train_epochs") is not None:
+            page.leave(tool_file.key("num_train_epochs"), "inert", say("the number of updates counts"))
     elif epochs:
-        page.carry(recipe.key("num_train_epochs"), "schedule.n_epochs", epochs)
-        page.carry(recipe.key("num_train_epochs"), "schedule.train_strategy", "epochs")
+        page.carry(tool_file.key("num_train_epochs"), "schedule.n_epochs", epochs)
+        page.carry(tool_file.key("num_train_epochs"), "schedule.train_strategy", "epochs")
 
 
-def _machines(page: Page, recipe: Recipe) -> None:
+def _machines(page: Page, tool_file: ToolFile) -> None:
     """What a job asks for; its commands stay where they are."""
-    job = recipe.tool.job(recipe.document)
+    job = tool_file.tool.job(tool_file.document)
     if job and job.machines and job.gpus:
-        at = job.at.get("gpu") if recipe.has(job.at.get("gpu", "")) else job.at.get("text")
-        place = at or next(iter(map(str, recipe.document.values)))
+        at = job.at.get("gpu") if tool_file.has(job.at.get("gpu", "")) else job.at.get("text")
+        place = at or next(iter(map(str, tool_file.document.values)))
         why = say("{machines} machines with {gpus} GPUs each", machines=job.machines, gpus=job.gpus)
         page.carry(place, "machine.num_machines", job.machines, why)
         page.carry(place, "machine.num_processes", job.machines * job.gpus, why)
         page.carry(place, "machine.device", "cuda", why)
 
 
-def _precision(page: Page, recipe: Recipe) -> None:
+def _precision(page: Page, tool_file: ToolFile) -> None:
     for kind in ("bf16", "fp16"):
-        if recipe.on(kind) or (kind == "bf16" and recipe.value(kind) == "auto"):
-            page.carry(recipe.key(kind), "precision.mixed_precision", kind)
+        if tool_file.on(kind) or (kind == "bf16" and tool_file.value(kind) == "auto"):
+            page.carry(tool_file.key(kind), "precision.mixed_precision", kind)
 
 
-def _adapter(page: Page, recipe: Recipe) -> None:
-    tool, document = recipe.tool, recipe.document
-    quantized, key = tool.quantized(document), recipe.key("adapter")
-    if key and recipe.value("adapter") in tool.adapters:
-        four = bool(quantized) and ("4bit" in str(quantized) or recipe.get(str(quantized)) == 4)
+def _adapter(page: Page, tool_file: ToolFile) -> None:
+    tool, document = tool_file.tool, tool_file.document
+    quantized, key = tool.quantized(document), tool_file.key("adapter")
+    if key and tool_file.value("adapter") in tool.adapters:
+        four = bool(quantized) and ("4bit" in str(quantized) or tool_file.get(str(quantized)) == 4)
         page.carry(key, "model.adapter", "qlora" if four else "lora")
         if four and quantized:
             page.same(quantized)
         for target in _TARGETS:
-            if recipe.get(target) in _ALL_LAYERS:
+            if tool_file.get(target) in _ALL_LAYERS:
                 page.carry(target, "model.lora_targets", "all-linear")
         for word, of_plan in _OF_LORA.items():
-            number = recipe.number(word)
+            number = tool_file.number(word)
             if number is not None:
-                page.carry(recipe.key(word), of_plan, number if word == "lora_dropout" else int(number))
+                page.carry(tool_file.key(word), of_plan, number if word == "lora_dropout" else int(number))
 
 
-def _task(page: Page, recipe: Recipe) -> None:
-    key = recipe.key("task")
-    said = recipe.value("task")
+def _task(page: Page, tool_file: ToolFile) -> None:
+    key = tool_file.key("task")
+    said = tool_file.value("task")
     task = _TASKS.get(str(said)) if key else None
     if task:
         page.carry(key, "task", task)
-    elif recipe.key("model") and isinstance(recipe.value("model"), str):
-        page.carry(recipe.key("model"), "task", recipe.tool.usual_task)
+    elif tool_file.key("model") and isinstance(tool_file.value("model"), str):
+        page.carry(tool_file.key("model"), "task", tool_file.tool.usual_task)
     if said in get_args(words.PreferenceLoss):
         page.carry(key, "preference.loss", said)
