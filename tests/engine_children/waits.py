@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"}
 COPIES = {"torch.Tensor.tolist", "torch.Tensor.cpu", "torch.Tensor.numpy"}
-ON_THE_HOST = {"reach", "__next__", "evaluate"}
+ON_THE_HOST = {"reach", "collect", "__next__", "evaluate"}
 """Functions whose numbers are on the host by construction, and evaluation, which is not between two log points."""
 
 seen, update = [], 0
