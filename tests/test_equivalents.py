@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from trainwiz.cli.app import COMMANDS
+from trainwiz.engines import axolotl, llamafactory, trainer
 from trainwiz.plan import Plan
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -49,6 +50,13 @@ def test_each_argument_of_the_trainer_is_one() -> None:
     named = {key for row in columns("Keys") for key in row[2]}
     assert len(named) > 15
     assert named <= fields
+
+
+def test_each_key_of_axolotl_and_llamafactory_is_one() -> None:
+    of_axolotl, of_llamafactory = ({key for row in columns("Keys") for key in row[place]} for place in (3, 4))
+    assert min(len(of_axolotl), len(of_llamafactory)) > 20
+    assert of_axolotl <= axolotl.KEYS
+    assert of_llamafactory <= llamafactory.OWN_ARGUMENTS | trainer.ARGUMENTS | trainer.OLD_ARGUMENTS
 
 
 def test_each_command_is_one() -> None:
