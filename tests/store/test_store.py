@@ -349,7 +349,7 @@ MERGES = "m0: &m0 {a: 1}\n" + "".join(f"m{i}: &m{i} {{<<: [*m{i - 1}, *m{i - 1}]
             "batch.real_batch_size appears twice, on lines 3 and 4",
         ),
         ("seed: 1\ntask: custom\nseed: 2\n", "seed appears twice, on lines 1 and 3"),
-        ("seed: 1\n--- \nseed: 2\n", ":2:1: not valid YAML: but found another document"),
+        ("seed: 1\n--- \nseed: 2\n", ":2:1: this file holds several documents; only one can be read"),
         ("seed: !!python/object/apply:os.system [echo]\n", ":1:7: not valid YAML: could not determine a constructor"),
         ("task: custom\nseed: 2026-13-45\n", ":2:7: month must be in 1..12"),
         (f"seed: {'9' * 5000}\n", "Exceeds the limit"),

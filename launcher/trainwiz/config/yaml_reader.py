@@ -171,6 +171,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
     # Of what is missing at the end, the end is shown, and not the empty line behind it.
     at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
+    if problem == "but found another document":
+        return Trouble(say("this file holds several documents; only one can be read"), at)
     if text[at : at + 1] == "\t":
         return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab with two spaces"))
     return Trouble(say("not valid YAML: {problem}", problem=problem), at)
