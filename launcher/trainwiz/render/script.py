@@ -7,6 +7,7 @@ their position in the syntax tree. Values go in as `repr` of typed, validated on
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Set
 
@@ -277,6 +278,17 @@ def drop_regions(source: str, wanted: Set[str]) -> str:
 
 
 def _cut(source: str, wanted: Set[str]) -> str:
+    return _cut_to(source, frozenset(wanted & _regions(source)))
+
+
+@functools.cache
+def _regions(source: str) -> frozenset[str]:
+    return frozenset(mark[2] for line in source.splitlines() if (mark := _REGION.match(line)))
+
+
+# Plans that differ elsewhere share most of their files: imports are sorted once.
+@functools.lru_cache(maxsize=512)
+def _cut_to(source: str, wanted: frozenset[str]) -> str:
     text = drop_regions(source, wanted)
     # What stood between two dropped regions was blank: one blank line inside a block, two between definitions.
     text = re.sub(r"\n{3,}(?=[ \t]|import |from )", "\n\n", text)
