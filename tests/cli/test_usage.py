@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import pytest
 import wcwidth
 
 from trainwiz import language
-from trainwiz.cli import launch, run
-from trainwiz.cli.app import application
+from trainwiz.cli import examples, launch, run
+from trainwiz.cli.app import application, command
 
 COMMANDS = [command.name for command in application().registered_commands]
 
@@ -74,7 +75,21 @@ def test_the_list_of_commands_is_whole(capsys: pytest.CaptureFixture[str], monke
 
 def test_nothing_typed_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
-    assert "Commands:" in capsys.readouterr().err
+    assert "Begin:" in capsys.readouterr().err
+
+
+def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> None:
+    grouped = [name for _, names in examples.GROUPS for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+    assert set(examples.OF_COMMAND) == set(COMMANDS)
+    built = command([])
+    for line in (*examples.FIRST, *(line for lines in examples.OF_COMMAND.values() for line in lines)):
+        program, name, *arguments = shlex.split(line.partition(" > ")[0])
+        assert program == "trainwiz"
+        # An option or an argument that the command does not know raises.
+        built.commands[name].make_context(name, arguments)
+    for name, lines in examples.OF_COMMAND.items():
+        assert any(line.startswith(f"trainwiz {name}") for line in lines)
 
 
 @pytest.mark.parametrize(

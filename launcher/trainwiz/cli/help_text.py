@@ -6,11 +6,13 @@ typer's own is English, and its lines are counted in characters, of which a Chin
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Iterable
 from typing import Any
 
 from trainwiz import columns
-from trainwiz.language import t
+from trainwiz.cli import examples
+from trainwiz.language import t, text
 
 _BRACKETS = re.compile(r"(?:\[(\[.*\])\]|\{(.*)\})(?:\.\.\.)?$")
 _DOTS = re.compile(r"(…\])\.\.\.$")
@@ -21,10 +23,32 @@ _DEFAULT = re.compile(r"\[default: (?P<value>.*?)(?:; [^\]]*)?\]$")
 def install(command: Any) -> None:
     """Let a command and its subcommands show their help this way."""
     command.context_class = _context(command.context_class)
+    command.format_epilog = types.MethodType(_write_examples, command)
+    if hasattr(command, "commands"):
+        command.format_commands = types.MethodType(_write_groups, command)
     # The list of commands would cut it off.
     command.short_help = command.short_help or command.help
     for subcommand in getattr(command, "commands", {}).values():
         install(subcommand)
+
+
+def _write_groups(command: Any, _context: Any, formatter: Any) -> None:
+    """The list of commands, by what they are for."""
+    for heading, names in examples.GROUPS:
+        rows = [(name, command.commands[name].short_help) for name in names if name in command.commands]
+        if rows:
+            with formatter.section(text(heading)):
+                formatter.write_dl(rows)
+
+
+def _write_examples(command: Any, _context: Any, formatter: Any) -> None:
+    shown = examples.FIRST if hasattr(command, "commands") else examples.OF_COMMAND.get(command.name, ())
+    if shown:
+        with formatter.section(t("Examples")):
+            indent = " " * formatter.current_indent
+            for line in shown:
+                parts = columns.wrap(line, formatter.width - 2, first=indent, rest=f"{indent}    ")
+                formatter.write(" \\\n".join(part.rstrip() for part in parts) + "\n")
 
 
 def _context(base: Any) -> Any:
@@ -46,7 +70,7 @@ def _write_usage(formatter: Any, program: str, arguments: str = "", prefix: str 
 
 
 def _write_heading(formatter: Any, heading: str) -> None:
-    known = {"Arguments": t("Arguments"), "Options": t("Options"), "Commands": t("Commands")}
+    known = {"Arguments": t("Arguments"), "Options": t("Options")}
     formatter.write(f"{' ' * formatter.current_indent}{known.get(heading, heading)}:\n")
 
 
