@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import wcwidth
 from trainwiz import language
 from trainwiz.cli import examples, launch, run
 from trainwiz.cli.app import application, command
+from trainwiz.errors import UsageError
+from trainwiz.outcome import HANG_CODE, STOPPED_CODE
 
 COMMANDS = [command.name for command in application().registered_commands]
 
@@ -142,3 +145,18 @@ def test_the_language_may_stand_behind_the_command(capsys: pytest.CaptureFixture
     assert "--lang needs a value" in capsys.readouterr().err
     assert run(["explain", "--help"]) == 0
     assert "--lang" not in capsys.readouterr().out
+
+
+def test_the_guide_for_agents_names_what_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["agent-guide"]) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines()) <= 120
+    built = command([])
+    typed = [shlex.split(line) for line in re.findall(r"^    (trainwiz .*?)(?:   .*)?$", shown, re.MULTILINE)]
+    assert len(typed) > 18
+    for program, name, *arguments in typed:
+        assert program == "trainwiz"
+        built.commands[name].make_context(name, arguments)
+    for code in (UsageError.exit_code, STOPPED_CODE, HANG_CODE):
+        assert re.search(rf"^    {code} ", shown, re.MULTILINE)
+    assert {name for _, name, *_ in typed} <= set(COMMANDS)

@@ -1,6 +1,6 @@
 """The command line. Each command is the function of its name in the module of its name, or in `runs`.
 
-`import` is a keyword of Python, so its module and function are called `import_`.
+`import` is a keyword of Python, so its module and function are called `import_`; `agent-guide` is `agent_guide`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ COMMANDS = {
     "import": say("Create a project from files of accelerate, DeepSpeed or a training tool; report what does not fit."),
     "adopt": say("Create a project from your own training script: its model, data and loss, read and never run."),
     "lint": say("Read your own training script and point out what goes wrong on several ranks."),
+    "agent-guide": say("Print a page for coding agents: what to type, what is printed, exit codes."),
     "explain": say("Show the manual entry for a rule or for the plan's keys."),
     "runs": say("List a project's runs: state, updates, loss, speed, and why each one ended."),
     "checkpoints": say("List a training's checkpoints: update, size, completeness, and whether each file is intact."),
@@ -80,7 +81,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_everywhere)
     for name in [name for name in arguments[:1] if name in COMMANDS] or COMMANDS:
-        own = f"{name}_" if keyword.iskeyword(name) else name
+        own = f"{name}_" if keyword.iskeyword(name) else name.replace("-", "_")
         module = importlib.import_module(f"trainwiz.cli.{_MODULES.get(name, own)}")
         app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, own))
     return app

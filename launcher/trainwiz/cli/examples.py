@@ -6,7 +6,7 @@ from trainwiz.message import say
 
 GROUPS = (
     (say("Begin"), ("init", "recipes", "plan", "update", "import", "adopt")),
-    (say("Check"), ("check", "lint", "doctor", "rehearse", "explain")),
+    (say("Check"), ("check", "lint", "doctor", "rehearse", "explain", "agent-guide")),
     (say("Train"), ("prepare", "launch", "submit", "stop", "watch", "logs")),
     (say("Look at runs"), ("runs", "board", "report", "diff", "share", "diagnose")),
     (say("Use what was trained"), ("checkpoints", "export", "chat", "sample", "cache")),
@@ -32,6 +32,7 @@ OF_COMMAND = {
     "doctor": ("trainwiz doctor my-project", "trainwiz doctor --json > machine.json"),
     "rehearse": ("trainwiz rehearse my-project",),
     "explain": ("trainwiz explain TW401", "trainwiz explain batch.real_batch_size"),
+    "agent-guide": ("trainwiz agent-guide",),
     "prepare": ("trainwiz prepare my-project",),
     "launch": ("trainwiz launch my-project", "trainwiz launch my-project --resume", "trainwiz launch -- --n_steps 10"),
     "submit": ("trainwiz submit my-project --dry-run",),
