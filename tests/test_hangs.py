@@ -138,18 +138,17 @@ def test_a_rank_that_ended_well_shortens_the_limit() -> None:
     assert progress.silence(50) == 41
 
 
-# Real ranks. The stand-in for a collective: a module whose file lies where torch's does.
+# Real ranks. The stand-in for a collective of two: a module whose file lies where torch's does. Like a real one it waits
+# in a single native call, so that every look finds the rank at the same place; opening a pipe waits for its other end.
 
 COLLECTIVE = """
-import os, sys, time
-from pathlib import Path
+import contextlib, os
 made = 0
 def all_reduce(n):
     global made
-    n, made = made, made + 1
-    Path(f"here-{n}-{os.environ['RANK']}").write_text("x")
-    while not all(Path(f"here-{n}-{r}").exists() for r in range(2)):
-        time.sleep(0.02)
+    pipe, made = f"here-{made}", made + 1
+    with contextlib.suppress(FileExistsError): os.mkfifo(pipe)
+    os.close(os.open(pipe, os.O_RDONLY if int(os.environ["RANK"]) % 2 else os.O_WRONLY))
 """
 LOOP = """
 import threading
