@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz.cli.options import taking
+from trainwiz.cli.options import Command, taking
 from trainwiz.workflows.create.request import ImportRequest
 
 
