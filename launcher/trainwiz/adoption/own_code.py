@@ -27,8 +27,8 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
         found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
     if pieces.sums is not None:
         why = say(
-            "the loss is a sum over the samples; here each update divides it by their number, so that SGD needs a rate "
-            "that is larger by the batch"
+            "the loss is a sum over the samples, which the project divides by their number; with SGD, multiply the "
+            "learning rate by the real batch"
         )
         found.append(_entry(script, "code", "loss", pieces.sums, why))
     return tuple(sorted(found, key=lambda one: one.place.line))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from trainwiz.cli.options import Command, taking
 from trainwiz.workflows.create.request import AdoptRequest
 
+__all__ = ["Command", "adopt"]
+
 
 @taking(AdoptRequest)
 def adopt(request: AdoptRequest) -> None:

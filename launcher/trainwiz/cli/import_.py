@@ -5,6 +5,8 @@ from __future__ import annotations
 from trainwiz.cli.options import Command, taking
 from trainwiz.workflows.create.request import ImportRequest
 
+__all__ = ["Command", "import_"]
+
 
 @taking(ImportRequest)
 def import_(request: ImportRequest) -> None:

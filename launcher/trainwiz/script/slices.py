@@ -181,12 +181,13 @@ class Slicer:
             return False
         value = self.script.values.of(node)
         if value is None:
-            if self._is_parameter(root) and (given := self.script.values.passed(root)):
+            is_free = self._is_parameter(root) and not self.script.engines.kind(root)
+            if is_free and (given := self.script.values.passed(root)):
                 self._passed(root, given, at)
                 return True
             owner = dotted(node) or root.id
             if option := self.script.values.required(node):
-                raise Gap(node, say("{option} is required: give it after --, as the script takes it", option=option))
+                raise Gap(node, say("{option} is required: give it after --, as in: -- {option} VALUE", option=option))
             raise Gap(node, say("{name} has no value that is written in the script", name=owner))
         self._edits.append(Edit.of(node, repr(value.value)))
         if value.option:
