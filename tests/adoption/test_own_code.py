@@ -439,6 +439,8 @@ def test_classes_of_a_command_line_of_lightning() -> None:
     assert script.whole_loader
     assert (script.model.taken.expression, script.whole_loader.expression) == ("own.Regressor()", "own.Points()")
     assert {one.kind: one.value for one in numbers(read("train.py", text))}["epochs"] == 6
+    needs = text.replace("def __init__(self", "def __init__(self, path", 1)
+    assert gaps(needs)["model"][1] == "Regressor needs path, which its command line gives it"
 
 
 def test_a_collate_function_that_asks_the_engine() -> None:

@@ -113,8 +113,8 @@ class _Reader:
         made = found.data_module
         if made is None and found.loader is None and found.own_loader:
             made = found.model
-        model = _made(found, self._piece("model", found.model, found.trainer.node))
-        whole = _made(found, self._piece("data", made, None)) if made is not None else None
+        model = _made(self.script, found, self._piece("model", found.model, found.trainer.node))
+        whole = _made(self.script, found, self._piece("data", made, None)) if made is not None else None
         if whole is None:
             data = self._piece("data", self._dataset(loader), loader.node if loader else None)
             collate = self._collate(loader)
@@ -408,10 +408,20 @@ def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
         return Piece(name=name, node=node, gap=gap)
 
 
-def _made(found: Lightning, piece: Piece) -> Piece:
+def _made(script: Script, found: Lightning, piece: Piece) -> Piece:
     """What a LightningCLI makes of a class: an object, by the defaults of its arguments."""
     if piece.taken is None or not found.by_classes:
         return piece
+    name = dotted(piece.node)
+    made = next((one for one in script.tree.nodes if isinstance(one, ast.ClassDef) and one.name == name), None)
+    starts = (one for one in (made.body if made else ()) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    for start in starts:
+        given = start.args.args[1:]
+        needed = [*given[: len(given) - len(start.args.defaults)]]
+        needed += [one for one, value in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if not value]
+        if needed:
+            why = say("{name} needs {argument}, which its command line gives it", name=name, argument=needed[0].arg)
+            return replace(piece, taken=None, gap=Gap(start, why))
     return replace(piece, taken=replace(piece.taken, expression=f"{piece.taken.expression}()"))
 
 
@@ -420,7 +430,7 @@ def _is_schedule(call: Call) -> bool:
     return call.last == "get_scheduler" or (call.last.startswith("get_") and call.last.endswith("_with_warmup"))
 
 
-def _target(loop: ast.For) -> ast.expr:
+def _target(loop: ast.For | ast.AsyncFor) -> ast.expr:
     """What a loop calls a micro-batch."""
     if isinstance(loop.target, ast.Tuple) and any(_is_enumerate(node) for node in walk(loop.iter)):
         return loop.target.elts[1]
