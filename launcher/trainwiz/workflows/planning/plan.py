@@ -28,7 +28,7 @@ from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.planning import calibration, quantity
+from trainwiz.workflows.planning import calibration, exact, quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _VARIED = (
@@ -54,6 +54,8 @@ def plan(request: PlanRequest) -> int:
     """Show what is possible; the exit code is 1 where nothing is. Raises `TrainwizError`."""
     if request.calibration or request.forget:
         return calibration.show(request)
+    if request.exact:
+        return exact.show(request)
     given = _answers(request)
     setting = _setting(request, given, request.gpus)
     limits = table.Limits(
