@@ -103,9 +103,7 @@ def test_it_counts_what_a_real_training_holds() -> None:
     assert kinds["optimizer"] == pytest.approx(2 * weights, rel=1e-2)
     assert kinds["gradients"] == pytest.approx(weights, rel=1e-2)
     assert {"rows.py", "modeling_llama.py"} <= {Path(one.line.partition(":")[0]).name for one in largest.tensors}
-    real = really_held(folder)
-    print("PROOF", largest.total, real)
-    assert largest.total == pytest.approx(real, rel=5e-3)
+    assert largest.total == pytest.approx(really_held(folder), rel=5e-3)
 
 
 def really_held(folder: Path) -> int:
