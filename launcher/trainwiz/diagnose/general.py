@@ -1,4 +1,6 @@
-"""What Python's own errors mean, for an exception that no signature explains: the cause stays unknown, but not the words.
+"""What Python's own errors mean, for an exception that no signature explains.
+
+The cause stays unknown, but not what the words say.
 
 They are asked last and are no suspects, since they say what broke and not why.
 """
@@ -36,7 +38,8 @@ EXPLANATIONS = {
     "undefined_name": Signature(
         rf"{_ENDS}(?:NameError|UnboundLocalError): (?P<problem>.+)$",
         cause="a name is used that has no value here: {problem}",
-        remedy="look at {where}: a typo, an assignment in a branch that was not taken, or an import that failed and was "
+        remedy="look at {where}: a typo, an assignment in a branch that was not taken, or an import "
+        "that failed and was "
         "caught (try: import …)",
     ),
     "missing_key": Signature(
@@ -81,11 +84,16 @@ EXPLANATIONS = {
         remedy="change the setting that it names; it is passed at {where}",
     ),
     "refused": Signature(
-        rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute)Error: (?P<words>(?=.*\b(?:[Pp]lease|"
-        r"[Yy]ou (?:should|must|need|can(?:no|')t|are)|(?:must|should|needs? to|has to) be|[Mm]ust |[Ss]hould |[Uu]se |[Tt]ry |"
-        r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only support\w*|[Rr]equires?|"
-        r"[Ee]xpected|incompatible|too (?:small|large|short|long)|[Ii]nvalid|[Uu]nknown|not (?:found|in|exist))).{12,})$",
-        rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |instead\b|not supported|"
+        rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute)Error: (?P<words>"
+        rf"(?=.*\b(?:[Pp]lease|"
+        r"[Yy]ou (?:should|must|need|can(?:no|')t|are)|(?:must|should|needs? to|has to) be|[Mm]ust |[S"
+        r"s]hould |[Uu]se |[Tt]ry |"
+        r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only suppor"
+        r"t\w*|[Rr]equires?|"
+        r"[Ee]xpected|incompatible|too (?:small|large|short|long)|[Ii]nvalid|[Uu]nknown|not (?:found|i"
+        r"n|exist))).{12,})$",
+        rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |inste"
+        rf"ad\b|not supported|"
         r"not compatible)).{12,})$",
         cause="the program refuses it, and says why: {words}",
         remedy="do what the message says; it was raised below {where}",
@@ -95,5 +103,7 @@ EXPLANATIONS = {
 
 def explanation(exception: str) -> tuple[Signature, re.Match[str]] | None:
     """What the line that names an exception means; None if its words say nothing in general."""
-    matches = ((signature, pattern.search(exception)) for signature in EXPLANATIONS.values() for pattern in signature.patterns)
+    matches = (
+        (signature, pattern.search(exception)) for signature in EXPLANATIONS.values() for pattern in signature.patterns
+    )
     return next(((signature, match) for signature, match in matches if match), None)

@@ -37,7 +37,9 @@ _MPI = re.compile(
     r"(?:\*\*\* (?=SIG\w+ \(@)|Caught signal |exited on signal |EXIT STRING: [\w ]+\(signal )(?P<signal>SIG[A-Z]+|\d+)"
 )
 # docker, Kubernetes and SageMaker: `Exit Code: 137`, `exited with code 139`, `terminated with exit code 137`
-_CONTAINER = re.compile(r"(?:[Ee]xit ?[Cc]ode:|exited with code|terminated with exit code) *\(?(?P<code>13[4-9]|14[0-3])\b")
+_CONTAINER = re.compile(
+    r"(?:[Ee]xit ?[Cc]ode:|exited with code|terminated with exit code) *\(?(?P<code>13[4-9]|14[0-3])\b"
+)
 _SIGNALS = {
     "Killed": -9,
     "Out": -9,

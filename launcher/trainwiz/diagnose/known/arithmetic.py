@@ -63,7 +63,8 @@ SIGNATURES = {
     "dtype": Signature(
         r"mat1 and mat2 (?:must|to) have the same dtype",
         r"expected scalar type \w+ but found \w+",
-        r"expected m1 and m2 to have the same dtype|(?:self and mat2|query, key, and value) (?:must|to) have the same dtype",
+        r"expected m1 and m2 to have the same dtype|(?:self and mat2|query, key, and value) (?:must|to"
+        r") have the same dtype",
         r"Index put requires the source and destination dtypes match",
         r"Expected tensor for argument #\d+ '\w+' to have (?:one of the following )?scalar types?",
         r"Found dtype \w+ but expected \w+",

@@ -76,7 +76,8 @@ SIGNATURES = {
     "bitsandbytes_kernel": Signature(
         r"Error (?P<problem>[a-z][\w ]+) at line \d+ in file \S*csrc[/\\]ops\.cu",
         cause="a kernel of bitsandbytes failed on the GPU: {problem}",
-        remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': local_rank}}), and look "
+        remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': "
+        "local_rank}}), and look "
         "for weights without elements (ZeRO 3, FSDP)",
     ),
     "build_failed": Signature(

@@ -67,7 +67,8 @@ SIGNATURES = {
     ),
     "nccl_usage": Signature(
         r"NCCL (?:error|Error)[^\n]*(?:invalid (?:argument|usage))|ncclInvalid(?:Argument|Usage)",
-        cause="NCCL was used wrongly: two ranks on one GPU, tensors that are not on the GPU, or a world size other than "
+        cause="NCCL was used wrongly: two ranks on one GPU, tensors that are not on the GPU, or a "
+        "world size other than "
         "the number of ranks that started",
         remedy="call torch.cuda.set_device(LOCAL_RANK) first, and compare WORLD_SIZE with the ranks that run; to see "
         "more, run: NCCL_DEBUG=WARN trainwiz launch",
@@ -117,14 +118,16 @@ SIGNATURES = {
     "rank_twice": Signature(
         r"rank (?P<rank>\d+) of \d+ ranks has already checked in",
         cause="two processes say that they are rank {rank}",
-        remedy="give each machine its own --node_rank, and each process its own RANK; under Slurm, start one torchrun for "
+        remedy="give each machine its own --node_rank, and each process its own RANK; under Slurm, "
+        "start one torchrun for "
         "each node, or one task for each GPU, not both",
     ),
     "nccl_network": Signature(
         r"NCCL WARN .*(?P<problem>Got completion from peer .+)$",
         r"NCCL WARN .*(?P<problem>Connect to \S+ failed : .+)$",
         cause="NCCL cannot reach another machine: {problem}",
-        remedy="check the link with ibstat and ib_write_bw (InfiniBand), or choose the interface with NCCL_SOCKET_IFNAME; "
+        remedy="check the link with ibstat and ib_write_bw (InfiniBand), or choose the interface "
+        "with NCCL_SOCKET_IFNAME; "
         "NCCL_IB_DISABLE=1 shows whether InfiniBand is at fault; or the other rank ended: read its log",
         transient=None,
         secondary=True,

@@ -28,7 +28,8 @@ SIGNATURES = {
         r"You should supply an encoding or a list of encodings to this method that includes input_ids",
         r"You have to specify (?:either )?(?:input_ids|pixel_values)\b",
         cause="the batches hold none of the columns that the model takes",
-        remedy="tokenize the data before the training (dataset.map); the Trainer drops columns that the model's forward "
+        remedy="tokenize the data before the training (dataset.map); the Trainer drops columns that "
+        "the model's forward "
         "does not name: remove_unused_columns=False keeps them",
     ),
     "missing_column": Signature(

@@ -92,7 +92,8 @@ SIGNATURES = {
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
         r"RuntimeError: 'weight' must be 2-D",
-        cause="a weight is used while ZeRO 3 holds only its shard: it was not gathered, or the ranks run different layers",
+        cause="a weight is used while ZeRO 3 holds only its shard: it was not gathered, or the ranks "
+        "run different layers",
         remedy="call modules, not functions with their weights; outside of forward use "
         "deepspeed.zero.GatheredParameters; run the same layers on every rank (mixture of experts: "
         "deepspeed.utils.set_z3_leaf_modules); or use ZeRO 2",

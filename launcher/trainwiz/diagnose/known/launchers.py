@@ -118,7 +118,8 @@ SIGNATURES = {
         "function that notebook_launcher starts",
     ),
     "slurm_refused": Signature(
-        r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resources|create step for "
+        r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
+        r"ces|create step for "
         r"job \d+|confirm allocation for job \d+): |Task launch for \S+ failed on node \S+: )(?P<problem>.+)$",
         r"slurmstepd: error: execve\(\): (?P<problem>.+)$",
         cause="Slurm did not start it: {problem}",
@@ -148,7 +149,8 @@ SIGNATURES = {
     ),
     "ssh_refused": Signature(
         r"(?P<problem>host=\S+ was not reachable via ssh)",
-        r"(?P<problem>Host key verification failed|Permission denied \(publickey[^)]*\)|ssh: Could not resolve hostname "
+        r"(?P<problem>Host key verification failed|Permission denied \(publickey[^)]*\)|ssh: Could not"
+        r" resolve hostname "
         r"[^\s:]+|ssh: connect to host \S+ port \d+: .+)",
         cause="another machine cannot be reached by ssh: {problem}",
         remedy="set up a login without a password (ssh-copy-id HOST), and log in once by hand to each machine of the "
@@ -173,7 +175,8 @@ SIGNATURES = {
     "two_openmp": Signature(
         r"OMP: Error #15: Initializing (?P<library>\S+), but found",
         cause="two copies of the OpenMP library are loaded ({library})",
-        remedy="install numpy, torch and scikit-learn from one source (all pip or all conda); KMP_DUPLICATE_LIB_OK=TRUE "
+        remedy="install numpy, torch and scikit-learn from one source (all pip or all conda); "
+        "KMP_DUPLICATE_LIB_OK=TRUE "
         "only hides it",
     ),
     "child_failed": Signature(

@@ -14,7 +14,8 @@ SIGNATURES = {
         plan_change="smaller_micro_batch",
     ),
     "engine_memory": Signature(
-        r"No available memory for the cache blocks|Free memory on device .* is less than desired GPU memory utilization",
+        r"No available memory for the cache blocks|Free memory on device .* is less than desired GPU m"
+        r"emory utilization",
         r"larger than the maximum number of tokens that can be stored in KV cache",
         cause="the GPU has too little memory left for vLLM's cache, next to the training",
         remedy="lower gpu_memory_utilization if the training shares the GPU (colocate: 0.3), raise it if vLLM has the "
@@ -48,7 +49,8 @@ SIGNATURES = {
         r"ray\.exceptions\.(?:\w*ActorDiedError|ActorUnavailableError|WorkerCrashedError|RayActorError): (?!.*\bray::)",
         r"(?:actor|worker) died (?:unexpectedly )?(?:before finishing this task|or was killed while executing a task)",
         cause="a worker process of Ray died without an exception: killed for memory, or crashed in native code",
-        remedy="read the worker's own log (/tmp/ray/session_latest/logs), and `dmesg | grep -i oom`; give the container "
+        remedy="read the worker's own log (/tmp/ray/session_latest/logs), and `dmesg | grep -i oom`; "
+        "give the container "
         "more memory, or lower data.num_workers and the micro-batch",
         transient=None,
         secondary=True,

@@ -111,7 +111,8 @@ SIGNATURES = {
         r"ImportError: (?P<package>[\w.-]+[<>=!~]+[\w.]+)\S* is required for a normal functioning of this module",
         r"requires (?:the latest version of )?`?(?P<package>[\w-]+(?:[<>=!~]+[\w.]+)?)`?: .*`pip install",
         r"require users to upgrade (?P<package>torch) to at least",
-        r"(?:requires|needs) (?P<package>[A-Za-z][\w.-]*) (?:version )?(?:>=? ?)?\d[\w.]* or (?:higher|later|above|newer)",
+        r"(?:requires|needs) (?P<package>[A-Za-z][\w.-]*) (?:version )?(?:>=? ?)?\d[\w.]* or (?:higher"
+        r"|later|above|newer)",
         cause="{package} is required, but is not installed or too old",
         remedy="with the training interpreter, run: pip install --upgrade '{package}'",
     ),
