@@ -101,6 +101,7 @@ EXPLANATIONS = {
 }
 
 
+# docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause
 def explanation(exception: str) -> tuple[Signature, re.Match[str]] | None:
     """What the line that names an exception means; None if its words say nothing in general."""
     matches = (

@@ -91,7 +91,8 @@ SIGNATURES = {
         r"raise child_exception_type\(.*\)\n"
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>[^']+)'",
         r"^(?:.*(?:sh|bash|zsh)(?:: line \d+|: \d+)?|.*\.(?:sh|slurm|sbatch)?: line \d+|.*slurm_script: line \d+): "
-        r"(?P<program>srun|accelerate|torchrun|deepspeed|python\d?|mpirun|colossalai|llamafactory-cli|axolotl|swift|composer|ray): "
+        r"(?P<program>srun|accelerate|torchrun|deepspeed|python\d?|mpirun|colossalai|llamafactory-cli|axolotl|swift|"
+        r"composer|ray): "
         r"(?:command )?not found",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
         cause="the program {program} is needed but not installed",
