@@ -24,10 +24,11 @@ from trainwiz.process.supervision import Elsewhere, Send, Supervisor
 from trainwiz.recovery import Again, Attempt, Policy, Recovery
 from trainwiz.store import runs
 from trainwiz.workflows.launch import formation, lockstep
-from trainwiz.workflows.launch.formation import Formation, Team, usable
+from trainwiz.workflows.launch.formation import Formation, usable
 from trainwiz.workflows.launch.lockstep import Leading
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.team import Team
 
 SECRET = "these three words"
 PLAN = plans.with_changes(

@@ -114,6 +114,7 @@ class Lost:
     """When, by the monotonic clock."""
 
 
+# docs/decisions/supervision.md: The launchers of a run that may restart stay connected
 class Coordinator:
     """Machine 0's side: who is there, what they report, and orders for them. `close` when the run is over.
 

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from trainwiz import cluster, strategies
 from trainwiz.batch import Batch
 from trainwiz.cluster import Place
-from trainwiz.command import Command
 from trainwiz.errors import Refused, UsageError
 from trainwiz.message import say
-from trainwiz.network.coordination import Coordinator, Participant
 from trainwiz.plan import Plan
 from trainwiz.workflows.launch.attempts import RESUMING, planned_batch
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
-
-
-@dataclass(frozen=True, kw_only=True)
-class Team:
-    """The machines of a run that goes on after a failure."""
-
-    link: Coordinator | Participant
-    """Machine 0's side, or that of another machine."""
-    command: Callable[[Place, Sequence[str], Sequence[str]], Command]
-    """This machine's command for a place, with options for torchrun and arguments for the script."""
-    least: int
-    """With how many machines it may go on."""
 
 
 @dataclass(frozen=True, kw_only=True)

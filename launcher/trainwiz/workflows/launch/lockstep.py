@@ -23,9 +23,10 @@ from trainwiz.store import logs
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.workflows.launch import build_locks
 from trainwiz.workflows.launch.attempts import Attempts, entry, planned_batch
-from trainwiz.workflows.launch.formation import Formation, Team, formed, usable
+from trainwiz.workflows.launch.formation import Formation, formed, usable
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
+from trainwiz.workflows.launch.team import Team
 
 Once = Callable[[Prepared, Inbox], Outcome]
 
@@ -209,6 +210,7 @@ class Leading(Attempts):
             ranks.kept(inbox)
         return self._merged(formation, outcome)
 
+    # docs/decisions/supervision.md: A world grows by an orderly stop
     def _event(self, formation: Formation, trained: Callable[[], bool]) -> Elsewhere | None:
         """What ends the attempt that goes on, if anything does."""
         coordinator = self._coordinator

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from trainwiz.command import Command
     from trainwiz.machine import Machine
     from trainwiz.store.runs import Run
-    from trainwiz.workflows.launch.formation import Team
     from trainwiz.workflows.launch.request import Request
+    from trainwiz.workflows.launch.team import Team
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,10 @@ from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
 from trainwiz.workflows.launch import debugger, dry_run, formation, machines, resume, supervision
 from trainwiz.workflows.launch.attempts import RESUMING
-from trainwiz.workflows.launch.formation import Team
 from trainwiz.workflows.launch.machines import Gathered
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.team import Team
 
 _WAIT_SECONDS = 30.0
 """How long a person's machines wait for each other."""
