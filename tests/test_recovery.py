@@ -248,7 +248,7 @@ def test_where_they_cannot_be(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     plan = folder / "trainwiz.yaml"
     plan.write_text(plans.edited(plan, {"machine.num_machines": 2}, comment="tried"))
-    address = {"MASTER_ADDR": "10.0.0.1"}
+    address = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29999"}
     for option, words in (
         (("--spares",), "--spares works on one machine only"),
         (("--nnodes", "3"), "the plan has 2 machines, so MAX must be 2"),

@@ -79,6 +79,8 @@ class Line:
                     self._take(line)
                 if len(heard) > _LONGEST:
                     raise ValueError("too long")
+        except ConnectionError:
+            pass  # killed while something was on its way to it
         except TimeoutError:
             why = say("nothing was heard of it for {seconds:g} s", seconds=LOST_SECONDS)
         except OSError as error:

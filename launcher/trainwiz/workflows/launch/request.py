@@ -101,6 +101,10 @@ class Request:
         60.0,
         min=0.0,
     )
+    hosts: str = option(
+        "A,B[:SLOTS]",
+        say("Launch on these hosts through ssh, in the same folder with the same Python; the first is machine 0."),
+    )
     secret: str = option(
         "WORDS",
         say(
