@@ -94,8 +94,8 @@ def thinned(path: Path) -> list[dict[str, Any]]:
             return JsonLines(path).new()
         start = size - _NEWEST_BYTES
         blocks = _blocks(file, start, start // _STRETCHES) if size <= MOST_BYTES else _samples(file, start)
-        lines = [line for block in blocks for line in _telling(block)]
-        found = [record for line in lines if (record := _record(line)) is not None]
+        told = (_record(line) for block in blocks for line in _telling(block))
+        found = [record for record in told if record is not None]
         return [*found, *newest(path, size - file.tell())]
     return []
 
@@ -185,6 +185,8 @@ def newest(path: Path, size_bytes: int) -> list[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
+    if len(line) >= _LONGEST_LINE:
+        return None
     try:
         value = files.parsed_json(line)
     except ValueError:
