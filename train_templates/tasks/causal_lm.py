@@ -120,7 +120,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: pretrained_model
@@ -135,7 +135,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: config_model
@@ -162,7 +162,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: preset_model

@@ -133,7 +133,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: pretrained_model
@@ -158,7 +158,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         dropout=config.lora_dropout,
         rslora=config.lora_rslora,
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: lora
@@ -173,7 +173,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: config_model
@@ -202,7 +202,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.ATTENTION,
         # end: flash
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: preset_model

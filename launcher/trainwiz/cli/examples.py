@@ -8,7 +8,7 @@ GROUPS = (
     (say("Begin"), ("init", "recipes", "plan", "update", "import", "adopt")),
     (say("Check"), ("check", "lint", "doctor", "rehearse", "explain", "agent-guide")),
     (say("Train"), ("prepare", "launch", "submit", "stop", "watch", "logs")),
-    (say("Look at runs"), ("runs", "board", "report", "diff", "share", "diagnose")),
+    (say("Look at runs"), ("runs", "board", "report", "diff", "replay", "share", "diagnose")),
     (say("Use what was trained"), ("checkpoints", "export", "chat", "sample", "cache")),
 )
 """Every command, in the order in which a project needs them."""
@@ -43,6 +43,11 @@ OF_COMMAND = {
     "board": ("trainwiz board my-project",),
     "report": ("trainwiz report",),
     "diff": ("trainwiz diff 2026-11-20_10-00-00-1",),
+    "replay": (
+        "trainwiz replay",
+        "trainwiz replay 2026-11-20_10-00-00-1 --dry-run",
+        "trainwiz replay 2026-11-20_10-00-00-1 --compare latest",
+    ),
     "share": ("trainwiz share",),
     "diagnose": ("trainwiz diagnose", "trainwiz diagnose slurm-1234.out"),
     "checkpoints": ("trainwiz checkpoints my-project",),

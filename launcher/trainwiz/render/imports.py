@@ -17,6 +17,7 @@ NEIGHBOURS = frozenset(
         "frozen",
         "head_loss",
         "hooks",
+        "long_rows",
         "meter",
         "metrics",
         "model_folder",

@@ -34,6 +34,7 @@ OPTIONAL = {
     "flops.py": "mfu",
     "frozen.py": "frozen",
     "head_loss.py": "fused",
+    "long_rows.py": "long_rows",
     "noise.py": "neftune",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
@@ -147,10 +148,17 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    # transformers 4.51, which colossalai needs, makes its masks otherwise.
+    long_rows = packed and plan.engine == "accelerate"
+    long_cpu, long_gpu = (long_rows and plan.machine.device == device for device in ("cpu", "cuda"))
     return {
         "packed": packed,
         "unpacked": task.generative and not packed,
         "flash": flash,
+        "long_rows": long_cpu or long_gpu,
+        "long_cpu": long_cpu,
+        "long_gpu": long_gpu,
+        "bounds": flash or long_cpu,
         "embedded_data": embedded,
         "own_data": not embedded,
     }
