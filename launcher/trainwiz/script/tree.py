@@ -45,7 +45,7 @@ def walk(node: ast.AST) -> tuple[ast.AST, ...]:
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives, in half of its time; operators and the like, which nodes share, are in it."""
     found: list[ast.AST] = []
-    for name in _branches(type(node)):
+    for name in _branches(type(node)):  # type: ignore[arg-type]
         value = getattr(node, name, None)
         if isinstance(value, list):
             found += [one for one in value if isinstance(one, ast.AST)]
