@@ -74,7 +74,9 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         # Not needed before a rank has started, and it brings all signatures of failures with it.
         from trainwiz.workflows.launch import conclusion
 
-        return conclusion.judged(attempt, outcome, kills, metrics.update())
+        judged = conclusion.judged(attempt, outcome, kills, metrics.update())
+        screen.judged(innocent=bool(judged.exit_code) and judged.first_failed not in (None, attempt.ranks.start))
+        return judged
 
     locks.look()
     try:
