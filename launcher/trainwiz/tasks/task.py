@@ -115,6 +115,13 @@ class Task:
         return self.samples == "documents"
 
     @property
+    def longest_samples(self) -> Literal["rows", "pairs", "texts", "own"]:
+        """What `plan --exact` makes a micro-batch of: samples of the greatest length, or those that the data has."""
+        if self.compares:
+            return "pairs"
+        return "rows" if self.generative else "texts" if self.from_hub else "own"
+
+    @property
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"
