@@ -119,7 +119,7 @@ def test_several_sources_are_read_in_their_order(tmp_path: Path) -> None:
     assert texts(str(tmp_path / "b")) == ["1", "2", "22", "3", "33"]
     assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt") == ["2", "22", "3", "33", "1"]
     assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt", max_rows=1) == ["2", "1"], "of each source"
-    with pytest.raises(SystemExit, match="no file that can be read"):
+    with pytest.raises(SystemExit, match="no file in a readable format"):
         texts(f"{tmp_path}/*.parquet")
     with pytest.raises(SystemExit, match="no such file or folder"):
         texts(f"{tmp_path}/b/2.jsonl,{tmp_path}/none.jsonl")

@@ -81,7 +81,7 @@ SIGNATURES = {
         "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",
     ),
     "no_data": Signature(
-        r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong|file that can be read)",
+        r"(?<!\S)(?P<source>\S+): no (?:text to train on|images found; put|file in a readable)",
         r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to "
         r"train",
         r"the (?:training|evaluation) data is empty(?P<source>)",
