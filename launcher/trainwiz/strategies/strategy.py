@@ -135,6 +135,8 @@ class Strategy:
     """Functions of a custom project's task.py that it cannot call, and why."""
     needs_process_group: ClassVar[bool] = True
     """Even one rank needs torch.distributed's process group."""
+    copies_state: ClassVar[bool] = False
+    """A checkpoint in the background is written from a copy of the state, so that the training waits for no writing."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
 
