@@ -24,7 +24,10 @@ OF_COMMAND = {
         "trainwiz plan --model meta-llama/Llama-3.1-8B --task sft --gpus 8xH100 --target 12h",
         "trainwiz plan my-project --over gpus=1,2,4,8",
     ),
-    "update": ("trainwiz update my-project --set strategy.zero_stage=3",),
+    "update": (
+        "trainwiz update my-project --set strategy.zero_stage=3",
+        "trainwiz update my-project --set strategy.kind=fsdp --prove",
+    ),
     "import": ("trainwiz import accelerate.yaml ds_config.json", "trainwiz import axolotl.yml --into my-project"),
     "adopt": ("trainwiz adopt train.py --into my-project",),
     "check": ("trainwiz check my-project", "trainwiz check ds_config.json --fix"),
@@ -53,7 +56,7 @@ OF_COMMAND = {
     "checkpoints": ("trainwiz checkpoints my-project",),
     "export": ("trainwiz export my-project", "trainwiz export my-project --gguf q8_0"),
     "chat": ("trainwiz chat my-project",),
-    "sample": ('trainwiz sample my-project --prompt "Once upon a time"',),
+    "sample": ('trainwiz sample my-project "Once upon a time"',),
     "cache": ("trainwiz cache",),
 }
 """Examples of each command."""

@@ -13,8 +13,7 @@ from trainwiz.probe import code
 from trainwiz.record.run import Recorded
 from trainwiz.store import code_files, runs
 from trainwiz.store.manifest import sha256
-
-_NOT_LINKED = frozenset({runs.RUNS, "output", "exported", "__pycache__"})
+from trainwiz.workflows import project_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,30 +65,13 @@ def rebuild(project: Path, sources: Sources, into: Path) -> None:
             )
         return
     try:
-        for path, text in sources.texts.items():
-            target = into / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text)
-        _link(project.resolve(), into, sources.texts)
+        project_copy.write(into, sources.texts)
+        project_copy.link(project.resolve(), into, sources.texts)
     except OSError as error:
         raise TrainwizError(
             say("cannot write to {folder}: {error}", folder=into, error=error.strerror or error),
             say("name another folder: --into DIR"),
         ) from None
-
-
-def _link(project: Path, into: Path, texts: Mapping[str, bytes]) -> None:
-    """Link what is not among the files, so that every relative path of the plan leads where it led."""
-    own = {PurePosixPath(path).parts[0] for path in texts}
-    for entry in project.iterdir():
-        if entry.name.startswith(".") or entry.name in _NOT_LINKED or entry.suffix in (".py", ".new", ".md"):
-            continue
-        if entry.name not in own:
-            (into / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
-        elif entry.is_dir():
-            inner = {str(PurePosixPath(*PurePosixPath(p).parts[1:])): t for p, t in texts.items() if "/" in p}
-            below = {p: t for p, t in inner.items() if f"{entry.name}/{p}" in texts}
-            _link(entry, into / entry.name, below)
 
 
 def _commit(run: Recorded) -> str | None:
