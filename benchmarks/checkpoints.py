@@ -49,15 +49,16 @@ moments = {"first": torch.randn(size // 12), "second": torch.randn(size // 12)}
 def bare(folder):
     save_file(weights, folder / "model.safetensors")
     torch.save(moments, folder / "optimizer.pt")
-saving = [bare, print]
+save, later = bare, None
 if (Path(code) / "staging.py").exists() and sys.argv[5] == "staged":
     from staging import Held, Staged
     def write(folder, state):
         save_model(Held(state[0]), str(folder / "model.safetensors"))
         torch.save(state[1], folder / "optimizer.pt")
     staged = Staged(lambda: [weights, moments], write)
-    saving = [staged.copy, print, staged.write]
-checkpoints = Checkpoints(Config(str(output), checkpoints_total_limit=1), "whole", *saving)
+    save, later = staged.copy, staged.write
+checkpoints = Checkpoints(Config(str(output), checkpoints_total_limit=1), "whole", save, print)
+checkpoints.write_state = later
 checkpoints.resume(1)
 stalls, bares = [], []
 def write_bare(update):

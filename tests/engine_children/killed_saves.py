@@ -79,10 +79,10 @@ def train(rank: int, rendezvous: str, said: int) -> None:
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     training = Training(rank)
-    saving = (
-        (training.copy, training.load_state, training.write) if behind else (training.save_state, training.load_state)
-    )
-    checkpoints = Checkpoints(Config(str(output)), "whole", *saving)
+    save = training.copy if behind else training.save_state
+    checkpoints = Checkpoints(Config(str(output)), "whole", save, training.load_state)
+    if behind:
+        checkpoints.write_state = training.write
     start = checkpoints.resume(1)
     assert training.update == start, (training.update, start)
     if rank == 0:

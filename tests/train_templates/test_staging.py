@@ -114,7 +114,8 @@ def test_without_memory_for_a_copy_the_state_itself_is_written(
     staged = staging.Staged(lambda: state, lambda _, held: written.append(held))
     monkeypatch.setattr(staging, "free_memory", lambda: 7999)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    saving = checkpoints.Checkpoints(Config(str(tmp_path)), "whole", staged.copy, lambda _: None, staged.write)
+    saving = checkpoints.Checkpoints(Config(str(tmp_path)), "whole", staged.copy, lambda _: None)
+    saving.write_state = staged.write
     saving.resume(SAMPLES)
     for update in (1, 2):
         saving.save(update)
@@ -144,7 +145,8 @@ def test_a_checkpoint_is_complete_once_its_thread_has_written_it(
         (folder / "value").write_text(str(float(state["value"])))
 
     staged = staging.Staged(lambda: {"value": value}, write)
-    saving = checkpoints.Checkpoints(Config(str(tmp_path)), "whole", staged.copy, lambda _: None, staged.write)
+    saving = checkpoints.Checkpoints(Config(str(tmp_path)), "whole", staged.copy, lambda _: None)
+    saving.write_state = staged.write
     saving.resume(SAMPLES)
     saving.save(1)
     value += 5

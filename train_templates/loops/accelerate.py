@@ -571,7 +571,9 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
     # end: unstaged
     # feature: staged
     staged = Staged(state, write_state)
-    return Checkpoints(config, "whole", staged.copy, load_state, staged.write)
+    checkpoints = Checkpoints(config, "whole", staged.copy, load_state)
+    checkpoints.write_state = staged.write
+    return checkpoints
     # end: staged
 
 
@@ -608,7 +610,8 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
     # end: unstaged
     # feature: staged
     staged = Staged(state, write_state)
-    checkpoints = Checkpoints(config, "fsdp", staged.copy, load_state, staged.write)
+    checkpoints = Checkpoints(config, "fsdp", staged.copy, load_state)
+    checkpoints.write_state = staged.write
     return checkpoints
     # end: staged
 

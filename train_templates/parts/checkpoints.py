@@ -62,14 +62,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        config: Config,
-        layout: str,
-        save_state: Callable[[Path], object],
-        load_state: Callable[[Path], object],
-        # feature: background
-        write_state: Callable[[Path], object] | None = None,
-        # end: background
+        self, config: Config, layout: str, save_state: Callable[[Path], object], load_state: Callable[[Path], object]
     ) -> None:
         self.config, self.layout, self.save_state, self.load_state = config, layout, save_state, load_state
         self.folder = Path(config.output_dir) / "checkpoints"
@@ -83,7 +76,7 @@ class Checkpoints:
         # end: selected
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
-        self.write_state = write_state  # what `save_state` left to be written while the training goes on
+        self.write_state: Callable[[Path], object] | None = None  # writes what `save_state` only copied, in the thread
         self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
         # end: background
 
