@@ -86,7 +86,7 @@ class Task:
     packages: tuple[str, ...] = ()
     """What it needs beside torch and the engine."""
     named_packages: tuple[str, ...] = ()
-    """What a model that is no preset needs on top."""
+    """What a model that is not a preset needs on top."""
     embedded_packages: tuple[str, ...] = ()
     """What its embedded data needs on top."""
     parts: tuple[str, ...] = ()
@@ -113,6 +113,13 @@ class Task:
     def cuts(self) -> bool:
         """A long document becomes several samples; else what is too long for one is cut off."""
         return self.samples == "documents"
+
+    @property
+    def longest_samples(self) -> Literal["rows", "pairs", "texts", "own"]:
+        """What `plan --exact` makes a micro-batch of: samples of the greatest length, or those that the data has."""
+        if self.compares:
+            return "pairs"
+        return "rows" if self.generative else "texts" if self.from_hub else "own"
 
     @property
     def own_code(self) -> bool:
