@@ -63,6 +63,8 @@ class Scheduler:
     """Its line in the wizard's list."""
     program: str
     """The program that submits."""
+    id_pattern: str = r"[0-9]{1,18}"
+    """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str

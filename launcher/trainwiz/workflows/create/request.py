@@ -98,7 +98,7 @@ class InitRequest:
 
     @property
     def options(self) -> dict[str, str | bool]:
-        """The options that were typed and that are no answers, by field, with paths that count from anywhere."""
+        """The options that were typed and are not answers, by field, with paths that count from anywhere."""
         typed = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name)}
         return {name: _absolute(value) if name in ("machine", "python") else value for name, value in typed.items()}
 
