@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -130,6 +131,9 @@ def _compare_group(name: str, recordings: Mapping[int, Recording]) -> Diagnosis 
             return _missing(name, number, behind, waiting, calls)
         if waiting and len(waiting) == len(present):
             return _stuck(name, number, waiting, [rank for rank in members if rank not in recordings])
+        if behind:
+            # Where a rank has ended, the collective fails on the others, which records it as done.
+            return _left(name, number, behind, present)
     return None
 
 
@@ -180,6 +184,21 @@ def _missing(
             "or a slow evaluation or save"
         ),
     )
+
+
+def _left(name: str, number: int, behind: Sequence[int], present: Mapping[int, Call]) -> Diagnosis:
+    cause = say(
+        "ranks {others} called collective {number} of group {group}, {call}; ranks {ranks} had ended, or were slower",
+        others=_list(present),
+        number=number,
+        group=name,
+        call=str(next(iter(present.values()))),
+        ranks=_list(behind),
+    )
+    remedy = say(
+        "read the logs of the ranks that are behind: one of them ended first, if all were dumped after a failure"
+    )
+    return dataclasses.replace(_diagnosis("collective_missing", behind[0], cause, remedy), certainty="likely")
 
 
 def _stuck(name: str, number: int, waiting: Mapping[int, Call], silent: Sequence[int]) -> Diagnosis:
