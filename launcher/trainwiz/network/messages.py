@@ -32,7 +32,7 @@ Said = TypeVar("Said", bound=BaseModel)
 
 
 class Unacceptable(ValueError):
-    """What came is no message, or nobody who knows the secret sent it."""
+    """What came is not a message, or nobody who knows the secret sent it."""
 
 
 class _Checked(BaseModel):

@@ -65,7 +65,7 @@ class Supervisor:
         teardown: float = TEARDOWN_SECONDS,
         stopped_code: int = 0,
     ) -> None:
-        """`stopped_code` is what a rank ends with that was stopped in order; it is no failure."""
+        """`stopped_code` is what a rank ends with that was stopped in order; it is not a failure."""
         self.codes: dict[int, int | None] = dict.fromkeys(ranks)
         self.deadline: float | None = None
         self.first_failed: int | None = None
