@@ -37,6 +37,8 @@ class Outcome:
     """How long the last rank took to end after that signal."""
     stopped: bool = False
     """Whether the training ended in order before its end, because somebody asked for that here or elsewhere."""
+    unwanted: bool = False
+    """Whether a person asked for the end with `trainwiz stop`, so that nothing goes on by itself."""
     hung: bool = False
     """Whether it was stopped because it hung."""
     stalls: tuple[Mapping[str, object], ...] = ()
@@ -79,8 +81,8 @@ class Outcome:
 
     @property
     def preempted(self) -> bool:
-        """Whether a scheduler asked it to stop, here or on another machine, and not a person at the terminal."""
-        return self.signal in PREEMPTING or (self.stopped and self.signal is None)
+        """Whether a scheduler asked it to stop, here or on another machine, and not a person."""
+        return not self.unwanted and (self.signal in PREEMPTING or (self.stopped and self.signal is None))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as `outcome.json` keeps them."""
