@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import math
@@ -198,7 +197,7 @@ def _left(name: str, number: int, behind: Sequence[int], present: Mapping[int, C
     remedy = say(
         "read the logs of the ranks that are behind: one of them ended first, if all were dumped after a failure"
     )
-    return dataclasses.replace(_diagnosis("collective_missing", behind[0], cause, remedy), certainty="likely")
+    return _diagnosis("collective_missing", behind[0], cause, remedy)
 
 
 def _stuck(name: str, number: int, waiting: Mapping[int, Call], silent: Sequence[int]) -> Diagnosis:
