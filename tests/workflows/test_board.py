@@ -1,9 +1,11 @@
 """`trainwiz board`: the page of a project's runs, who may see it, and how fast it is there."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from test_history import CHROMIUM, EVIL, NAMES, Page, alive, browse, record
 
 from trainwiz import language
+from trainwiz.network import pages
 from trainwiz.network.pages import PageServer
 from trainwiz.store.runs import Run
 from trainwiz.workflows.board import Board
@@ -97,6 +100,38 @@ def test_a_run_is_named_and_never_a_path(served: PageServer, name: str) -> None:
     for page in ("run", "log"):
         assert get(served, f"/{served.token}/{page}?run={quote(name)}")[0] == 404
     assert get(served, f"/{served.token}/log?run={NAMES[0]}&rank=../../command")[0] == 200  # of the first rank
+
+
+@pytest.mark.parametrize(
+    "rest", ["log?run={run}&rank=" + "9" * 9000, "log?run={run}&rank=%D9%A3", "runs?" + "a=1&" * 500]
+)
+def test_odd_queries_are_answered(served: PageServer, rest: str) -> None:
+    assert get(served, f"/{served.token}/{rest.format(run=NAMES[2])}")[0] in (200, 404)
+
+
+def test_whoever_holds_connections_keeps_nobody_out(served: PageServer) -> None:
+    """Requests without an end, and lines and headers without one."""
+    before = threading.active_count()
+    held = [
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(3 * pages._MOST_CONNECTIONS)
+    ]
+    for i, one in enumerate(held):
+        with contextlib.suppress(OSError):
+            one.sendall((b"GET /", b"GET / HTTP/1.1\r\nA: ", b"G" * 70_000, b"\0")[i % 4])
+    assert get(served, f"/{served.token}/")[0] == 200
+    until = time.monotonic() + 60
+    while threading.active_count() > before + pages._MOST_CONNECTIONS and time.monotonic() < until:
+        time.sleep(0.05)
+    assert threading.active_count() <= before + pages._MOST_CONNECTIONS
+    for one in held:
+        one.close()
+
+
+def test_who_sends_a_byte_now_and_then_is_dropped(served: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_MOST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:
+        slow.sendall(b"G")
+        assert slow.recv(1) == b""
 
 
 def test_logs_hide_secrets_and_show_no_markup(served: PageServer) -> None:
