@@ -19,6 +19,7 @@ from trainwiz import language
 from trainwiz.network import pages
 from trainwiz.network.pages import PageServer
 from trainwiz.store.runs import Run
+from trainwiz.workflows import board
 from trainwiz.workflows.board import Board
 
 DIAGNOSIS = {
@@ -140,6 +141,17 @@ def test_logs_hide_secrets_and_show_no_markup(served: PageServer) -> None:
     assert "token" in text
     assert "<script" not in text
     assert "<img" not in text
+
+
+@pytest.mark.parametrize("shown", [20, 200, 1200])
+def test_a_secret_that_the_page_would_cut_is_hidden(served: PageServer, project: Path, shown: int) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\n" + "CANARYkey\n" * 200 + "-----END PRIVATE KEY-----\n"
+    for secret in (SECRET + "\n", key):
+        rest = "x" * (board._LOG_BYTES - shown) + "\n"
+        Run(project / "runs" / NAMES[2]).log(0).write_text(f"token {secret}{rest}")
+        _, text, _ = get(served, f"/{served.token}/log?run={NAMES[2]}&rank=0")
+        assert "CANARYkey" not in text
+        assert SECRET[-12:] not in text
 
 
 def test_what_differs_between_two_runs(served: PageServer) -> None:

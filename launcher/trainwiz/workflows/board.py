@@ -26,6 +26,8 @@ from trainwiz.ui import page as report
 _BRIEF_BYTES = 1 << 15
 """Of a run's metrics, for its line in the table: 50 runs are read before the first paint."""
 _LOG_BYTES = 1 << 16
+_KEY_BYTES = 1 << 14
+"""More than any secret is long."""
 _RANK = re.compile("[0-9]{1,9}")
 _MOST_COMPARED = 16
 _MOST_KEPT = 256
@@ -120,9 +122,11 @@ class Board:
             return None
         logs = history.logs(run)
         rank = next((int(word) for word in query.get("rank", ()) if _RANK.fullmatch(word)), min(logs, default=0))
-        text = history.tail(logs[rank], _LOG_BYTES) if rank in logs else ""
-        # The logs of a run that has ended hide secrets already, and those of one that goes on do not.
-        return Page(body=pages.log(redaction.text(text), rank, list(logs), self._templates))
+        text = history.tail(logs[rank], _LOG_BYTES + _KEY_BYTES) if rank in logs else ""
+        # The logs of a run that has ended hide secrets already, and those of one that goes on do not. One that the
+        # beginning of the page would cut is hidden before it is cut.
+        hidden = redaction.text(text)[-_LOG_BYTES:]
+        return Page(body=pages.log(hidden, rank, list(logs), self._templates))
 
     def _diff(self, query: Query) -> Page | None:
         chosen = self._named(query.get("run", ()))
