@@ -179,6 +179,7 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
         assert code == 0
         assert f"asked run {RUN} to save a checkpoint and end" in err
         assert process.wait(30) == -signal.SIGTERM
+        assert (project / "runs" / RUN / ".stopped").exists(), "so that its launcher knows who asked"
     finally:
         process.kill()
     code, _, err = cli("stop", RUN)

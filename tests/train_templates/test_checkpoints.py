@@ -31,7 +31,7 @@ def write_code(folder: Path, **changes: object) -> Path:
     plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
     texts = {a.path: a.text for a in script.scripts(plan, templates.load())}
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("checkpoints.py", "trust.py"):
+    for name in {"checkpoints.py", "trust.py", "staging.py"} & texts.keys():
         (folder / name).write_text(texts[name])
     return folder
 
@@ -339,7 +339,9 @@ def test_another_number_of_ranks_is_for_layouts_that_can_be_cut_anew(start: Star
     other = start(layout=layout)
     other.checkpoints.world = 4
     if refused:
-        with pytest.raises(SystemExit, match=f"saved by 1 ranks, and {layout} loads it with as many only, not with 4"):
+        with pytest.raises(
+            SystemExit, match=f"saved by 1 ranks; {layout} can only load it with the same number, not with 4"
+        ):
             other.checkpoints.resume(SAMPLES)
     else:
         assert other.checkpoints.resume(SAMPLES) == 1

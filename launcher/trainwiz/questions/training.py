@@ -225,7 +225,7 @@ TRAINING: tuple[Question, ...] = (
         prompt=say("Compute metrics from the outputs for all samples"),
         when=_evaluates,
         choices=YES_NO,
-        help="Some metrics are no sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
+        help="Some metrics are not sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
         "text_regression, and what you write for custom. true gathers the outputs of all ranks in the order of the "
         "data, each sample once, and computes all metrics from them; they must fit in the memory of one rank.",
     ),
@@ -244,9 +244,10 @@ TRAINING: tuple[Question, ...] = (
         key="checkpoint.background",
         prompt=say("Finish checkpoints in the background"),
         choices=YES_NO,
-        help="Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
-        "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
-        "previous checkpoint.",
+        help="With one rank, DDP and FSDP, training waits only until its state is copied into host memory, which takes "
+        "as much of it as the state; with DeepSpeed and Colossal-AI until it is written to the page cache. All else "
+        "runs in the background, one checkpoint at a time. A crash before it finishes goes back to the previous "
+        "checkpoint.",
     ),
     Question(
         key="checkpoint.on_failed_save",

@@ -96,6 +96,17 @@ class Scheduler:
         """What one of them answered; None where it does not know the job."""
         raise NotImplementedError
 
+    def requeue(self, job: Job) -> Argv:  # noqa: ARG002 (most see to that themselves)
+        """The command that starts a stopped job again; empty where the scheduler does that by itself."""
+        return ()
+
+    def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
+        """Why not to start it again, by what the first of `questions` answered; None where nothing speaks against it.
+
+        `now` is the time (seconds since 1970); a scheduler asks for the end at most `notice` seconds before it.
+        """
+        raise NotImplementedError
+
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
         """The commands that end a job: one that runs saves a checkpoint first, and neither starts again."""
         raise NotImplementedError

@@ -16,6 +16,7 @@ from trainwiz.errors import UsageError
 from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.calls import Call
+from trainwiz.script.definitions import Definitions, definitions
 from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
@@ -63,8 +64,12 @@ class Part:
 class Script:
     """One script, with the modules of its project that it imports; rules read it."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """The last of the parts is the script itself; the lines of each come after those of the parts before it."""
+    def __init__(self, parts: Sequence[Part], arguments: Sequence[str] = ()) -> None:
+        """The last of the parts is the script itself; the lines of each come after those of the parts before it.
+
+        `arguments` is the command line that it is meant to be started with, as far as it is known.
+        """
+        self.arguments = arguments
         self.file = parts[-1].file
         self.parts = parts
         self.lines = [line for part in parts for line in part.lines]
@@ -80,7 +85,7 @@ class Script:
     @cached_property
     def values(self) -> Values:
         """What its expressions come to."""
-        return Values(self.tree, self.names)
+        return Values(self.tree, self.names, self.arguments)
 
     @cached_property
     def runs_when_imported(self) -> ast.stmt | None:
@@ -96,6 +101,11 @@ class Script:
                 if working or (isinstance(node, ast.Call) and self.engines.kind(node) == "Accelerator"):
                     return statement
         return None
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """What the module defines, where it does more than that."""
+        return definitions(self.tree)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -181,8 +191,9 @@ def read(
     text: str,
     modules: Sequence[tuple[str, str, str]] = (),
     trees: MutableMapping[str, ast.Module] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Script:
-    """The script of this text, with modules that it imports (their names, files and texts).
+    """The script of this text, with modules that it imports (their names, files and texts), and its arguments.
 
     `trees` holds texts that have been parsed, by text; they are taken from it. Raises `UsageError` where the script is
     not valid Python; such modules are left out.
@@ -193,7 +204,7 @@ def read(
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             parts.append(_part(name, path, source, parts, trees))
     with _told(file):
-        return Script([*parts, _part("__main__", file, text, parts, trees)])
+        return Script([*parts, _part("__main__", file, text, parts, trees)], arguments)
 
 
 @contextlib.contextmanager

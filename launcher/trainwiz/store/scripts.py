@@ -6,7 +6,7 @@ import ast
 import contextlib
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainwiz import files, script
@@ -21,9 +21,12 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 
 
-def read(path: str) -> script.Script:
-    """The script in this file. Raises `UsageError` with what to type instead where there is none that can be read."""
-    return script.read(path, read_text(path))
+def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
+    """The script in this file, started with these arguments.
+
+    Raises `UsageError` with what to type instead where there is none that can be read.
+    """
+    return script.read(path, read_text(path), arguments=arguments)
 
 
 def with_modules(path: str, text: str | None = None) -> script.Script | None:
