@@ -107,7 +107,7 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
     [
         ([], "no model to plan for"),
         ([*QWEN, "--gpus", "3xFOO"], "not a known GPU"),
-        ([*QWEN, "--gpus", "12xH100"], "12 GPUs are no whole number of machines"),
+        ([*QWEN, "--gpus", "12xH100"], "12 GPUs are not a whole number of"),
         ([*QWEN, "--gpus", "0xH100"], "not a known GPU"),
         ([*QWEN, "--gpus", "8xH100", "--max-cost", "3"], "--max-cost needs the price"),
         ([*QWEN, "--gpus", "8xH100", "--price", "-1"], "--price '-1': not understood"),

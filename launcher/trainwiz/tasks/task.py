@@ -86,7 +86,7 @@ class Task:
     packages: tuple[str, ...] = ()
     """What it needs beside torch and the engine."""
     named_packages: tuple[str, ...] = ()
-    """What a model that is no preset needs on top."""
+    """What a model that is not a preset needs on top."""
     embedded_packages: tuple[str, ...] = ()
     """What its embedded data needs on top."""
     parts: tuple[str, ...] = ()
