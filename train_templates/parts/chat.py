@@ -1,4 +1,4 @@
-"""Conversations as tokens: rendered by the tokenizer's own chat template, and what of it is learned.
+"""Conversations as tokens: rendered by a chat template, and what of it is learned.
 
 An answer is learned after exactly the prompt that the model is given at inference: the template's rendering of all
 messages before it, with the template's beginning of an answer. The rest of the answer's own rendering is learned.
@@ -23,6 +23,18 @@ from collections import Counter
 
 # end: tokenizer
 from collections.abc import Callable, Iterable
+
+# feature: tokenizer
+# feature: all_learned
+from dataclasses import replace
+
+# end: all_learned
+# end: tokenizer
+
+# feature: own_template
+from pathlib import Path
+
+# end: own_template
 from typing import Any
 
 # feature: tokenizer
@@ -120,6 +132,9 @@ def recipe_of(
     # end: own_data
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
+    # feature: own_template
+    tokenizer.append(template_of(config.chat_template))
+    # end: own_template
     # end: tokenizer
     # feature: bytes
     tokenizer = ["bytes"]
@@ -161,6 +176,23 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
 """For tokenizers of base models, which have no template."""
+# feature: own_template
+TEMPLATES = {
+    "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+}
+"""Templates by their names."""
+
+
+def template_of(name: str) -> str:
+    """Return the template of a name or of a file."""
+    try:
+        return TEMPLATES.get(name) or Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"{name}: this chat template cannot be used: {error}") from None
+
+
+# end: own_template
 
 
 class Coded(NamedTuple):
@@ -181,11 +213,44 @@ class Chat:
             raise SystemExit(
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
             )
+        # feature: own_template
+        self.tokenizer.chat_template = template_of(config.chat_template)
+        # end: own_template
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
         self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
         self.latest = "", Coded([], [], [])
+        # feature: own_template
+        self.refuse_unusable(config.chat_template)
+        # end: own_template
 
+    # feature: own_template
+    def refuse_unusable(self, name: str) -> None:
+        """Exit if a template cannot be rendered, or leaves out what is said, or writes tokens that are in pieces."""
+        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
+        try:
+            text = str(self.tokenizer.apply_chat_template(said, tokenize=False))
+        except Exception as error:  # Jinja's errors, and what templates raise
+            raise SystemExit(f"{name}: this chat template cannot be used: {error}") from None
+        if missing := [part for part in ("first", "second") if part not in text]:
+            raise SystemExit(f"{name}: this chat template cannot be used: it leaves out the message {missing[0]!r}")
+        marks = set(re.findall(r"<\|\w+\|>", text)) - self.tokenizer.get_vocab().keys()
+        if marks:
+            raise SystemExit(
+                f"{name}: this chat template cannot be used: the tokenizer has no token {', '.join(sorted(marks))}"
+            )
+
+    def stop_after_answers(self, model: Any) -> None:
+        """Let generation end with the special token that ends an answer in the template, too."""
+        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
+        answer = str(self.tokenizer.apply_chat_template(said, tokenize=False)).rpartition("second")[2]
+        known = model.generation_config.eos_token_id
+        ends = known if isinstance(known, list) else [known, self.tokenizer.eos_token_id]
+        special = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        ends = [*ends, *(i for i in self.coded(answer).ids if i in special)][: len(ends) + 1]
+        model.generation_config.eos_token_id = sorted({i for i in ends if i is not None})
+
+    # end: own_template
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the samples of a conversation. Tokens that are given but not learned are complemented.
 
@@ -195,11 +260,35 @@ class Chat:
         self.rendered.clear()
         whole = self.render(talk, talk.messages)
         refuse_losses(talk, whole)
+        return self.samples(talk, whole)
+
+    # feature: answers_learned
+    def samples(self, talk: Conversation, whole: str) -> list[list[int]]:
+        """Return the samples of a conversation, in which only answers are learned."""
         if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
             return [marked]
         spans = self.spans(talk, whole)
         texts = [(whole, spans)] if spans is not None else self.apart(talk)
         return [sample for text, answers in texts for sample in self.tokens(text, answers)]
+
+    # end: answers_learned
+    # feature: all_learned
+    def samples(self, talk: Conversation, whole: str) -> list[list[int]]:
+        """Return a conversation as one sample, in which all is learned but answers that are not to be (weight 0)."""
+        if lost := [text for text in map(reasoning_of, talk.messages) if text not in whole]:
+            raise ValueError(f"it leaves out the reasoning {lost[0][:60]!r}; with data.train_on answers it is learned")
+        left_out = self.spans(replace(talk, learned=unlearned(talk)), whole) if any(unlearned(talk)) else []
+        if left_out is None:
+            raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+        ids, starts, ends = self.coded(whole)
+        sample = [
+            ~token if any(start < end and begin < stop for begin, end in left_out) else token
+            for token, start, stop in zip(ids, starts, ends, strict=True)
+        ]
+        unended = self.tokenizer.eos_token and not whole.rstrip().endswith(self.special)
+        return [[*sample, self.tokenizer.eos_token_id] if unended else sample]
+
+    # end: all_learned
 
     def prompt(self, question: str) -> list[int]:
         """Return the ids that prompt for an answer."""
@@ -237,6 +326,7 @@ class Chat:
             messages = [with_text_arguments(message) for message in messages]
         return Conversation(messages, talk.learned, talk.place, talk.tools, talk.settings)
 
+    # feature: answers_learned
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
         """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
         coded = self.tokenizer.apply_chat_template(
@@ -257,6 +347,7 @@ class Chat:
             for token in itertools.islice(sample, length)
         ]
 
+    # end: answers_learned
     def spans(self, talk: Conversation, whole: str) -> list[Span] | None:
         """Return where the learned answers are in the whole text. None: later messages change how one is rendered.
 
@@ -299,6 +390,7 @@ class Chat:
         fits = shorter.rstrip().endswith(self.special) and whole.startswith(shorter[known:], place)
         return shorter if fits else None
 
+    # feature: answers_learned
     def apart(self, talk: Conversation) -> list[tuple[str, list[Span]]]:
         """Return the texts of answers that later messages render differently, each with the answers that it shows."""
         texts: list[tuple[str, list[Span]]] = []
@@ -311,6 +403,7 @@ class Chat:
                     texts.append((text, [(begin, len(text))]))
         return texts[::-1]
 
+    # end: answers_learned
     def answer(self, talk: Conversation, before: list[Message], message: Message) -> tuple[str, int]:
         """Return the text of an answer after its prompt, and the length of the prompt."""
         prompt, text = self.render(talk, before, answer=True), self.render(talk, [*before, message])
@@ -329,6 +422,7 @@ class Chat:
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
 
+    # feature: answers_learned
     def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
         """Return the ids of a text, complemented outside of the spans.
 
@@ -357,6 +451,7 @@ class Chat:
         unended = spans and spans[-1][1] == len(text) and not text.rstrip().endswith(self.special)
         return [[*sample, self.tokenizer.eos_token_id] if unended and self.tokenizer.eos_token else sample]
 
+    # end: answers_learned
     def coded(self, text: str) -> Coded:
         """Return the token ids of a text. What it shares with the latest one is not tokenized again.
 
@@ -382,6 +477,13 @@ class Chat:
         return [t.content for t in tokens if t.special and not t.lstrip and t.content in template]
 
 
+# feature: all_learned
+def unlearned(talk: Conversation) -> list[bool]:
+    """Return which messages are answers that are not to be learned."""
+    return [m["role"] == "assistant" and not learned for m, learned in zip(talk.messages, talk.learned, strict=True)]
+
+
+# end: all_learned
 def refuse_losses(talk: Conversation, text: str) -> None:
     """Raise `ValueError` if the template left out what a message says, or a tool."""
     place = 0
@@ -451,8 +553,15 @@ class Chat:
         tokens = []
         for message, learned in zip(talk.messages, talk.learned, strict=True):
             said = [*message["content"].encode(), self.END]
-            tokens += [~byte for byte in f"{message['role']}:\n".encode()]
+            role = [*f"{message['role']}:\n".encode()]
+            # feature: answers_learned
+            tokens += [~byte for byte in role]
             tokens += said if learned else [~token for token in said]
+            # end: answers_learned
+            # feature: all_learned
+            left_out = message["role"] == "assistant" and not learned
+            tokens += [~token for token in role + said] if left_out else role + said
+            # end: all_learned
         return [tokens]
 
     def reads(self, name: str) -> bool:

@@ -139,11 +139,21 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 
 # end: unpacked
 # end: documents
+# feature: chosen_attention
+def attention_of(config: Any) -> str:
+    """Return the name of the attention to use, as transformers has it."""
+    return str(config.attention)
+
+
+# end: chosen_attention
 # feature: flash
-ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
-"""flash-attn handles each document separately, if it is installed; else PyTorch's kernel does, or a mask."""
+# feature: found_attention
+def attention_of(_config: Any) -> str | None:
+    """Return flash-attn's name if it is installed: it keeps documents apart. Else PyTorch's kernel does, or a mask."""
+    return "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
 
 
+# end: found_attention
 def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any) -> tuple[Tensor, None]:
     """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, places, width) each."""
     from torch.nn.attention.varlen import varlen_attn
@@ -223,7 +233,7 @@ def given(
     masks: Any = {"full_attention": mask[:, None]}
     if window := getattr(config, "sliding_window", None):
         masks["sliding_attention"] = (mask & (place[:, None] - place < window))[:, None]
-    if config._attn_implementation == "eager":  # eager attention adds the mask to the scores
+    if config._attn_implementation in ("eager", "flex_attention"):  # they add the mask to the scores
         lowest = torch.finfo(torch.float32).min
         masks = {kind: torch.zeros_like(m, dtype=torch.float32).masked_fill(~m, lowest) for kind, m in masks.items()}
     kinds = set(getattr(config, "layer_types", None) or [list(masks)[-1]])

@@ -163,6 +163,9 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     # feature: built_once
     load = sharding.loader(transformers.AutoModelForSequenceClassification)
     # end: built_once
+    # feature: chosen_attention
+    head["attn_implementation"] = config.attention
+    # end: chosen_attention
     model = load(config.model_name, **FP32, **head)
     model.config.pad_token_id = Tokens(config).pad
     return mask_on_the_device(model)
@@ -173,7 +176,7 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, pad_token_id=Tokens(config).pad, **head)
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+    return mask_on_the_device(from_shape(config, shape))
 
 
 # end: config_model
@@ -192,10 +195,20 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         **head,
     )
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+    return mask_on_the_device(from_shape(config, shape))
 
 
 # end: preset_model
+# feature: random_weights
+def from_shape(config: Any, shape: Any) -> Any:
+    """Return a model with random weights in fp32."""
+    # feature: chosen_attention
+    shape._attn_implementation = config.attention
+    # end: chosen_attention
+    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
+
+
+# end: random_weights
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
 """Models in which every token attends to all others, and that accept a mask of token pairs."""
 

@@ -53,6 +53,9 @@ class TaskConfig:
     max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention
+    # end: chosen_attention
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
@@ -116,9 +119,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 
@@ -131,9 +134,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 
@@ -158,9 +161,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 

@@ -1,6 +1,6 @@
 """The task: a chat model, trained on conversations. This file holds data, model and loss; the loop is in train.py.
 
-Only the assistant's messages are learned. The loop divides the summed loss by the learned tokens of the whole real
+The loop divides the summed loss by the learned tokens of the whole real
 batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split.
 """
 
@@ -57,6 +57,12 @@ class TaskConfig:
     max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention
+    # end: chosen_attention
+    # feature: own_template
+    chat_template: str = "chatml"  # or a file with a template in Jinja
+    # end: own_template
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
@@ -129,9 +135,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 
@@ -143,9 +149,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         config.model_name,
         dtype=config.frozen_dtype,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
         # feature: qlora
         **adapter.four_bits(),
         # end: qlora
@@ -169,9 +175,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 
@@ -198,9 +204,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk)
 
@@ -227,7 +233,11 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
-    model_folder.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
+    talker = chat.Chat(config)
+    # feature: own_template
+    talker.stop_after_answers(model)
+    # end: own_template
+    model_folder.save(model, weights, folder, config.output_dtype, talker.tokenizer)
 
 
 # end: whole_model

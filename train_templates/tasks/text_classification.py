@@ -59,6 +59,9 @@ class TaskConfig:
     label_column: str = "label"
     max_rows: int = 0  # rows that are read of each source; 0: all
     sequence_length: int = 256  # longer texts are truncated
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2
+    # end: chosen_attention
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"

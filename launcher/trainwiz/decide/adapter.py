@@ -63,6 +63,7 @@ def _is_possible(d: Decision, adapter: Adapter) -> bool:
 
 def decide_adapter(d: Decision) -> None:
     """Decide whether there is an adapter, its size, and whether it is merged."""
+    d.settle_default("model.attention", say("the fastest that is installed and suits the data"))
     d.settle_default("model.frozen", say("trains all of them"))
     d.settle_default("model.neftune_alpha", say("noise helps only some fine-tuning on few conversations"))
     rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))

@@ -115,6 +115,7 @@ class Model(_Section):
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
+    attention: v.Attention = "auto"
     frozen: Parts | None = None
     neftune_alpha: PositiveOrZero = 0.0
     adapter: v.Adapter = "none"
@@ -143,6 +144,8 @@ class Data(_Section):
     cache_dir: Text = ".cache"
     num_workers: Annotated[int, Field(ge=0, le=1024)]
     packing: bool
+    train_on: v.TrainOn = "answers"
+    chat_template: Text | None = None
 
 
 class MachineChoice(_Section):

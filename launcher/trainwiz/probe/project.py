@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.probe import data, hub_model, locks, model
+from trainwiz.probe import chat_template, data, hub_model, locks, model
 from trainwiz.probe.cache import HubCache, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
@@ -76,6 +76,8 @@ def project(
         train=data.facts(plan.data.train, kind, reading, split="train"),
         eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
         model=model.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=row),
+        reads_bytes=reading.as_bytes,
+        chat_template=chat_template.problem(plan.data.chat_template, root) if plan.data.chat_template else "",
     )
 
 

@@ -40,6 +40,18 @@ def _adapts(values: Values) -> bool:
     return fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
+def _converses(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).samples == "conversations"
+
+
+def _renders_talks(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).samples in ("conversations", "preferences")
+
+
+def _chooses_attention(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).from_hub and _accelerate(values)
+
+
 def _reads_columns(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).text_column
 
@@ -172,6 +184,21 @@ ADVANCED: tuple[Question, ...] = (
         "learning rates learn nothing. For single and ddp in bf16.",
     ),
     Question(
+        key="model.attention",
+        prompt=say("Implementation of attention"),
+        when=_chooses_attention,
+        choices=(
+            Choice(value="auto", label=say("the fastest that is installed and suits the data")),
+            Choice(value="sdpa", label=say("PyTorch's; with a mask where documents share a row")),
+            Choice(value="eager", label=say("plain matrix products; slow, and keeps all scores in memory")),
+            Choice(value="flash_attention_2", label=say("flash-attn; CUDA in bf16 or fp16")),
+            Choice(value="flex_attention", label=say("PyTorch's flex_attention, compiled; language models on CUDA")),
+        ),
+        help="How the model's attention is computed; the results differ by rounding only. auto takes flash-attn if it "
+        "is installed and PyTorch's kernel otherwise, and keeps documents apart without a mask where they share a row "
+        "on a GPU. eager keeps heads x length x length scores of each layer, which memory estimates leave out.",
+    ),
+    Question(
         key="model.frozen",
         prompt=say("Parameters that are not trained (embed,layers.0.; null: none)"),
         when=_owns_parameters,
@@ -298,6 +325,27 @@ ADVANCED: tuple[Question, ...] = (
         "or 200 documents, texts or conversations, chosen by their content, so that equal ones stay together and none "
         "is in both parts), embedded (every tenth of its topics is held out), a hub id (its split validation), or "
         "sources that are not the training data. null turns evaluation off and saves its time.",
+    ),
+    Question(
+        key="data.train_on",
+        prompt=say("What of conversations is learned"),
+        when=_converses,
+        choices=(
+            Choice(value="answers", label=say("what the assistant says")),
+            Choice(value="all", label=say("prompts, too")),
+        ),
+        help="answers learns only what the assistant says, behind the prompt that the model is given at inference. all "
+        "learns every token of a conversation, as of a document: for base models, short prompts, or formats of your "
+        "own. Answers that the data leaves out (weight 0) are not learned in either case.",
+    ),
+    Question(
+        key="data.chat_template",
+        paths=True,
+        prompt=say("Chat template (chatml, or a file; null: the tokenizer's own)"),
+        when=_renders_talks,
+        help="How a conversation is written as text: chatml, or a file with a template in Jinja as transformers has "
+        "it. It is rendered once at the start, must show what is said, and is saved with the tokenizer; generation "
+        "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer.",
     ),
     Question(
         key="data.text_column",

@@ -146,11 +146,19 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
-    flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    attention = plan.model.attention
+    flash = packed and half and attention in ("auto", "flash_attention_2")
     return {
         "packed": packed,
         "unpacked": task.generative and not packed,
         "flash": flash,
+        "attention": flash or attention != "auto",
+        "found_attention": attention == "auto",
+        "chosen_attention": attention != "auto",
+        "answers_learned": plan.data.train_on == "answers",
+        "all_learned": plan.data.train_on == "all" and task.packs,
+        "own_template": plan.data.chat_template is not None,
         "embedded_data": embedded,
         "own_data": not embedded,
     }
@@ -166,7 +174,6 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "prompts": not loss.two_answers or plan.data.eval is not None,
         "torch_functions": loss.real_batch_mean or plan.data.eval is not None,
         "loaded_weights": not plan.model.from_scratch,
-        "random_weights": plan.model.from_scratch,
         **loss.regions,
     }
 
@@ -243,6 +250,7 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     adapted = task.adapters and plan.model.adapter != "none" and not plan.model.from_scratch
     return {
         "preset_model": from_shape,
+        "random_weights": plan.model.from_scratch,
         "pretrained_model": not plan.model.from_scratch and not adapted,
         "whole_model": not adapted,
         "lora": adapted,
