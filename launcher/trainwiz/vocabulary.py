@@ -28,6 +28,7 @@ DecayType = Literal["linear", "cosine", "1-sqrt"]
 OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit", "paged_adamw_8bit"]
 Adapter = Literal["none", "lora", "qlora"]
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2", "flex_attention"]
+WeighBy = Literal["tokens", "samples"]
 TrainOn = Literal["answers", "all"]
 ChatTemplate = Literal["chatml"]
 """Templates that have a name; any other word is a file."""

@@ -51,6 +51,7 @@ GENERATED = (
         "hooks",
         "meter",
         "metrics",
+        "mixture",
         "model_folder",
         "network",
     ),

@@ -33,12 +33,24 @@ from torch.utils.checkpoint import checkpoint
 # feature: documents
 from torch.utils.data import Dataset
 
+# end: documents
+# feature: weighted
+import mixture
+
+# end: weighted
+# feature: documents
 import packing
 
 # feature: fused
 from head_loss import HeadLoss, can_be_fused
 
 # end: fused
+# end: documents
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
+# feature: documents
 from packing import FILES, Selection, write_rows
 from sources import hash_file
 from token_cache import Tokens, stoppable
@@ -93,8 +105,12 @@ class Rows(Dataset[Tensor]):
 
 def rows_of(tokens: Tokens, selection: Selection) -> Rows:
     """Return the rows, from files that the first rank of each machine writes once beside the tokens."""
-    code = hash_file(Path(packing.__file__))  # it differs with and without packing
-    key = hashlib.blake2b(repr((code, np.__version__, selection)).encode(), digest_size=12).hexdigest()
+    decided_by: list[Any] = [hash_file(Path(packing.__file__)), np.__version__, selection]  # packing.py: or without it
+    # feature: weighted
+    if isinstance(tokens, Mixture):
+        decided_by += [hash_file(Path(mixture.__file__)), tokens.key]
+    # end: weighted
+    key = hashlib.blake2b(repr(decided_by).encode(), digest_size=12).hexdigest()
     folder = tokens.folder / f"rows-{key}"
     with stoppable():
         if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():

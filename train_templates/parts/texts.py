@@ -22,6 +22,10 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+# feature: lora
+import adapter
+
+# end: lora
 # feature: tokenizer
 import model_folder
 
@@ -172,6 +176,18 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
 
 
 # end: pretrained_model
+# feature: lora
+def build_encoder(config: Any, **head: Any) -> nn.Module:
+    """Return the frozen pretrained model with an adapter and a new head to train. The engine moves and shards it."""
+    # feature: chosen_attention
+    head["attn_implementation"] = config.attention
+    # end: chosen_attention
+    model = adapter.build(transformers.AutoModelForSequenceClassification, config, **head)
+    model.config.pad_token_id = Tokens(config).pad
+    return mask_on_the_device(model)
+
+
+# end: lora
 # feature: config_model
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""

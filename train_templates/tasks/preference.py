@@ -91,6 +91,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of what goes into the adapter
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens,lm_head
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -149,23 +150,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: lora
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        config.model_name,
-        dtype=config.frozen_dtype,
+    model = adapter.build(
+        transformers.AutoModelForCausalLM,
+        config,
         # feature: attention
         attn_implementation=rows.attention_of(config),
         # end: attention
-        # feature: qlora
-        **adapter.four_bits(),
-        # end: qlora
-    )
-    adapter.add(
-        model,
-        config.lora_rank,
-        config.lora_alpha,
-        config.lora_targets,
-        dropout=config.lora_dropout,
-        rslora=config.lora_rslora,
     )
     return rows.with_log_probs(model, config.loss_chunk)
 

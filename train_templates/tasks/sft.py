@@ -31,10 +31,18 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
 # feature: eval
 from sources import is_part
 
 # end: eval
+# feature: weighted
+from sources import listed
+
+# end: weighted
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -52,6 +60,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # shorter conversations are left out
     max_tokens: int = 0  # longer ones, too; 0: none
@@ -78,6 +90,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of what goes into the adapter
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens,lm_head
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -103,6 +116,12 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
         max_tokens=config.max_tokens,
         whole=True,
     )
+    # feature: weighted
+    if split == "train":
+        parts = [tokens_of(config.cache_dir, chat.recipe(config, name, split)) for name in listed(source)]
+        weights = [float(weight) for weight in config.source_weights.split(",")]
+        return rows.rows_of(Mixture(parts, weights, config.weigh_by), selection)
+    # end: weighted
     return rows.rows_of(tokens_of(config.cache_dir, chat.recipe(config, source, split)), selection)
 
 
@@ -146,23 +165,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: lora
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        config.model_name,
-        dtype=config.frozen_dtype,
+    model = adapter.build(
+        transformers.AutoModelForCausalLM,
+        config,
         # feature: attention
         attn_implementation=rows.attention_of(config),
         # end: attention
-        # feature: qlora
-        **adapter.four_bits(),
-        # end: qlora
-    )
-    adapter.add(
-        model,
-        config.lora_rank,
-        config.lora_alpha,
-        config.lora_targets,
-        dropout=config.lora_dropout,
-        rslora=config.lora_rslora,
     )
     return rows.with_loss(model, config.loss_chunk)
 

@@ -72,19 +72,29 @@ def decide_adapter(d: Decision) -> None:
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
     d.settle_default("model.lora_dropout", say("one pass over the data rarely needs dropout"))
     d.settle_default("model.lora_rslora", say("alpha / rank is the usual scale"))
-    d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
+    d.settle_default(
+        "model.modules_to_save", say("the adapter reaches every layer; heads for labels are trained anyway")
+    )
+    _decide_merging(d)
     d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))
+
+
+def _decide_merging(d: Decision) -> None:
+    if d.task.labelled and d.values["model.adapter"] == "lora":
+        d.settle("model.merge_adapter", True, say("only the merged model holds the names of the labels"))
+    else:
+        d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
 
 
 # docs/decisions/wizard.md: A model that does not fit is trained with an adapter
 def _usual_method(d: Decision) -> tuple[str, Message]:
     usual = d.defaults["model.adapter"]
     if not d.task.adapters:
-        return usual, say("only sft and preference support adapters")
+        return usual, say("only tasks on text support adapters")
     whole, *others = methods(d, d.answers.get("batch.sequence_length") or _LENGTH) or (None,)
     best = next((one for one in others if one and one.fits_well), None)
     chosen = any(key.startswith("strategy.") for key in d.answers)
-    if whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
+    if not d.task.chats or whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
         return usual, say("trains all weights; lora needs only a fraction of the memory")
     return best.adapter, say(
         "{size} per rank fit; all weights need {whole} with {strategy}",

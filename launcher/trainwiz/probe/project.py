@@ -68,7 +68,13 @@ def project(
         two_answers=row.rows(plan.preference.loss) > 1,
         text_column=plan.data.image_column if row.backbones else plan.data.text_column,
         label_column=plan.data.label_column,
-        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or is_part(plan.data.eval)),
+        fewer=bool(
+            plan.data.source_weights
+            or plan.data.max_rows
+            or plan.data.min_tokens
+            or plan.data.max_tokens
+            or is_part(plan.data.eval)
+        ),
     )
     looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
     return replace(

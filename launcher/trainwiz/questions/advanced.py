@@ -40,12 +40,16 @@ def _adapts(values: Values) -> bool:
     return fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
+def _mixes(values: Values) -> bool:
+    return packs_rows(values) and "," in str(values.get("data.train") or "")
+
+
 def _converses(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).samples == "conversations"
 
 
 def _renders_talks(values: Values) -> bool:
-    return tasks.named(values.get("task", v.USUAL_TASK)).samples in ("conversations", "preferences")
+    return tasks.named(values.get("task", v.USUAL_TASK)).chats
 
 
 def _chooses_attention(values: Values) -> bool:
@@ -250,6 +254,14 @@ ADVANCED: tuple[Question, ...] = (
         "square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
     ),
     Question(
+        key="model.modules_to_save",
+        prompt=say("Modules trained as a whole (embed_tokens,lm_head; null: none)"),
+        when=_adapts,
+        help="Modules of the model that are trained with all their weights beside the adapter, and saved with it: "
+        "embed_tokens,lm_head for tokens that the model has not seen. A new head for labels is always trained. "
+        "Embeddings that are also the head (tied) are named together with it, and are two from then on.",
+    ),
+    Question(
         key="model.merge_adapter",
         prompt=say("Write a merged model at the end"),
         when=_adapts,
@@ -325,6 +337,26 @@ ADVANCED: tuple[Question, ...] = (
         "or 200 documents, texts or conversations, chosen by their content, so that equal ones stay together and none "
         "is in both parts), embedded (every tenth of its topics is held out), a hub id (its split validation), or "
         "sources that are not the training data. null turns evaluation off and saves its time.",
+    ),
+    Question(
+        key="data.source_weights",
+        prompt=say("Weights of the sources, in their order (3,1; null: none)"),
+        when=_mixes,
+        help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch from "
+        "the first. Every document is seen at least once in an epoch: the source that is largest for its weight once, "
+        "the others so many more times that the shares are right; the training says how many. null takes each "
+        "document once.",
+    ),
+    Question(
+        key="data.weigh_by",
+        prompt=say("What the weights count"),
+        when=_mixes,
+        choices=(
+            Choice(value="tokens", label=say("tokens that are predicted")),
+            Choice(value="samples", label=say("documents or conversations")),
+        ),
+        help="Whether data.source_weights are shares of the tokens or of the documents (of sft: conversations). Sources with "
+        "long documents have fewer of them for as many tokens.",
     ),
     Question(
         key="data.train_on",

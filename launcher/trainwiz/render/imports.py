@@ -19,6 +19,7 @@ NEIGHBOURS = frozenset(
         "hooks",
         "meter",
         "metrics",
+        "mixture",
         "model_folder",
         "network",
         "noise",

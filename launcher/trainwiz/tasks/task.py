@@ -115,6 +115,11 @@ class Task:
         return self.samples == "documents"
 
     @property
+    def chats(self) -> bool:
+        """Samples hold conversations, which a chat template writes as text."""
+        return self.samples in ("conversations", "preferences")
+
+    @property
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"

@@ -1,6 +1,8 @@
-"""Attention, chat templates and what is learned of conversations: options of some tasks only."""
+"""Attention, chat templates, weights of sources, and what is learned of conversations: options of some tasks only."""
 
 from __future__ import annotations
+
+import re
 
 from trainwiz import tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
@@ -97,7 +99,7 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
     if name is None:
         return
     fix = remedy("set data.chat_template to null, chatml, or a file", {"data.chat_template": None})
-    if tasks.of(plan).samples not in ("conversations", "preferences"):
+    if not tasks.of(plan).chats:
         yield violation("data.chat_template is {name}, but the task {task} has no conversations", fix, name=name)
     elif project.reads_bytes:
         yield violation(
@@ -108,3 +110,36 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
         )
     elif project.chat_template:
         yield violation("data.chat_template: {name}: {detail}", fix, name=name, detail=project.chat_template)
+
+
+@rule("TW547", level=Level.ERROR, field="data.source_weights")
+def each_source_has_a_weight(plan: Plan) -> Violations:
+    """data.source_weights needs a positive number for each source of data.train, and a task that learns documents.
+
+    Without it: the training stops before its first update, or the weights are not read.
+    Why: the weights stand in the order of the sources. Documents and conversations are mixed where they are packed into
+    rows; the other tasks take each sample once.
+    Instead: give as many weights as there are sources, or leave data.source_weights empty.
+    Source: the generated mixture.py
+    """
+    if plan.data.source_weights is None:
+        return
+    fix = setting("data.source_weights", None)
+    names = [name for name in re.split(r",(?![^\[]*\])", plan.data.train) if name.strip()]
+    weights = [float(number) for number in plan.data.source_weights.split(",")]
+    if not tasks.of(plan).packs:
+        yield violation(
+            "data.source_weights is {source_weights}, but the task {task} takes each sample once", fix, task=plan.task
+        )
+    elif len(weights) != len(names):
+        yield violation(
+            "data.source_weights has {numbers} numbers, but data.train has {sources} sources",
+            fix,
+            numbers=len(weights),
+            sources=len(names),
+        )
+    elif min(weights) == 0:
+        yield violation(
+            "data.source_weights is {source_weights}: a source of weight 0 would not be read",
+            remedy("leave the source out of data.train, and its weight out of data.source_weights"),
+        )
