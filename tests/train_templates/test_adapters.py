@@ -139,7 +139,7 @@ def test_an_adapter_learns_alike_on_two_ranks_and_goes_on_bit_for_bit(task: str,
     values = {key.replace("__", "."): value for key, value in ADAPTED.items()} | {
         "task": task,
         "model.name": published(tmp_path / "model", "llama" if decoder else "bert"),
-        "model.modules_to_save": ALL if decoder else None,
+        **({"model.modules_to_save": ALL} if decoder else {}),
         "model.merge_adapter": True,
         "data.train": rows(tmp_path / "rows.jsonl", lambda i: "abc"[i % 3]),
         "optimizer.learning_rate": 1e-2,

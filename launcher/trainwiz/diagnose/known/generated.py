@@ -131,6 +131,16 @@ SIGNATURES = {
         cause="the model has no layers with the names that LoRA should adapt: {modules}",
         remedy="set model.lora_targets to all-linear, or to names that print(model) shows",
     ),
+    "no_such_module": Signature(
+        r"no module of this name to train as a whole: (?P<names>[\w., ]+)",
+        cause="the model has no modules with the names in model.modules_to_save: {names}",
+        remedy="set model.modules_to_save to names that print(model) shows, such as embed_tokens,lm_head",
+    ),
+    "half_of_tied": Signature(
+        r"(?<!\S)(?P<model>\S+): its embeddings are its head, and modules_to_save names one of both",
+        cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",
+        remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
+    ),
     "no_end_token": Signature(
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
         cause="the tokenizer of {model} has no end-of-text token",
