@@ -8,6 +8,7 @@ Task = Literal[
     "causal_lm",
     "sft",
     "preference",
+    "reward_model",
     "text_classification",
     "text_regression",
     "image_classification",

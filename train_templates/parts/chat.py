@@ -224,6 +224,25 @@ class Chat:
         self.refuse_unusable(config.chat_template)
         # end: own_template
 
+    # feature: judges
+    @property
+    def padding(self) -> int:
+        """A token that no answer ends with: by it, transformers finds where a padded row ends."""
+        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
+        text = self.tokenizer.apply_chat_template(said, tokenize=False)
+        used = {*self.coded(text).ids, self.tokenizer.eos_token_id}
+        special = sorted(i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special)
+        known = (self.tokenizer.pad_token_id, self.tokenizer.unk_token_id, *special)
+        return next((i for i in known if i is not None and i not in used), 0)
+
+    @property
+    def padded_tokenizer(self) -> Any:
+        """The tokenizer, which pads as the model expects it, if it has a token for that."""
+        if self.padding:
+            self.tokenizer.pad_token = self.tokenizer.convert_ids_to_tokens(self.padding)
+        return self.tokenizer
+
+    # end: judges
     # feature: own_template
     def refuse_unusable(self, name: str) -> None:
         """Exit if a template cannot be rendered, or leaves out what is said, or writes tokens that are in pieces."""
@@ -546,6 +565,15 @@ class Chat:
         assert config.vocab_size > self.END
         self.tokenizer = model_folder.byte_tokenizer(self.END, self.TEMPLATE)  # does the same, for other programs
 
+    # feature: judges
+    padding = 0  # a byte that no text has
+
+    @property
+    def padded_tokenizer(self) -> Any:
+        """The tokenizer, which has no special token to pad with."""
+        return self.tokenizer
+
+    # end: judges
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
         if talk.tools or any(message.keys() & {"tool_calls", "reasoning_content"} for message in talk.messages):

@@ -312,22 +312,10 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 # feature: two_answers
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """Return sums over a batch: loss, samples, those whose chosen answer has the higher reward, and both rewards."""
-    losses, rewards = losses_and_rewards(model, batch)
-    right = rewards[:, 0] > rewards[:, 1]
-    numbers = torch.stack((losses, torch.ones_like(losses), right, rewards[:, 0], rewards[:, 1]))
-    return (numbers * batch["counted"]).sum(1)
+    return pairs.comparison_sums(*losses_and_rewards(model, batch), batch["counted"])
 
 
-def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Return the metrics of the whole evaluation set, from the sums over it."""
-    loss, right, chosen, rejected = (part / sums[1] for part in (sums[0], *sums[2:]))
-    return {
-        "eval_loss": loss,
-        "eval_accuracy": right,
-        "eval_margin": chosen - rejected,
-        "eval_reward_chosen": chosen,
-        "eval_reward_rejected": rejected,
-    }
+evaluation_metrics = pairs.comparison_metrics  # of the whole evaluation set, from the sums over it
 
 
 # end: two_answers

@@ -80,8 +80,10 @@ def decide_adapter(d: Decision) -> None:
 
 
 def _decide_merging(d: Decision) -> None:
-    if d.task.labelled and d.values["model.adapter"] == "lora":
-        d.settle("model.merge_adapter", True, say("only the merged model holds the names of the labels"))
+    if not d.task.generative and d.values["model.adapter"] == "lora":
+        d.settle(
+            "model.merge_adapter", True, say("only the merged model says how many outputs it has, and their names")
+        )
     else:
         d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
 

@@ -168,6 +168,8 @@ def _row_features(plan: Plan) -> dict[str, bool]:
 
 
 def _preference_features(plan: Plan) -> dict[str, bool]:
+    if tasks.of(plan).pairs:
+        return {"prompts": plan.data.eval is not None}
     if not tasks.of(plan).compares:
         return {}
     loss = LOSSES[plan.preference.loss]
@@ -249,7 +251,7 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     preset = task.shape(plan.model.name) is not None
     from_shape = preset and plan.model.from_scratch
     without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
-    reads_bytes = without_tokenizer and task.generative
+    reads_bytes = without_tokenizer and (task.generative or task.pairs)
     adapted = task.adapters and plan.model.adapter != "none" and not plan.model.from_scratch
     return {
         "preset_model": from_shape,
@@ -259,7 +261,7 @@ def _model_features(plan: Plan) -> dict[str, bool]:
         "lora": adapted,
         "writes": task.generative,
         "judges": not task.generative,
-        "loaded_adapter": adapted and (plan.model.merge_adapter or task.labelled),
+        "loaded_adapter": adapted and (plan.model.merge_adapter or not task.generative),
         "qlora": adapted and plan.model.adapter == "qlora",
         "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,

@@ -71,6 +71,8 @@ class Task:
     """The model writes text: each token has logits."""
     compares: bool = False
     """Samples are answers that a loss compares, each in a row of its own; else several documents may share a row."""
+    pairs: bool = False
+    """A sample is two answers, each in a row of its own, which are scored."""
     labelled: bool = False
     """Each sample has a label to predict: a class or a number."""
     text_column: bool = False
@@ -135,7 +137,9 @@ class Task:
 
     def rows(self, loss: PreferenceLoss) -> int:
         """Rows of tokens that one sample brings to a forward pass; `loss` compares answers."""
-        return LOSSES[loss].rows if self.compares else 1
+        if self.compares:
+            return LOSSES[loss].rows
+        return 2 if self.pairs else 1
 
     def state_is_whole(self, plan: Plan) -> bool:
         """Whether all weights are in the model's state dict, and the model itself says which of them it shares.
