@@ -18,7 +18,12 @@ import sys
 
 # end: embedded_data
 # feature: tokenizer
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+
+# feature: answers_learned
+from bisect import bisect_right
+
+# end: answers_learned
 from collections import Counter
 
 # end: tokenizer
@@ -30,17 +35,16 @@ from dataclasses import replace
 
 # end: all_learned
 # end: tokenizer
-
-# feature: own_template
-from pathlib import Path
-
-# end: own_template
 from typing import Any
 
 # feature: tokenizer
 from typing import NamedTuple
 
 # end: tokenizer
+# feature: own_template
+import chat_template
+
+# end: own_template
 import conversations
 import model_folder
 
@@ -133,7 +137,7 @@ def recipe_of(
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
     # feature: own_template
-    tokenizer.append(template_of(config.chat_template))
+    tokenizer.append(chat_template.template_of(config.chat_template))
     # end: own_template
     # end: tokenizer
     # feature: bytes
@@ -176,23 +180,6 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
 """For tokenizers of base models, which have no template."""
-# feature: own_template
-TEMPLATES = {
-    "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
-    "+ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-}
-"""Templates by their names."""
-
-
-def template_of(name: str) -> str:
-    """Return the template of a name or of a file."""
-    try:
-        return TEMPLATES.get(name) or Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SystemExit(f"{name}: this chat template cannot be used: {error}") from None
-
-
-# end: own_template
 
 
 class Coded(NamedTuple):
@@ -214,62 +201,13 @@ class Chat:
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
             )
         # feature: own_template
-        self.tokenizer.chat_template = template_of(config.chat_template)
+        chat_template.give(self.tokenizer, config.chat_template)
         # end: own_template
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
         self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
         self.latest = "", Coded([], [], [])
-        # feature: own_template
-        self.refuse_unusable(config.chat_template)
-        # end: own_template
 
-    # feature: judges
-    @property
-    def padding(self) -> int:
-        """A token that no answer ends with: by it, transformers finds where a padded row ends."""
-        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
-        text = self.tokenizer.apply_chat_template(said, tokenize=False)
-        used = {*self.coded(text).ids, self.tokenizer.eos_token_id}
-        special = sorted(i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special)
-        known = (self.tokenizer.pad_token_id, self.tokenizer.unk_token_id, *special)
-        return next((i for i in known if i is not None and i not in used), 0)
-
-    @property
-    def padded_tokenizer(self) -> Any:
-        """The tokenizer, which pads as the model expects it, if it has a token for that."""
-        if self.padding:
-            self.tokenizer.pad_token = self.tokenizer.convert_ids_to_tokens(self.padding)
-        return self.tokenizer
-
-    # end: judges
-    # feature: own_template
-    def refuse_unusable(self, name: str) -> None:
-        """Exit if a template cannot be rendered, or leaves out what is said, or writes tokens that are in pieces."""
-        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
-        try:
-            text = str(self.tokenizer.apply_chat_template(said, tokenize=False))
-        except Exception as error:  # Jinja's errors, and what templates raise
-            raise SystemExit(f"{name}: this chat template cannot be used: {error}") from None
-        if missing := [part for part in ("first", "second") if part not in text]:
-            raise SystemExit(f"{name}: this chat template cannot be used: it leaves out the message {missing[0]!r}")
-        marks = set(re.findall(r"<\|\w+\|>", text)) - self.tokenizer.get_vocab().keys()
-        if marks:
-            raise SystemExit(
-                f"{name}: this chat template cannot be used: the tokenizer has no token {', '.join(sorted(marks))}"
-            )
-
-    def stop_after_answers(self, model: Any) -> None:
-        """Let generation end with the special token that ends an answer in the template, too."""
-        said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
-        answer = str(self.tokenizer.apply_chat_template(said, tokenize=False)).rpartition("second")[2]
-        known = model.generation_config.eos_token_id
-        ends = known if isinstance(known, list) else [known, self.tokenizer.eos_token_id]
-        special = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        ends = [*ends, *(i for i in self.coded(answer).ids if i in special)][: len(ends) + 1]
-        model.generation_config.eos_token_id = sorted({i for i in ends if i is not None})
-
-    # end: own_template
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the samples of a conversation. Tokens that are given but not learned are complemented.
 
@@ -279,20 +217,17 @@ class Chat:
         self.rendered.clear()
         whole = self.render(talk, talk.messages)
         refuse_losses(talk, whole)
-        return self.samples(talk, whole)
-
-    # feature: answers_learned
-    def samples(self, talk: Conversation, whole: str) -> list[list[int]]:
-        """Return the samples of a conversation, in which only answers are learned."""
+        # feature: answers_learned
         if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
             return [marked]
         spans = self.spans(talk, whole)
         texts = [(whole, spans)] if spans is not None else self.apart(talk)
         return [sample for text, answers in texts for sample in self.tokens(text, answers)]
+        # end: answers_learned
+        # feature: all_learned
+        return [self.everything(talk, whole)]
 
-    # end: answers_learned
-    # feature: all_learned
-    def samples(self, talk: Conversation, whole: str) -> list[list[int]]:
+    def everything(self, talk: Conversation, whole: str) -> list[int]:
         """Return a conversation as one sample, in which all is learned but answers that are not to be (weight 0)."""
         if lost := [text for text in map(reasoning_of, talk.messages) if text not in whole]:
             raise ValueError(f"it leaves out the reasoning {lost[0][:60]!r}; with data.train_on answers it is learned")
@@ -305,9 +240,8 @@ class Chat:
             for token, start, stop in zip(ids, starts, ends, strict=True)
         ]
         unended = self.tokenizer.eos_token and not whole.rstrip().endswith(self.special)
-        return [[*sample, self.tokenizer.eos_token_id] if unended else sample]
-
-    # end: all_learned
+        return [*sample, self.tokenizer.eos_token_id] if unended else sample
+        # end: all_learned
 
     def prompt(self, question: str) -> list[int]:
         """Return the ids that prompt for an answer."""
@@ -565,15 +499,6 @@ class Chat:
         assert config.vocab_size > self.END
         self.tokenizer = model_folder.byte_tokenizer(self.END, self.TEMPLATE)  # does the same, for other programs
 
-    # feature: judges
-    padding = 0  # a byte that no text has
-
-    @property
-    def padded_tokenizer(self) -> Any:
-        """The tokenizer, which has no special token to pad with."""
-        return self.tokenizer
-
-    # end: judges
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
         if talk.tools or any(message.keys() & {"tool_calls", "reasoning_content"} for message in talk.messages):

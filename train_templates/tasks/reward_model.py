@@ -217,7 +217,7 @@ def scored(model: Any, config: TaskConfig) -> nn.Module:
     """
     if not hasattr(model, "score"):
         raise SystemExit(f"{type(model).__name__} cannot be a reward model: it does not read text in one direction")
-    model.config.pad_token_id = chat.Chat(config).padding
+    model.config.pad_token_id = pairs.padding_of(chat.Chat(config).tokenizer)
     pairs.expect_one_document()
 
     def forward(self: Any, inputs: Tensor, ends: Tensor) -> Tensor:
@@ -252,14 +252,14 @@ evaluation_metrics = pairs.comparison_metrics  # of the whole evaluation set, fr
 # feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `from_pretrained` loads."""
-    model_folder.save(model, weights, folder, config.output_dtype, chat.Chat(config).padded_tokenizer)
+    model_folder.save(model, weights, folder, config.output_dtype, pairs.padded_by(chat.Chat(config).tokenizer))
 
 
 # end: whole_model
 # feature: lora
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the adapter and the head for `adapter.load(folder)`, which also loads the base model."""
-    adapter.save(model, weights, folder, config.output_dtype, chat.Chat(config).padded_tokenizer)
+    adapter.save(model, weights, folder, config.output_dtype, pairs.padded_by(chat.Chat(config).tokenizer))
 
 
 # end: lora
@@ -271,7 +271,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 3) -> str:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     # end: whole_model
     # feature: lora
-    model = adapter.load(folder, num_labels=1, pad_token_id=chat.Chat(config).padding).eval()
+    model = adapter.load(folder, num_labels=1, pad_token_id=pairs.padding_of(chat.Chat(config).tokenizer)).eval()
     # end: lora
     lines, data = [], load_train_data(config)
     for place in range(0, len(data), max(1, len(data) // count)):

@@ -19,6 +19,12 @@ import adapter
 # end: lora
 import chat
 
+# feature: own_template
+# feature: whole_model
+import chat_template
+
+# end: whole_model
+# end: own_template
 # feature: whole_model
 import model_folder
 
@@ -243,7 +249,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
     talker = chat.Chat(config)
     # feature: own_template
-    talker.stop_after_answers(model)
+    chat_template.stop_after_answers(talker.tokenizer, model)
     # end: own_template
     model_folder.save(model, weights, folder, config.output_dtype, talker.tokenizer)
 

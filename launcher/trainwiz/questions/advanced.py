@@ -355,8 +355,8 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="tokens", label=say("tokens that are predicted")),
             Choice(value="samples", label=say("documents or conversations")),
         ),
-        help="Whether data.source_weights are shares of the tokens or of the documents (of sft: conversations). Sources "
-        "with long documents have fewer of them for as many tokens.",
+        help="Whether data.source_weights are shares of the tokens or of the documents (of sft: conversations). "
+        "Sources with long documents have fewer of them for as many tokens.",
     ),
     Question(
         key="data.train_on",

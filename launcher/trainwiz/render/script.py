@@ -30,6 +30,7 @@ _HOOKS, _FLOPS = "hooks.py", "flops.py"
 OPTIONAL = {
     "adapter.py": "lora",
     "average.py": "ema",
+    "chat_template.py": "own_template",
     "evaluation.py": "selected",
     "flops.py": "mfu",
     "frozen.py": "frozen",
@@ -161,7 +162,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "unweighted": plan.data.source_weights is None or not task.packs,
         "answers_learned": plan.data.train_on == "answers",
         "all_learned": plan.data.train_on == "all" and task.packs,
-        "own_template": plan.data.chat_template is not None,
+        "own_template": plan.data.chat_template is not None and task.chats,
         "embedded_data": embedded,
         "own_data": not embedded,
     }
@@ -177,7 +178,7 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "answers": True,
         plan.preference.loss: True,
         "prompts": not loss.two_answers or plan.data.eval is not None,
-        "torch_functions": loss.real_batch_mean or plan.data.eval is not None,
+        "torch_functions": loss.real_batch_mean,
         "loaded_weights": not plan.model.from_scratch,
         **loss.regions,
     }

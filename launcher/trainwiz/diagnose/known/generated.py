@@ -131,6 +131,11 @@ SIGNATURES = {
         cause="the model has no layers with the names that LoRA should adapt: {modules}",
         remedy="set model.lora_targets to all-linear, or to names that print(model) shows",
     ),
+    "no_reward_model": Signature(
+        r"\b(?P<model>\w+) cannot be a reward model",
+        cause="{model} does not read text in one direction, and a reward model scores the last token of an answer",
+        remedy="choose a language model, such as Qwen/Qwen3-0.6B, or train the texts by text_regression",
+    ),
     "no_such_module": Signature(
         r"no module of this name to train as a whole: (?P<names>[\w., ]+)",
         cause="the model has no modules with the names in model.modules_to_save: {names}",

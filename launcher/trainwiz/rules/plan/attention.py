@@ -124,7 +124,7 @@ def each_source_has_a_weight(plan: Plan) -> Violations:
     """
     if plan.data.source_weights is None:
         return
-    fix = setting("data.source_weights", None)
+    fix = remedy("leave {key} empty", {"data.source_weights": None}, key="data.source_weights")
     names = [name for name in re.split(r",(?![^\[]*\])", plan.data.train) if name.strip()]
     weights = [float(number) for number in plan.data.source_weights.split(",")]
     if not tasks.of(plan).packs:
