@@ -160,7 +160,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "chosen_attention": attention != "auto",
         "weighted": plan.data.source_weights is not None and task.packs,
         "unweighted": plan.data.source_weights is None or not task.packs,
-        "answers_learned": plan.data.train_on == "answers",
+        "answers_learned": plan.data.train_on == "answers" or not task.packs,
         "all_learned": plan.data.train_on == "all" and task.packs,
         "own_template": plan.data.chat_template is not None and task.chats,
         "embedded_data": embedded,
